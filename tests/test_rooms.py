@@ -22,7 +22,8 @@ CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
 # Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
 BESIDE = re.compile(
     r"_\w+\.py|families\.py|kinds\.py|parts\.py|from_preset\.py|private_names\.py|optimizers\.py"
-    r"|metrics/.*|models/(building|compiling|feature_model|functional|keras_export)\.py"
+    r"|preprocessors/(class_numbers|looks|variety)\.py|models/head_metrics\.py|metrics/.*"
+    r"|models/(building|compiling|feature_model|functional|keras_export)\.py"
 )
 # Public names that are found when they are used, kinds, the backend, and other packages.
 MAY_IMPORT_BY_NAME = {

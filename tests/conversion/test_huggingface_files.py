@@ -105,7 +105,7 @@ def test_types_that_are_no_weights(reference, tmp_path, dtype, bin):
     tensors = theirs.tensors()
     tensors["classifier.bias"] = tensors["classifier.bias"].to(getattr(torch, dtype))
     directory = theirs.copy_with(tmp_path, tensors, bin=bin)
-    with pytest.raises(ValueError, match=r"tensor 'classifier.bias' of .* holds (F8|\w+), and wei"):
+    with pytest.raises(ValueError, match=r"tensor 'classifier.bias' of .* holds \w+, but wei"):
         load_classifier(directory)
 
 

@@ -158,7 +158,7 @@ def test_validation(model):
 @pytest.mark.backends("torch")
 def test_weights(model):
     reset(model)
-    weights = np.array([1.0, 0.0] * 4)
+    weights = np.array([1.0, 0.25] * 4)
     loss = model.evaluate(TEXTS, LABELS, batch_size=8, sample_weight=weights, verbose=0)[0]
     logits = model.expected
     each = array(keras.ops.sparse_categorical_crossentropy(Y, logits, from_logits=True))
@@ -167,7 +167,7 @@ def test_weights(model):
     by_sample = model.fit(TEXTS, LABELS, batch_size=8, sample_weight=weights, verbose=0).history
     reset(model)
     by_class = model.fit(
-        TEXTS, LABELS, batch_size=8, class_weight={0: 0.0, 1: 1.0}, verbose=0
+        TEXTS, LABELS, batch_size=8, class_weight={0: 0.25, 1: 1.0}, verbose=0
     ).history
     np.testing.assert_allclose(by_class["loss"], by_sample["loss"], atol=1e-5)
 
@@ -324,7 +324,7 @@ def test_the_progress_line_says_what_is_compiled(capsys):
 def test_compiling_without_a_compiler_is_refused(monkeypatch):
     classifier = raw_classifier()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ValueError, match="jit_compile=True needs .* no 'no-such-compiler'"):
+    with pytest.raises(ValueError, match="jit_compile=True .* 'no-such-compiler' was not found"):
         classifier.compile(jit_compile=True)
     classifier.compile(jit_compile=False)
     classifier.compile()

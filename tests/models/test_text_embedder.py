@@ -657,6 +657,7 @@ def test_late_interaction():
 
 @pytest.mark.backends("torch")
 def test_fit_late_interaction():
+    warnings.filterwarnings("ignore", ".* are cut")  # Reset after each test.
     embedder = make_late()
     embedder.optimizer.learning_rate = 0.01
     history = embedder.fit((MANY[:6], OTHERS[:6]), epochs=4, batch_size=6, verbose=0).history
@@ -665,6 +666,7 @@ def test_fit_late_interaction():
 
 @pytest.mark.backends("torch")
 def test_late_interaction_of_triples_and_files(tmp_path):
+    warnings.filterwarnings("ignore", ".* are cut")  # Reset after each test.
     embedder, columns = make_late(), (MANY, OTHERS, OTHERS[::-1])
     roles = ("query", "text", "text")
     parts = [embedder.predict(x, role=r, verbose=0) for x, r in zip(columns, roles, strict=True)]

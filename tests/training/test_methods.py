@@ -223,7 +223,7 @@ def test_what_setfit_does_not_train_on(task, tiny_preset, tmp_path):
     path = write_table(tmp_path / "one.csv", 4)
     with open(path, "w", encoding="utf-8") as file:
         file.write("text,label\ngood,yes\nbad,yes\nfilm,yes\n")
-    with pytest.raises(ValueError, match="of the class 'yes'; SetFit needs at least two"):
+    with pytest.raises(ValueError, match="of the class 'yes'; SetFit .* two classes"):
         finetune(file_task(train=path), tiny_preset, out, method="setfit")
     with pytest.raises(ValueError, match="All 2 .* of the class 'yes'; a regression tells two"):
         finetune(file_task(train=path), tiny_preset, out, method="frozen")
