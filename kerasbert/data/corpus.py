@@ -482,7 +482,7 @@ def _parquet_texts(path, key, settings, part, opened):
     """Yield `(position, text)` of the row groups that begin in a part."""
     need_packages(f"'{path}'", "data", "pyarrow")
     start, end = part
-    with reading(path, what="no intact Parquet file"), opened(path) as raw:
+    with reading(path, what="not a valid Parquet file"), opened(path) as raw:
         with open_parquet(raw) as file:
             name = find_name(file.schema_arrow.names, key)
             if name is None:

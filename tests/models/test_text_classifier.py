@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+import warnings
 
 import keras
 import numpy as np
@@ -203,6 +204,7 @@ NLI = ["contradiction", "neutral", "entailment"]
 @pytest.mark.peers
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_labels_nobody_trained_equal_transformers(reference, tmp_path, multi_label):
+    warnings.filterwarnings("ignore", ".* in a sample of the texts")
     import transformers
 
     made = reference("bert", "ForSequenceClassification", num_labels=3, vocab_size=len(TOKENS))
