@@ -18,7 +18,7 @@ from kerasbert.losses import (
 
 # Forms of outputs and their labels: logits (B, C) for one class or for several at once, over C
 # positions or choices that vary by batch, numbers (B,), logits of tokens (B, T, C) or (B, T), and
-# of pairs (B, C).
+# of pairs.
 CLASSES, SEVERAL, PLACES, NUMBERS = "classes", "several", "places", "numbers"
 TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
 
@@ -219,7 +219,9 @@ def _check(task, metric, kind, what, classes):
     """Reject a Keras metric that does not fit outputs of this form."""
     name, config = _title(metric), _config(metric)
     if kind == "values":
-        _refuse(task, name, "takes values instead of labels and outputs", "a metric that compares both")
+        _refuse(
+            task, name, "takes values instead of labels and outputs", "a metric that compares both"
+        )
     if what is None:
         _refuse(
             task,
@@ -258,14 +260,19 @@ def _check(task, metric, kind, what, classes):
         if kind == "scores":
             _refuse(task, name, "needs one class for each label", "'hinge'")
         if kind == "rows" and config.get("threshold") is None:
-            _refuse(
-                task, name, "without a threshold takes one class per text", "threshold=0.5"
-            )
+            _refuse(task, name, "without a threshold takes one class per text", "threshold=0.5")
         if kind == "ids" and size not in (None, 2):
-            _refuse(task, name, f"has num_classes={size}, but the labels are 0 or 1", "num_classes=2")
+            _refuse(
+                task, name, f"has num_classes={size}, but the labels are 0 or 1", "num_classes=2"
+            )
         return
     if classes is None and name in _SIZED:
-        _refuse(task, name, "needs a fixed number of classes, but the outputs are positions", "'accuracy'")
+        _refuse(
+            task,
+            name,
+            "needs a fixed number of classes, but the outputs are positions",
+            "'accuracy'",
+        )
     if size is not None and kind in ("ids", "rows") and size != classes:
         _refuse(
             task, name, f"has num_classes={size} for {classes} classes", f"num_classes={classes}"
