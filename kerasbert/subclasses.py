@@ -206,9 +206,8 @@ def as_called(saved, cls):
     name = saved.get("registered_name")
     own = own_class(cls)
     if cls is not own and name == keras.saving.get_registered_name(cls):
-        return cls, plain.get(
-            "config"
-        )  # The format of earlier versions, and of subclasses saved as themselves.
+        # Earlier versions, and subclasses that differ, are saved under the subclass's own name.
+        return cls, plain.get("config")
     found = own_object(known.get("registered_name"))
     if cls in (own, found) or found is None or own_class(found) is not own:
         return found, known.get("config")

@@ -104,7 +104,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return begins, ends
 
     def _is_control(self, token):
-        """Return whether an added token is a control token, which users must not write by chance."""
+        """Return whether an added token is a control token, which texts do not match by default."""
         return bool(token.get("control")) or token["content"] in self.special_tokens
 
     @property

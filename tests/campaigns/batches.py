@@ -4,8 +4,8 @@
 
 The tokens of a text must not depend on the other texts of its batch, and offsets must lie inside
 the text. The random texts consist of difficult parts: marks without letters, letters that
-normalization composes or decomposes, half-width and full-width forms, control characters, emoji, and
-special tokens as text.
+normalization composes or decomposes, half-width and full-width forms, control characters, emoji,
+and special tokens as text.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m tests.campaigns.tokenizer_files --changes 300 --seed 1 [--only RobertaTokenizer]
 
-Each file changes the value of a setting, or adds, removes or reorders steps of the normalizer or the
-pre-tokenizer. Files that the library itself rejects are skipped.
+Each file changes the value of a setting, or adds, removes or reorders steps of the normalizer or
+the pre-tokenizer. Files that the library itself rejects are skipped.
 """
 
 import argparse
