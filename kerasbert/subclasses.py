@@ -33,10 +33,6 @@ def own_object(name):
 def rename_in(folder, saved):
     """Rewrite the JSON file of an object saved in a folder if it contains subclasses.
 
-    Args:
-        folder: string.
-        saved: the object that was saved there: a model, a preprocessor or a tokenizer.
-
     Raises:
         ValueError: for two subclasses with one registered name, and for a subclass that its base
             class cannot replace, unless it is registered with Keras and can be loaded as itself.
@@ -82,9 +78,7 @@ def _without_build(config):
 def _renamed(saved, names):
     """Replace subclasses in a serialized object, at any depth, by their base classes.
 
-    Args:
-        saved: serialized object.
-        names: dict from the registered name of each subclass to an instance of it.
+    `names` is a dict from the registered name of each subclass to an instance of it.
     """
     if isinstance(saved, list):
         return [_renamed(part, names) for part in saved]

@@ -105,8 +105,8 @@ def text_chunks(
     Args:
         path: string.
         encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark; Excel
-            writes a mark with UTF-8 and UTF-16. It is not guessed, since a wrong guess would give
-            wrong text silently.
+            writes one with UTF-8 and UTF-16. It is not guessed, since a wrong guess would
+            silently give wrong text.
         name: string. Name of the file in errors, by default its path.
         way_out: string. What the error recommends for another encoding.
         whole: bool. Whether the caller keeps all text in memory, so that the expansion of

@@ -270,7 +270,7 @@ def _check(task, metric, kind, what, classes):
         _refuse(
             task,
             name,
-            "needs a fixed number of classes, but the outputs are positions",
+            "needs a fixed number of classes, but the outputs are positions or choices",
             "'accuracy'",
         )
     if size is not None and kind in ("ids", "rows") and size != classes:
@@ -278,7 +278,9 @@ def _check(task, metric, kind, what, classes):
             task, name, f"has num_classes={size} for {classes} classes", f"num_classes={classes}"
         )
     if kind == "errors" and classes is None:
-        _refuse(task, name, "compares numbers, but the outputs are positions", "'accuracy'")
+        _refuse(
+            task, name, "compares numbers, but the outputs are positions or choices", "'accuracy'"
+        )
     if kind not in ("binary", "margins") or classes == 2 or name == "BinaryIoU" and classes == 2:
         return
     if name in ("AUC", "BinaryCrossentropy") and classes is not None:
@@ -290,7 +292,7 @@ def _check(task, metric, kind, what, classes):
         "Precision": "class_id=..., or the name 'precision' for the mean over the classes",
         "Recall": "class_id=..., or the name 'recall' for the mean over the classes",
     }
-    many = "positions" if classes is None else f"{classes} classes"
+    many = "positions or choices" if classes is None else f"{classes} classes"
     instead = ways.get(name, "'accuracy' or keras.metrics.F1Score(average='macro')")
     instead = "'accuracy'" if classes is None else instead
     _refuse(task, name, f"is for two classes, but the outputs are {many}", instead)

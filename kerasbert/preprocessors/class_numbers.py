@@ -44,8 +44,7 @@ class ClassNumbers:
             value: number
             for value, number in named.items()
             if positions.get(value, number) != number
-            # If all names are numbers but not exactly the positions, as with 1 to 5 or -1 and 1,
-            # numbers are always names.
+            # Names 1 to 5, or -1 and 1, are not the positions, so numbers are always names.
             and (not self.only_names or named.keys() == positions.keys())
         }
         readable = named if self.only_names else {**positions, **named}
@@ -56,7 +55,7 @@ class ClassNumbers:
 
         Args:
             value: int or float.
-            what: string. Description of the number for errors, such as "The label 3 at position 0".
+            what: string. The number's name in errors, such as "The label 3 at position 0".
 
         Raises:
             ValueError: if the number may refer to two classes, or refers to none.
@@ -83,8 +82,8 @@ class ClassNumbers:
             )
         last = len(self.names) - 1
         return (
-            f"is none of the classes {shown} and not one of their positions, 0 to {last}; correct "
-            "it, or add it to `labels`."
+            f"is none of the classes {shown} and outside 0 to {last}, their positions; correct it, "
+            "or add it to `labels`."
         )
 
     def numbers(self, y):
@@ -97,7 +96,7 @@ class ClassNumbers:
         return found[inverse.reshape(-1)]
 
     def in_graph(self, y):
-        """Do the same as `numbers` for a tensor (N,) in a graph, with an assertion as the error."""
+        """Return class indices of a label tensor (N,) in a graph, which asserts that they exist."""
         y = tf.cast(y, tf.float64)
         values, numbers = zip(*sorted(self._readable.items())) if self._readable else ((), ())
         values = tf.constant(values, tf.float64, shape=(1, len(values)))
@@ -122,7 +121,7 @@ class ClassNumbers:
 
 
 def class_numbers(names):
-    """Return a `ClassNumbers`, or `None` if no name is a number, so that numbers are positions."""
+    """Return a `ClassNumbers`, or `None` if no name is a number."""
     return _class_numbers(tuple(names))
 
 

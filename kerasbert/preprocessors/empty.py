@@ -7,7 +7,7 @@ import numpy as np
 # Letters and symbols without a visible glyph: Hangul fillers, the Braille blank, joiners and
 # variation selectors.
 _SHAPELESS = "\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0"
-# Regular expression that matches what `is_blank` accepts, for TensorFlow graphs.
+# `is_blank` as a regular expression, for TensorFlow graphs.
 BLANK = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}{_SHAPELESS}]*"
 
 

@@ -1,6 +1,6 @@
-"""Warnings, once per preprocessor, about unknown words, Unicode normal forms and truncation.
+"""One-time warnings of a preprocessor about unknown words, Unicode normal forms and truncation.
 
-The tokens of every batch get a cheap check, and only suspicious batches a closer one.
+The tokens of each batch get a cheap check; only suspicious batches get a closer one.
 """
 
 import unicodedata
@@ -17,7 +17,7 @@ TEXTS, CHARACTERS = 64, 2000
 LEAST, SHARE = 3, 0.1
 # Shares above which a batch is checked closely: unknown tokens, and texts that are not in NFC.
 TOKENS, NOT_COMPOSED = 0.03, 0.1
-# A full row was truncated or just fits; the check ends after this many that were not truncated.
+# A full row was truncated or just fits. Checks stop after this many without a truncated row.
 FRUITLESS = 3
 
 

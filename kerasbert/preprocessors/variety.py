@@ -47,8 +47,8 @@ def warn_of_nothing(what, instead):
     """Warn that the training data contain nothing to learn from.
 
     Args:
-        what: string. What the data lack, the beginning of the warning.
-        instead: string. What to do, its end.
+        what: string. What the data lack.
+        instead: string. What to do.
     """
     warnings.warn(
         f"{what}, so the loss is 0 from the start and the model learns nothing; {instead}.",
