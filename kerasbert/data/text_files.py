@@ -146,9 +146,8 @@ def text_chunks(
                 is_text = text.count("\0") <= 0.1 * len(text) and "\x1b$" not in text
                 wrong = None if is_text else "it contains zeros or escape sequences"
             except UnicodeDecodeError as error:
-                kept = len(error.object) - len(
-                    chunk
-                )  # Bytes of a character that the last chunk split.
+                # Bytes of a character that is split between two chunks.
+                kept = len(error.object) - len(chunk)
                 wrong = f"byte {size - kept + error.start}"
             if wrong:
                 called = encoding if found == codec else found

@@ -255,9 +255,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             starts = append(starts, tf.zeros_like(known))
             ends = append(ends, lengths)
         segment = rows_of(ids)
-        first = tf.cumsum(
-            lengths, exclusive=True
-        )  # (S,), start of each segment in the concatenation of all texts
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in all texts joined
         own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
         first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts.flat_values + first, ends.flat_values + first
