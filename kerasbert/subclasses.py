@@ -1,7 +1,7 @@
-"""Users' subclasses of models, preprocessors and tokenizers, in presets.
+"""Saving and loading of presets with user-defined subclasses of models, preprocessors, tokenizers.
 
-A preset names the class of this package that a subclass refines, with all its settings, so that it
-loads where the subclass is unknown; name and settings of the subclass stand beside it.
+Such a preset names the base class from this package with all its settings, so that it loads where
+the subclass is unknown; the subclass's name and additional settings are stored beside it.
 """
 
 import json
@@ -17,12 +17,12 @@ from kerasbert._keywords import arguments, config_of, own_class
 from kerasbert.files import read_json, write_text
 from kerasbert.parts import head_weights
 
-# What a subclass of a preprocessor or a tokenizer may define, and still give the same tokens.
+# Methods that a subclass of a preprocessor or tokenizer may override without changing its tokens.
 _SAME_TOKENS = {"__init__", "get_config", "from_config"}
 
 
 def own_object(name):
-    """The class registered under a name, where it is or refines one of this package, or `None`."""
+    """Return the class registered under a name, or `None` if it is not based on this package."""
     found = keras.saving.get_registered_object(name) if isinstance(name, str) else None
     return found if isinstance(found, type) and own_class(found) else None
 
@@ -31,11 +31,11 @@ def own_object(name):
 
 
 def rename_in(folder, saved):
-    """Rewrite the JSON file of what was saved in a folder, where subclasses are in it.
+    """Rewrite the JSON file of an object saved in a folder if it contains subclasses.
 
     Raises:
-        ValueError: for a subclass that the class it refines cannot stand for, unless it is
-            registered with Keras, so that it can be loaded as itself.
+        ValueError: for two subclasses with one registered name, and for a subclass that its base
+            class cannot replace, unless it is registered with Keras and can be loaded as itself.
     """
     layers = [*private_names.flatten_layers(saved, include_self=False), saved]
     layers = [*getattr(saved, "tasks", {}).values(), *layers]
@@ -44,7 +44,7 @@ def rename_in(folder, saved):
     for one in users:
         cls, name = type(one), keras.saving.get_registered_name(type(one))
         if type(names.get(name, one)) is not cls:
-            raise ValueError(f"Two classes are called '{name}'; give each a name of its own.")
+            raise ValueError(f"Two classes are registered as '{name}'; rename one of them.")
         if name not in names and hasattr(one, "save_to_preset") and _may_be_renamed(one, names):
             names[name] = one
     if not names:
@@ -63,7 +63,7 @@ def rename_in(folder, saved):
 
 
 def _serialized(config):
-    # As KerasHub writes it: without what `compile` and `build` were given.
+    # KerasHub does not save the configs of `compile` and `build` either.
     plain = {name: keras.saving.serialize_keras_object(value) for name, value in config.items()}
     return json.loads(to_json(_without_build(plain)))
 
@@ -76,9 +76,9 @@ def _without_build(config):
 
 
 def _renamed(saved, names):
-    """A saved object in which subclasses, at any depth, have the names of the classes of ours.
+    """Replace subclasses in a serialized object, at any depth, by their base classes.
 
-    `names` is a dict of the subclasses' names to an object of each.
+    `names` is a dict from the registered name of each subclass to an instance of it.
     """
     if isinstance(saved, list):
         return [_renamed(part, names) for part in saved]
@@ -95,7 +95,7 @@ def _renamed(saved, names):
         "config": {name: value for name, value in config.items() if name in known},
     }
     if "class_name" not in saved:
-        # One of several tasks: Keras names its weights by its class.
+        # A task of a multi-task model has no `class_name`: Keras names its weights by its class.
         return {**saved, **kept}
     more = {name: value for name, value in config.items() if name not in known}
     subclass = {"registered_name": saved["registered_name"], "config": more}
@@ -104,21 +104,21 @@ def _renamed(saved, names):
 
 
 def _may_be_renamed(layer, names):
-    """Whether the class of ours can stand for a user's; raise where it has to and cannot."""
+    """Return whether the base class can replace a subclass; raise if it must and cannot."""
     cls = type(layer)
     own, name = own_class(cls), keras.saving.get_registered_name(cls)
     reason = _difference(layer, cls, own, names)
     if reason and keras.saving.get_registered_object(name) is not cls:
         raise ValueError(
-            f"{cls.__name__} cannot be saved as the {own.__name__} that it refines: {reason}. "
-            "Register it with @keras.saving.register_keras_serializable(), and load the preset "
-            "where it is registered."
+            f"{cls.__name__} cannot be saved as its base class {own.__name__}: {reason}. Register "
+            "it with @keras.saving.register_keras_serializable(), and load the preset where it is "
+            "registered."
         )
     return not reason
 
 
 def _difference(layer, cls, own, names):
-    """Why a preset of the class of ours would load as something else; "" where it would not."""
+    """Return why the base class would behave differently, or "" if it would not."""
     if not isinstance(layer, keras.Model):
         between = cls.__mro__[: cls.__mro__.index(own)]
         changed = {name for one in between for name in vars(one) if callable(getattr(one, name))}
@@ -128,19 +128,19 @@ def _difference(layer, cls, own, names):
     try:
         twin = _twin(layer, own, names)
     except (TypeError, ValueError) as error:
-        return f"its settings make none ({first_line(error)})"
+        return f"its settings do not build one ({first_line(error)})"
     new = head_weights(twin) if hasattr(layer, "backbone") else twin.weights
     own_shapes = {weight.path: tuple(weight.shape) for weight in new}
     more = [w.path for w in held if own_shapes.pop(w.path, None) != tuple(w.shape)]
     if more or own_shapes:
         return f"it has other weights ({', '.join([*more, *own_shapes][:5])})"
     if cls.call is not own.call and not _same_outputs(layer, twin, held, new):
-        return "its call() gives other outputs"
+        return "its call() returns other outputs"
     return ""
 
 
 def _twin(layer, own, names):
-    """A model of the class of ours with the settings of a user's, on its encoder if it has one."""
+    """Build a model of the base class with the settings of a subclass, and its encoder if any."""
     config = _renamed(own.get_config(layer), names)
     if hasattr(layer, "backbone"):
         config |= {"backbone": layer.backbone, "preprocessor": layer.preprocessor}
@@ -171,7 +171,7 @@ def _same_outputs(layer, twin, held, new):
 
 
 def with_known(saved):
-    """A saved object in which those subclasses are named, at any depth, that are registered."""
+    """Restore registered subclasses in a serialized object, at any depth."""
     if isinstance(saved, list):
         return [with_known(part) for part in saved]
     if not isinstance(saved, dict):
@@ -191,15 +191,17 @@ def with_known(saved):
 
 
 def as_called(saved, cls):
-    """`(class, config)` of a saved object, for a caller who loads it by `cls`.
+    """Return `(class, config)` of a serialized object for `cls.from_preset`.
 
-    A subclass of the saved class gets the settings of its own that were saved with it.
+    If `cls` is another subclass of the saved class, the config includes the saved subclass's
+    settings that `cls` takes as arguments.
     """
     plain, known = with_known({**saved, "subclass": None}), with_known(saved)
     name = saved.get("registered_name")
     own = own_class(cls)
     if cls is not own and name == keras.saving.get_registered_name(cls):
-        return cls, plain.get("config")  # As versions before wrote it, and what differs.
+        # Earlier versions, and subclasses that differ, are saved under the subclass's own name.
+        return cls, plain.get("config")
     found = own_object(known.get("registered_name"))
     if cls in (own, found) or found is None or own_class(found) is not own:
         return found, known.get("config")

@@ -1,6 +1,7 @@
-"""Tables of every form as rows: text with delimiters, JSON, Parquet, and spreadsheets.
+"""Table reader: delimited text, JSON, Parquet and spreadsheets.
 
-All commands read their tables here, row by row, so that a file may be larger than memory.
+All commands read their tables here. Except for spreadsheets and JSON arrays, files are read row by
+row and may be larger than memory.
 """
 
 import csv
@@ -21,15 +22,15 @@ from kerasbert.storage import open_file
 JSON = (".json", ".jsonl", ".ndjson")
 PARQUET = ".parquet"
 SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
-# What may stand between the values of a file of that ending, the usual one first.
+# Delimiters accepted for each file extension, the usual one first.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t|;,", ".tab": "\t|;,", ".txt": "\t|;,"}
 TABLES = (*DELIMITERS, *JSON, PARQUET, *SPREADSHEETS)
-# What Excel writes, and reads, in front of the header.
+# Line in front of the header that Excel writes and reads to declare the delimiter.
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;|\t ]*', re.IGNORECASE)
 
 
 def plain_name(name):
-    """A column's name without what people do not see as a difference.
+    """Return a column name without differences in case, Unicode form and surrounding blanks.
 
     >>> plain_name(" Text ") == plain_name("text")
     True
@@ -38,10 +39,11 @@ def plain_name(name):
 
 
 def find_name(names, wanted):
-    """The name of a column that is meant, or `None`.
+    """Find the column that a name refers to.
 
-    The one that is equal, or else the only one that differs in case, in blanks around it or in the
-    form of its Unicode alone, as decomposed names from macOS do.
+    Returns:
+        The equal name; otherwise the only one that differs just in case, in surrounding blanks or
+        in its Unicode form, such as decomposed names from macOS; otherwise `None`.
 
     >>> find_name(["Text", "label"], "text"), find_name(["text", "Text"], "Text")
     ('Text', 'Text')
@@ -53,7 +55,7 @@ def find_name(names, wanted):
 
 
 class EmptyTableError(ValueError):
-    """A file of a table that holds nothing."""
+    """Error for an empty table file."""
 
 
 def open_table(
@@ -72,22 +74,22 @@ def open_table(
     Args:
         path: string.
         encoding: string. See `text_files.text_chunks`.
-        wanted: list of strings. Columns that say, where they are in the first line, what stands
-            between the values.
-        names: list of strings. The names of all columns, for a file whose first line is a row.
-        quotes: bool. Whether `"` may stand around a value; by default in `.csv`, and where all
-            names of columns are quoted.
-        name: string. What the file is called in errors, by default its path.
-        opened: function of the path, that opens the file to read bytes from.
+        wanted: list of strings. Column names; the delimiter is the one that finds most of them in
+            the first line.
+        names: list of strings. The names of all columns, for a file without a header.
+        quotes: bool. Whether values may be in `"`; by default for `.csv`, after a `sep=` line, and
+            if all column names are quoted.
+        name: string. Name of the file in errors, by default its path.
+        opened: function that opens a path for reading bytes.
         **reading_text: further settings of `text_files.text_chunks`.
 
     Returns:
-        `(header, rows, unit)`: a list of names, or `None` where rows are what JSON has; an
-        iterator over `(number, values)`, or `(number, row)`, with the number of the line or row;
-        and "line" or "row". Blank rows at the end of a sheet are left out.
+        `(header, rows, unit)`: the list of column names, or `None` for JSON; an iterator over
+        `(number, values)`, or `(number, row)` for JSON, where the number is that of the line or
+        row; and "line" or "row". Blank rows at the end of a sheet are left out.
 
     Raises:
-        ValueError: for a file that is empty, or is not what its name says.
+        ValueError: for a file that is empty, or not of the format that its extension names.
     """
     name = path if name is None else name
     ending, source = ending_of(name), f"'{name}'"
@@ -102,20 +104,20 @@ def open_table(
 
 
 def records(path, **settings):
-    """Yield `(number, row)` of a table, numbers from 1: a dict, or what a line of JSON has.
+    """Yield `(number, row)` of a table, numbered from 1; a row is a dict or any JSON value.
 
-    An empty file has none: of the files of a corpus some may be.
+    An empty file yields nothing, since a corpus may contain empty files.
 
     Args:
         path, **settings: see `open_table`.
 
     Raises:
-        ValueError: as `open_table`; also for a wanted column that the file has twice.
+        ValueError: as `open_table`, and for a wanted column that occurs more than once.
     """
     try:
         header, rows, _ = open_table(path, **settings)
         rows = enumerate(rows, start=1)
-        first = next(rows, None)  # JSON is opened by its first row.
+        first = next(rows, None)  # An empty JSON file raises only here.
     except EmptyTableError:
         return
     if header is not None:
@@ -130,7 +132,7 @@ def records(path, **settings):
 
 
 def twice(source, name, wanted=""):
-    """The sentence about a column that a table has more than once."""
+    """Return the error message for a column that occurs more than once."""
     return f"{source} has more than one column '{name}'{wanted}; rename all but one of them."
 
 
@@ -138,7 +140,7 @@ def twice(source, name, wanted=""):
 
 
 def _delimited(lines, ending, source, wanted, names, quotes):
-    """`(header, rows)`."""
+    """Return `(header, rows)` of delimited text."""
     skipped, mark = 0, None
     for line in lines:
         line = line.lstrip("\ufeff") if not skipped else line
@@ -158,13 +160,13 @@ def _delimited(lines, ending, source, wanted, names, quotes):
     if names and len(first) == len(names) and any(find_name(first, x) is None for x in wanted):
         return list(names), itertools.chain([(number, first)], rows)
     header = first
-    while len(header) > 1 and not header[-1].strip():  # Commas at the ends of lines.
+    while len(header) > 1 and not header[-1].strip():  # Drop delimiters at the end of the line.
         header.pop()
     return header, _trimmed(rows, len(header))
 
 
 def _is_quoted(line, mark):
-    """Whether all names of a header are in quotes, as some programs write them in `.tsv`, too."""
+    """Return whether all column names are quoted, as some programs write them even in `.tsv`."""
     names = [name for name in line.strip("\r\n").split(mark) if name not in ("", '""')]
     return bool(names) and all(len(x) > 2 and x[0] == x[-1] == '"' for x in names)
 
@@ -177,7 +179,7 @@ def _trimmed(rows, width):
 
 
 def delimiter_of(line, ending, wanted=()):
-    """What stands between the values of a header: what gives most of the wanted columns.
+    """Choose the delimiter of a header: the one that finds most of the wanted columns.
 
     >>> delimiter_of("text;label, or none", ".csv", ["text"])
     ';'
@@ -191,7 +193,7 @@ def delimiter_of(line, ending, wanted=()):
             cells = next(csv.reader([line.rstrip("\n")], delimiter=mark), [])
             counts[mark] = sum(find_name(cells, name) is not None for name in wanted)
     best = max(counts, key=counts.get, default=usual)
-    # Texts hold commas, so that a file of tabs has to have all of its columns by another mark.
+    # Texts contain commas, so another delimiter than the tab must find all columns.
     is_sure = ending == ".csv" or (wanted and counts.get(best) == len(wanted))
     return best if is_sure else usual
 
@@ -205,17 +207,17 @@ def _parts(lines):
 
 
 def _cells(lines, mark, quotes, skipped, source):
-    """Yield `(line, values)` of each row; blank lines are none."""
+    """Yield `(line, values)` of each row, without blank lines."""
     if not quotes:
         for number, line in enumerate(lines, start=skipped + 1):
             if line := line.removesuffix("\n"):
                 yield number, line.split(mark)
         return
-    # A text may be longer than the module's default.
+    # Texts may exceed the default limit of the csv module.
     limit = csv.field_size_limit(max(csv.field_size_limit(), text_files.LONGEST_LINE))
     number = skipped + 1
     try:
-        # The csv module takes no line end within what it is given at once.
+        # The csv module rejects line ends inside the strings that it is given.
         reader = csv.reader(_parts(lines), delimiter=mark, strict=True)
         for cells in reader:
             if cells:
@@ -223,8 +225,8 @@ def _cells(lines, mark, quotes, skipped, source):
             number = skipped + reader.line_num + 1
     except csv.Error as error:
         raise ValueError(
-            f"{source} is no {mark!r}-separated table at line {number} ({error}); write a "
-            'quote within quotes as "", or save it as .tsv.'
+            f"{source} is not a valid {mark!r}-separated table at line {number} ({error}); write "
+            'a quote within quotes as "", or save the file as .tsv.'
         ) from None
     finally:
         csv.field_size_limit(limit)
@@ -234,7 +236,7 @@ def _cells(lines, mark, quotes, skipped, source):
 
 
 def _json_rows(lines, source):
-    """Yield `(number, row)` of lines of JSON, or of one list of them."""
+    """Yield `(number, row)` of JSON lines, or of one JSON array or object."""
     number, first = 0, ""
     for first in lines:
         if first := first.lstrip("\ufeff"):
@@ -245,7 +247,7 @@ def _json_rows(lines, source):
         raise EmptyTableError(f"{source} is empty.")
     row = _loads(first)
     if row is _NO_JSON or _is_list_of_rows(row):
-        # One list, or one object, over several lines.
+        # The file is one array or object, possibly over several lines, or not valid JSON.
         rest = list(lines)
         whole = row if row is not _NO_JSON and not rest else _loads("".join([first, *rest]))
         if whole is _NO_JSON:
@@ -266,7 +268,7 @@ _NO_JSON = object()
 
 
 def _loads(text):
-    """What a text is in JSON, with missing values for the numbers that JSON does not have."""
+    """Parse JSON; NaN and infinities become `None`, and invalid JSON `_NO_JSON`."""
     try:
         return json.loads(text, parse_constant=lambda name: None)
     except (ValueError, RecursionError):
@@ -274,28 +276,28 @@ def _loads(text):
 
 
 def _is_list_of_rows(row):
-    """Whether this is the list of all rows, or an object with it under "data"."""
+    """Return whether a value is the list of all rows, or an object with it under "data"."""
     rows = row.get("data") if isinstance(row, dict) else row
     return isinstance(rows, list) and bool(rows) and all(isinstance(one, dict) for one in rows)
 
 
 def json_lines(lines, source, start=1):
-    """Yield `(line, value)` of each line in JSON, but for empty ones.
+    """Yield `(line, value)` of each JSON line, without blank lines.
 
     Args:
         lines: strings.
-        source: string. What the file is called.
+        source: string. Name of the file in errors.
         start: int. The number of the first line.
 
     Raises:
-        ValueError: for a line that is none, with its number.
+        ValueError: for a line that is not valid JSON, with its number.
     """
     for number, line in enumerate(lines, start=start):
         if line.strip():
             try:
                 yield number, json.loads(line, parse_constant=lambda name: None)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{source}, line {number} is no JSON ({error}).") from None
+                raise ValueError(f"{source}, line {number} is not valid JSON ({error}).") from None
 
 
 # === Parquet ===
@@ -303,24 +305,25 @@ def json_lines(lines, source, start=1):
 
 def _parquet_table(path, name, opened):
     need_packages(f"'{name}'", "data", "pyarrow")
+    what = "not a Parquet file"
 
     def rows():
-        with reading(name, what="no Parquet file"), opened(path) as raw, open_parquet(raw) as file:
+        with reading(name, what=what), opened(path) as raw, open_parquet(raw) as file:
             names, before = file.schema_arrow.names, 0
             for group in range(file.num_row_groups):
                 yield from parquet_rows(file, name, group, names, before)
                 before += file.metadata.row_group(group).num_rows
 
-    with reading(name, what="no Parquet file"), opened(path) as raw, open_parquet(raw) as file:
+    with reading(name, what=what), opened(path) as raw, open_parquet(raw) as file:
         names = file.schema_arrow.names
     return names, rows(), "row"
 
 
 def open_parquet(source):
-    """A `pyarrow.parquet.ParquetFile` that holds repeated texts in memory only once.
+    """Open a `pyarrow.parquet.ParquetFile` that keeps repeated texts in memory only once.
 
     Args:
-        source: path, or a file that is open for reading.
+        source: path, or a file opened for reading.
     """
     import pyarrow.parquet
 
@@ -334,10 +337,10 @@ def open_parquet(source):
 def parquet_rows(file, path, group, names, before):
     """Yield `(number, values)` for each row of a row group.
 
-    Sizes are checked first, since a few bytes may stand for many large rows.
+    Sizes are checked first, since a few bytes may expand to many large rows.
 
     Args:
-        file: a file as `open_parquet` returns it.
+        file: a file from `open_parquet`.
         path: string. Its path, for errors.
         group: int. The number of the row group.
         names: list of strings. The columns to read.
@@ -362,7 +365,7 @@ def parquet_rows(file, path, group, names, before):
 
 
 def _sheet_table(path, name, opened):
-    """The first sheet of a workbook that has anything in it."""
+    """Open the first sheet of a workbook that is not empty."""
     need_packages(f"'{name}'", "excel", "python_calamine")
     import python_calamine
 
@@ -382,11 +385,12 @@ def _sheet_table(path, name, opened):
         rows = sheets[filled[0]].to_python(skip_empty_area=False)
     except (python_calamine.CalamineError, OSError) as error:
         raise ValueError(
-            f"'{name}' is no spreadsheet that can be read ({first_line(error)})."
+            f"'{name}' is not a readable spreadsheet ({first_line(error)}); save it again, or as "
+            ".csv."
         ) from None
     if len(filled) > 1:
         warnings.warn(
-            f"Of the {len(filled)} sheets of '{name}' the first one, '{filled[0]}', is read.",
+            f"Of the {len(filled)} sheets of '{name}', only the first one, '{filled[0]}', is read.",
             stacklevel=2,
         )
     rows = [(number, [_shown(x) for x in row]) for number, row in enumerate(rows, start=1)]
@@ -399,7 +403,7 @@ def _sheet_table(path, name, opened):
 
 
 def _shown(value):
-    """A cell as people see it: 3.0 is "3", and a day has no time."""
+    """Return a cell as a spreadsheet shows it: 3 for 3.0, TRUE, and dates without a time."""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, float) and value.is_integer():

@@ -1,4 +1,4 @@
-"""Text files: compressed or not, in any encoding, with any line ends, read as they come."""
+"""Streaming reader of text files in any encoding, with any line ends, compressed or not."""
 
 import contextlib
 import importlib
@@ -11,18 +11,18 @@ from kerasbert.files import check_regular
 from kerasbert.storage import open_file
 
 CHUNK = 1 << 20  # bytes read at a time
-LONGEST_LINE = 1 << 26  # bytes of what must be read at once: a JSON line, a row of a table
-# The largest compression ratio of files above that size: text reaches 3 to 20, and a file of one
-# repeated letter 1,000.
+LONGEST_LINE = 1 << 26  # bytes of a unit that is read at once: a JSON line, a table row
+# Largest compression ratio of files that expand beyond LONGEST_LINE: text reaches 3 to 20, and a
+# file of one repeated letter 1,000.
 MOST_PACKED = 50
 COMPRESSED = {
     ".gz": "gzip",
     ".bz2": "bz2",
     ".xz": "lzma",
     ".lzma": "lzma",
-    ".zst": "backports.zstd",  # Python 3.14 has it itself
+    ".zst": "backports.zstd",  # in the standard library since Python 3.14
 }
-# How files begin that are given the ending of a text by mistake.
+# First bytes of other formats that are mistaken for text files.
 _NO_TEXT = {
     b"PK\x03\x04": "spreadsheets (.xlsx, .ods) and archives",
     b"\xd0\xcf\x11\xe0": "spreadsheets of Excel 97 (.xls)",
@@ -37,7 +37,7 @@ _NAME_IT = (
 
 
 def ending_of(path):
-    """How a file's name ends, in lower case, without the ending of its compression.
+    """Return a file's extension in lower case, without that of its compression.
 
     >>> ending_of("a/B.CSV"), ending_of("b.jsonl.gz"), ending_of("words")
     ('.csv', '.jsonl', '')
@@ -48,7 +48,10 @@ def ending_of(path):
 
 @contextlib.contextmanager
 def unpacked(path, opened=open_file):
-    """`(file, raw)`: the file's content, and the file itself for how far it is read."""
+    """Open a file that may be compressed.
+
+    Yields `(file, raw)`: the unpacked content, and the file itself, whose position shows progress.
+    """
     package = COMPRESSED.get(os.path.splitext(path)[1].lower())
     try:
         module = importlib.import_module(package) if package else None
@@ -62,23 +65,23 @@ def unpacked(path, opened=open_file):
 
 
 def check_line(size, path, where):
-    """Raise if a line or a row is too long to be read at once.
+    """Check that a line or row is short enough to be read at once.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if it has more than `LONGEST_LINE` bytes.
     """
     if size > LONGEST_LINE:
         raise ValueError(
             f"'{path}' has more than {LONGEST_LINE >> 20} MiB in {where}, which is read at once; "
-            "split it, or remove it."
+            "split or remove it."
         )
 
 
 def check_packed(size, stored, path, where=""):
-    """Raise if compressed data expand more than any text does.
+    """Check that compressed data do not expand more than text can.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: if they expand more than `MOST_PACKED`-fold and beyond `LONGEST_LINE`.
     """
     if size > max(LONGEST_LINE, MOST_PACKED * stored):
         raise ValueError(
@@ -97,20 +100,22 @@ def text_chunks(
     errors="strict",
     opened=open_file,
 ):
-    """Yield the text of a file in parts, with `\\n` at the ends of lines.
+    """Yield the text of a file in chunks, with `\\n` as the line end.
 
     Args:
         path: string.
-        encoding: string. Of a file that is not UTF-8 and has no byte-order mark; Excel writes
-            one with UTF-8 and UTF-16. It is not guessed: wrong text would come without a word.
-        name: string. What the file is called in errors, by default its path.
-        way_out: string. What to do about another encoding.
-        whole: bool. Whether all of it will be in memory, and so must not expand beyond measure.
-        errors: string. As of `codecs`: what to do about bytes that are not in the encoding.
-        opened: function of the path, that opens the file to read bytes from.
+        encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark; Excel
+            writes one with UTF-8 and UTF-16. It is not guessed, since a wrong guess would
+            silently give wrong text.
+        name: string. Name of the file in errors, by default its path.
+        way_out: string. What the error recommends for another encoding.
+        whole: bool. Whether the caller keeps all text in memory, so that the expansion of
+            compressed files is limited.
+        errors: string. Handling of undecodable bytes, as in `codecs`.
+        opened: function that opens a path for reading bytes.
 
     Raises:
-        ValueError: for a file in another encoding, with the one that it may be.
+        ValueError: for a file in another encoding, with the likely one.
     """
     name = path if name is None else name
     codec = None if encoding is None else codec_of(encoding)
@@ -123,8 +128,8 @@ def text_chunks(
         for start, usual in _NO_TEXT.items():
             if chunk.startswith(start):
                 raise ValueError(
-                    f"'{name}' is no text, but begins as {usual} do; give it that ending, or save "
-                    "it as text."
+                    f"'{name}' is not a text file, but begins as {usual} do; rename it with that "
+                    "extension, or save it as text."
                 )
         found = marked or codec or "utf-8"
         is_settled = codec is None or marked is not None
@@ -133,15 +138,16 @@ def text_chunks(
             more = file.read(CHUNK)
             if not is_settled and not chunk.isascii():
                 is_settled = True
-                if is_utf8(chunk):  # What is said of other files does not change this one.
+                if is_utf8(chunk):  # `encoding` is for files that are not UTF-8.
                     found, decoder = "utf-8", text_decoder("utf-8", errors)
             try:
                 text = decoder.decode(chunk, not more)
-                # Text of ASCII alone is UTF-8, too.
+                # UTF-16 and ISO-2022 may decode as UTF-8, but leave zeros or escapes.
                 is_text = text.count("\0") <= 0.1 * len(text) and "\x1b$" not in text
-                wrong = None if is_text else "zeros or escapes are in it"
+                wrong = None if is_text else "it contains zeros or escape sequences"
             except UnicodeDecodeError as error:
-                kept = len(error.object) - len(chunk)  # The start of a cut character.
+                # Bytes of a character that is split between two chunks.
+                kept = len(error.object) - len(chunk)
                 wrong = f"byte {size - kept + error.start}"
             if wrong:
                 called = encoding if found == codec else found
@@ -155,7 +161,7 @@ def text_chunks(
             text = re.sub("\r+\n", "\n", text)
             if line_end is None and (first := re.search("[\r\n]", text)):
                 line_end = first[0]
-            if line_end == "\r":  # Of an old Mac: no other line end comes before the first one.
+            if line_end == "\r":  # Classic Mac OS: its first line end is a lone CR.
                 text = text.replace("\r", "\n")
             if whole:
                 line += text.count("\n")
@@ -168,24 +174,24 @@ def _undecodable(name, found, called, wrong, raw, way_out):
     likely = None if raw is None else likely_encoding(raw)
     guess = ""
     if likely not in (None, found):
-        guess = f"it may be {likely}, then pass --encoding {likely}. Else "
+        guess = f"it may be {likely}, then pass --encoding {likely}. Otherwise "
         if way_out is not _NAME_IT:
             guess = f"it may be {likely}; "
     examples = [x for x in ("cp949", "shift_jis", "utf-16") if codec_of(x) != found]
     said = way_out.format(*examples)
-    return ValueError(f"'{name}' is no {called.upper()} text ({wrong}); {guess}{said}.")
+    return ValueError(f"'{name}' is not {called.upper()} text ({wrong}); {guess}{said}.")
 
 
 def text_lines(path, encoding=None, name=None, **settings):
     """Yield the lines of a file, each with the `\\n` that ends it; see `text_chunks`.
 
     Raises:
-        ValueError: for a line that is too long to be read at once, too.
+        ValueError: as `text_chunks`, and for a line that is too long to be read at once.
     """
     held, size, number = [], 0, 1
     for chunk in text_chunks(path, encoding, name, **settings):
         *whole, rest = chunk.split("\n")
-        # A line within a chunk is short enough, as chunks are.
+        # Lines within one chunk are shorter than the limit, since chunks are.
         for line in whole:
             if held:
                 size += len(line)
@@ -202,10 +208,10 @@ def text_lines(path, encoding=None, name=None, **settings):
 
 
 def read_text(path, encoding=None):
-    """The text of a file, with `\\n` at the ends of lines; see `text_chunks`.
+    """Read the text of a file, with `\\n` as the line end; see `text_chunks`.
 
     Raises:
-        ValueError: where it is empty, or in another encoding, with the one that it may be.
+        ValueError: for an empty file, or one in another encoding, with the likely one.
     """
     text = "".join(text_chunks(path, encoding, whole=True))
     if not text.strip("\ufeff \n\t\r"):

@@ -1,6 +1,6 @@
-"""Metrics of Keras on the outputs of heads: each gets labels and probabilities in its own form.
+"""Adapters that pass labels and head outputs to Keras metrics in the form each metric expects.
 
-B batch, T tokens, C classes, N rows: texts, or all tokens of a batch.
+Shapes: B batch, T tokens, C classes, N rows (texts, or all tokens of a batch).
 """
 
 import inspect
@@ -16,12 +16,13 @@ from kerasbert.losses import (
     PairAccuracy,
 )
 
-# What an output is, with its labels: logits (B, C) of one class or of several at once, of C that
-# differs from batch to batch, numbers (B,), logits of tokens (B, T, C) or (B, T), and of pairs.
+# Forms of outputs and their labels: logits (B, C) for one class or for several at once, over C
+# positions or choices that vary by batch, numbers (B,), logits of tokens (B, T, C) or (B, T), and
+# of pairs.
 CLASSES, SEVERAL, PLACES, NUMBERS = "classes", "several", "places", "numbers"
 TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
 
-# What each metric of Keras compares.
+# Keras metrics by what they compare.
 _KINDS = {
     "ids": "Accuracy IoU MeanIoU",
     "sparse": (
@@ -48,27 +49,27 @@ _KINDS = {
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _TITLES = {name.lower(): name for name in _KIND_OF}
-# Their states have a place for each class.
+# Metrics whose state has one entry per class.
 _SIZED = ("IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU", "F1Score", "FBetaScore", "R2Score")
 _AVERAGED = {"f1": "f1", "f1_score": "f1", "precision": "precision", "recall": "recall"}
 
 
 def fitting_metrics(task, metrics, weighted=False):
-    """Metrics for `compile` that get the outputs of a task's heads as they read them.
+    """Wrap metrics for `compile` so that they fit the outputs of a task's heads.
 
     Args:
         task: a task model.
-        metrics: names, functions, classes and objects, in any nesting that `compile` takes.
-        weighted: bool. Whether sample weights count; otherwise they say only, of tokens, which
-            ones count at all.
+        metrics: names, functions, classes and objects, in any nesting that `compile` accepts.
+        weighted: bool. Whether the metrics are weighted; otherwise sample weights only select
+            the rows, such as tokens, that count.
 
     Raises:
-        ValueError: for a metric that does not fit the outputs, with what does.
+        ValueError: for a metric that does not fit the outputs, with an alternative.
     """
     forms = task.metric_forms()
     if isinstance(forms, dict):
         if isinstance(metrics, (list, tuple)) and len(metrics) == len(forms):
-            metrics = dict(zip(sorted(forms), metrics))  # As Keras orders outputs.
+            metrics = dict(zip(sorted(forms), metrics))  # Keras sorts the outputs by name.
         if isinstance(metrics, dict):
             return {
                 name: _each(task, part, forms.get(name), weighted) for name, part in metrics.items()
@@ -78,25 +79,25 @@ def fitting_metrics(task, metrics, weighted=False):
 
 
 def counts_tokens(task):
-    """Whether metrics need the sample weights to leave out padding."""
+    """Return whether metrics need sample weights to ignore padding."""
     forms = task.metric_forms()
     forms = forms.values() if isinstance(forms, dict) else [forms]
     return any(form and form[0] in (TOKEN_CLASSES, TOKEN_FLAGS, PAIRS) for form in forms)
 
 
 def without_padding(features, outputs, weights):
-    """The weights of tokens (B, T), 0 at padding, which ready arrays may have no weights for."""
+    """Return token weights (B, T) that are 0 at padding, since arrays may come without weights."""
     mask = features.get("padding_mask")
     if mask is None or isinstance(outputs, dict) or len(outputs.shape) < 2:
         return weights
     if len(mask.shape) != 2 or mask.shape[1] != outputs.shape[1]:
-        return weights  # Rows of something else than these tokens.
+        return weights  # The rows of the outputs are not these tokens.
     mask = ops.cast(mask, "float32")
     return mask if weights is None else _spread(ops.cast(weights, "float32"), mask) * mask
 
 
 def joined(metrics, more):
-    """Two nestings of metrics as one: of each output those of both."""
+    """Merge two nestings of metrics, output by output."""
     if not metrics or not more:
         return metrics or more
     if isinstance(metrics, dict) and isinstance(more, dict):
@@ -126,7 +127,7 @@ def _fitting(task, given, form, weighted):
         return given
     kind = _kind(metric)
     if kind is None and what not in (TOKEN_CLASSES, TOKEN_FLAGS, PAIRS):
-        return metric if isinstance(given, str) else given  # The user's own, or one of ours.
+        return metric if isinstance(given, str) else given  # Custom, or of this package.
     if kind is not None:
         _check(task, metric, kind, what, classes)
     gives_logits = task.gives_logits()
@@ -134,11 +135,11 @@ def _fitting(task, given, form, weighted):
 
 
 def _by_name(name, what, classes, task):
-    """The metric that a name means for such outputs."""
+    """Return the metric that a name means for outputs of this form."""
     key = name.replace("_", "").lower()
     if key in ("accuracy", "acc"):
         if what == NUMBERS:
-            _refuse(task, name, "compares classes, and the outputs are numbers", "'mae' or 'mse'")
+            _refuse(task, name, "compares classes, but the outputs are numbers", "'mae' or 'mse'")
         return {
             SEVERAL: lambda: keras.metrics.BinaryAccuracy(name=name),
             TOKEN_FLAGS: lambda: BinaryTokenAccuracy(name=name),
@@ -159,12 +160,12 @@ def _by_name(name, what, classes, task):
         return keras.metrics.F1Score(average="macro", threshold=0.5, name=name)
     metric = _as_object(name)
     if metric is not None and not name[:1].isupper():
-        metric.name = name  # As Keras calls it.
+        metric.name = name  # As in Keras.
     return metric
 
 
 def _as_object(given):
-    """A metric object of a name, function, class or object; `None` of what Keras has to say of."""
+    """Return a metric object, or `None` for what Keras must reject with its own error."""
     if isinstance(given, str):
         try:
             given = getattr(keras.metrics, given, None) or keras.metrics.get(given)
@@ -182,21 +183,21 @@ def _as_object(given):
 
 
 def _title_of(function):
-    """The name in `_KINDS` of a function of Keras; `None` of others."""
+    """Return the name in `_KINDS` of a Keras function, or `None` for others."""
     name = getattr(function, "__name__", "")
     is_theirs = getattr(keras.metrics, name, None) is function
     return _TITLES.get(name.replace("_", "")) if is_theirs else None
 
 
 def _title(metric):
-    """The name in `_KINDS` of a metric, or of the function that it is a mean of."""
+    """Return the name of a metric, or the name in `_KINDS` of the function that it averages."""
     if type(metric) is keras.metrics.MeanMetricWrapper:
         return _title_of(private_names.function_of(metric))
     return type(metric).__name__
 
 
 def _kind(metric):
-    """What a metric of Keras compares; `None` for those of others."""
+    """Return what a Keras metric compares, or `None` for other metrics."""
     is_theirs = type(metric).__module__.startswith("keras.")
     return _KIND_OF.get(_title(metric)) if is_theirs else None
 
@@ -204,7 +205,7 @@ def _kind(metric):
 def _config(metric):
     try:
         return metric.get_config()
-    except NotImplementedError:  # One of the user's own, that is never saved.
+    except NotImplementedError:  # A custom metric that is never saved.
         return {}
 
 
@@ -215,41 +216,42 @@ def _refuse(task, name, why, instead):
 
 
 def _check(task, metric, kind, what, classes):
-    """Refuse a metric of Keras that does not fit such outputs."""
+    """Reject a Keras metric that does not fit outputs of this form."""
     name, config = _title(metric), _config(metric)
     if kind == "values":
-        _refuse(task, name, "takes values rather than labels and outputs", "a metric of both")
+        _refuse(
+            task, name, "takes values instead of labels and outputs", "a metric that compares both"
+        )
     if what is None:
         _refuse(
             task,
             name,
-            "would compare labels with vectors, or with several outputs at once",
-            "metrics='auto', a metric of your own, or a dict of metrics by output",
+            "would compare labels with embeddings, or with several outputs at once",
+            "metrics='auto', a custom metric, or a dict of metrics by output",
         )
     if what == NUMBERS:
         if kind == "correlations":
             scores = "kerasbert.metrics.ScoreCallback with kerasbert.metrics.pearson"
-            _refuse(task, name, "needs all numbers at once, and Keras has batches", scores)
+            _refuse(task, name, "needs all numbers at once, but Keras computes by batch", scores)
         if kind not in ("errors", "numbers"):
-            _refuse(task, name, "compares classes, and the outputs are numbers", "'mae' or 'mse'")
+            _refuse(task, name, "compares classes, but the outputs are numbers", "'mae' or 'mse'")
         return
     if kind in ("numbers", "correlations"):
-        _refuse(task, name, "compares numbers, and the outputs are classes", "'accuracy'")
+        _refuse(task, name, "compares numbers, but the outputs are classes", "'accuracy'")
     if kind in ("margins", "scores") and not task.gives_logits():
-        _refuse(task, name, "takes logits, and the outputs are probabilities", "'accuracy'")
+        _refuse(task, name, "takes logits, but the outputs are probabilities", "'accuracy'")
     is_given = config.get("from_logits") and not task.gives_logits()
     if is_given:
         raise ValueError(
             f"{name}(from_logits=True) takes logits, but this {type(task).__name__} was built with "
-            "an activation and gives probabilities; pass from_logits=False, or only the name, "
-            "which means that here."
+            "an activation and outputs probabilities; pass from_logits=False, or the metric's name."
         )
     thresholds = config.get("thresholds", config.get("threshold"))
     if kind in ("binary", "rows") and thresholds is not None and name != "AUC":
         for one in keras.tree.flatten(thresholds):
             if not 0 <= one <= 1:
                 _refuse(
-                    task, name, f"gets probabilities, and has the threshold {one:g}", "0.5 there"
+                    task, name, f"gets probabilities, but has the threshold {one:g}", "0.5 there"
                 )
     size = config.get("num_classes")
     if what in (SEVERAL, TOKEN_FLAGS, PAIRS):
@@ -258,20 +260,27 @@ def _check(task, metric, kind, what, classes):
         if kind == "scores":
             _refuse(task, name, "needs one class for each label", "'hinge'")
         if kind == "rows" and config.get("threshold") is None:
-            _refuse(
-                task, name, "without a threshold takes one class for each text", "threshold=0.5"
-            )
+            _refuse(task, name, "without a threshold takes one class per text", "threshold=0.5")
         if kind == "ids" and size not in (None, 2):
-            _refuse(task, name, f"has num_classes={size}, where labels are 0 or 1", "num_classes=2")
+            _refuse(
+                task, name, f"has num_classes={size}, but the labels are 0 or 1", "num_classes=2"
+            )
         return
     if classes is None and name in _SIZED:
-        _refuse(task, name, "needs a fixed number of classes, and they are places", "'accuracy'")
+        _refuse(
+            task,
+            name,
+            "needs a fixed number of classes, but the outputs are positions or choices",
+            "'accuracy'",
+        )
     if size is not None and kind in ("ids", "rows") and size != classes:
         _refuse(
             task, name, f"has num_classes={size} for {classes} classes", f"num_classes={classes}"
         )
     if kind == "errors" and classes is None:
-        _refuse(task, name, "compares numbers, and the outputs are places", "'accuracy'")
+        _refuse(
+            task, name, "compares numbers, but the outputs are positions or choices", "'accuracy'"
+        )
     if kind not in ("binary", "margins") or classes == 2 or name == "BinaryIoU" and classes == 2:
         return
     if name in ("AUC", "BinaryCrossentropy") and classes is not None:
@@ -283,20 +292,20 @@ def _check(task, metric, kind, what, classes):
         "Precision": "class_id=..., or the name 'precision' for the mean over the classes",
         "Recall": "class_id=..., or the name 'recall' for the mean over the classes",
     }
-    many = "places" if classes is None else f"{classes} classes"
+    many = "positions or choices" if classes is None else f"{classes} classes"
     instead = ways.get(name, "'accuracy' or keras.metrics.F1Score(average='macro')")
     instead = "'accuracy'" if classes is None else instead
-    _refuse(task, name, f"is for two classes, and the outputs are {many}", instead)
+    _refuse(task, name, f"is for two classes, but the outputs are {many}", instead)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class HeadMetric(keras.metrics.Metric):
-    """A metric that gets the labels and outputs of a head in the form that it reads.
+    """Wrapper that converts the labels and outputs of a head to the form a metric expects.
 
     Args:
-        metric: a `keras.metrics.Metric`; its state is read and reset as this one's.
-        form: string. What the outputs are.
-        classes: int. C, `None` where it differs from batch to batch.
+        metric: a `keras.metrics.Metric`; its state is the wrapper's state.
+        form: string. Form of the outputs: `CLASSES`, `SEVERAL`, ...
+        classes: int. C, or `None` if it varies by batch.
         from_logits: bool. Whether the outputs are logits.
         weighted: bool. See `fitting_metrics`.
     """
@@ -311,7 +320,7 @@ class HeadMetric(keras.metrics.Metric):
         self._kind = _kind(metric)
         self._takes_logits = bool(config.get("from_logits"))
         thresholds = keras.tree.flatten(config.get("thresholds", config.get("threshold")))
-        # Thresholds of 0 are those of logits, as files of earlier versions have them.
+        # Files of earlier versions have thresholds of 0, which are meant for logits.
         self._takes_logits |= bool(
             from_logits
             and type(metric).__name__ != "AUC"
@@ -336,7 +345,7 @@ class HeadMetric(keras.metrics.Metric):
         if self._kind is not None:
             y, outputs, weights = self._read(y, outputs, weights)
         if weights is not None and not self.weighted and _title(self.metric) in _SIZED[:4]:
-            weights = ops.cast(weights, "int32")  # They count in whole numbers.
+            weights = ops.cast(weights, "int32")  # Confusion matrices count in integers.
         if weights is None or not self._takes_weights:
             return self.metric.update_state(y, outputs)
         return self.metric.update_state(y, outputs, sample_weight=weights)
@@ -345,12 +354,12 @@ class HeadMetric(keras.metrics.Metric):
         return self._kind is not None or isinstance(self.metric, (ClassAccuracy, ClassScore))
 
     def _rows(self, y, outputs, weights):
-        """Tokens, or the texts of lists, as rows: (N, C) or (N, 1), labels and weights (N,)."""
+        """Flatten tokens or lists of texts to rows (N, C) or (N, 1), labels and weights to (N,)."""
         is_flag = self.form != TOKEN_CLASSES
         shape = ops.shape(outputs) if is_flag else ops.shape(outputs)[:-1]
         if self.form == PAIRS:
             y = ops.cast(y, "float32")
-            known = ops.cast(y >= 0, "float32")  # Neither padding nor what nobody judged.
+            known = ops.cast(y >= 0, "float32")  # Excludes padding and unjudged texts.
             weights = known if weights is None else _spread(weights, known) * known
             y = ops.maximum(y, 0.0)
         if weights is not None:
@@ -426,7 +435,7 @@ class HeadMetric(keras.metrics.Metric):
 
 
 def _spread(weights, like):
-    """Weights (B,) or (B, T) for each element of `like`."""
+    """Broadcast weights (B,) or (B, T) to the shape of `like`."""
     missing = len(like.shape) - len(weights.shape)
     if missing > 0:
         weights = ops.reshape(weights, (*ops.shape(weights), *[1] * missing))

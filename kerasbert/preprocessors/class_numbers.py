@@ -1,6 +1,6 @@
-"""Which class a number among the labels means, where names of classes are numbers too.
+"""Map numeric labels to classes when class names are numbers too.
 
-C classes, N labels.
+Shapes: C classes, N labels.
 """
 
 import functools
@@ -12,16 +12,17 @@ from kerasbert.backend.tensorflow import tf
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _FLAGS = {"true": 1.0, "false": 0.0}
-_CLOSE = 1e-6  # 0.1 in float32 is the name "0.1".
+_CLOSE = 1e-6  # Tolerance that lets 0.1 in float32 match the name "0.1".
 
 
 class ClassNumbers:
-    """Reads numbers among the labels: by the names of the classes first, then by position.
+    """Mapping from numeric labels to classes, by class name first, then by position.
 
-    With `labels=[1, 2, 3]` the label 1 means the class named "1", which is the first. A number
-    that may be a name and the position of another class is an error: `labels=[1, 0]`. Where all
-    names are numbers, a number that is none of them is an error too, so that the batches of one
-    data set are all read in one way. "True" and "False" are read as 1 and 0.
+    With `labels=[1, 2, 3]`, the label 1 means the class named "1", which is the first. A number
+    that is the name of one class and the position of another is an error, as with
+    `labels=[1, 0]`. If all names are numbers, a number that is not a name is an error too, so that
+    all batches of a dataset are read in the same way. The names "True" and "False" count as 1
+    and 0.
 
     Args:
         names: list of C strings, at least one of them a number.
@@ -43,21 +44,21 @@ class ClassNumbers:
             value: number
             for value, number in named.items()
             if positions.get(value, number) != number
-            # Only names are meant where not all positions are names: 1 to 5, or -1 and 1.
+            # Names 1 to 5, or -1 and 1, are not the positions, so numbers are always names.
             and (not self.only_names or named.keys() == positions.keys())
         }
         readable = named if self.only_names else {**positions, **named}
         self._readable = {v: n for v, n in readable.items() if v not in self._ambiguous}
 
     def number(self, value, what):
-        """The class that a number means.
+        """Return the index of the class that a number refers to.
 
         Args:
             value: int or float.
-            what: string. What the number is, for errors, such as "The label 3 at position 0".
+            what: string. The number's name in errors, such as "The label 3 at position 0".
 
         Raises:
-            ValueError: for a number that may mean two classes, or none.
+            ValueError: if the number may refer to two classes, or refers to none.
         """
         number = self._readable.get(_rounded(value))
         if number is None:
@@ -76,8 +77,8 @@ class ClassNumbers:
             )
         if self.only_names:
             return (
-                f"is none of the classes {shown}; these names are numbers, so that numbers among "
-                "the labels are read as names, not as positions."
+                f"is none of the classes {shown}; these names are numbers, so numeric labels are "
+                "read as names, not as positions."
             )
         last = len(self.names) - 1
         return (
@@ -86,41 +87,41 @@ class ClassNumbers:
         )
 
     def numbers(self, y):
-        """Class numbers, int32 (N,), of numbers (N,); see `number`."""
+        """Return the class indices, int32 (N,), of numeric labels (N,); see `number`."""
         values, places, inverse = np.unique(y, return_index=True, return_inverse=True)
         found = np.empty(len(values), "int32")
-        for at in np.argsort(places):  # The first wrong label is the one to report.
+        for at in np.argsort(places):  # Report the first wrong label.
             what = f"The label {values[at]:g} at position {places[at]}"
             found[at] = self.number(values[at], what)
         return found[inverse.reshape(-1)]
 
     def in_graph(self, y):
-        """The same for a tensor (N,) inside of `tf.data`, with an assertion."""
+        """Return class indices of a label tensor (N,) in a graph, which asserts that they exist."""
         y = tf.cast(y, tf.float64)
         values, numbers = zip(*sorted(self._readable.items())) if self._readable else ((), ())
         values = tf.constant(values, tf.float64, shape=(1, len(values)))
         match = tf.abs(y[:, None] - values) < _CLOSE
         is_known = tf.reduce_any(match, axis=-1)
         some = next(iter(self._ambiguous or {0.5: 0}))
-        message = f"A label {self._problem(some)} The dataset gives these:"
+        message = f"A label {self._problem(some)} Invalid labels in the dataset:"
         with tf.control_dependencies(
             [tf.debugging.Assert(tf.reduce_all(is_known), [message, tf.boolean_mask(y, ~is_known)])]
         ):
-            numbers = tf.constant([*numbers, 0], tf.int32)  # One more, for none at all.
+            numbers = tf.constant([*numbers, 0], tf.int32)  # The extra 0 keeps the table nonempty.
             return tf.gather(numbers, tf.argmax(tf.pad(match, [[0, 0], [0, 1]]), axis=-1))
 
     def named(self, value):
-        """The class whose name a value is; `None` where there is none."""
+        """Return the index of the class named by a number, or `None`."""
         return self._named.get(_rounded(value)) if isinstance(value, (int, float)) else None
 
     def of_flags(self):
-        """The classes of labels that are false and true, where classes have these names."""
+        """Return the class indices of False and True if the names are these two, else `None`."""
         names = [name.lower() for name in self.names]
         return [names.index(n) for n in ("false", "true")] if set(names) == set(_FLAGS) else None
 
 
 def class_numbers(names):
-    """A `ClassNumbers`, or `None` where no name is a number and numbers are positions."""
+    """Return a `ClassNumbers`, or `None` if no name is a number."""
     return _class_numbers(tuple(names))
 
 
@@ -131,7 +132,7 @@ def _class_numbers(names):
 
 
 def _value(name):
-    """The number that a name is, or `None`."""
+    """Return the number that a name spells, or `None`."""
     name = name.strip()
     return _rounded(name) if _NUMBER.fullmatch(name) else _FLAGS.get(name.lower())
 

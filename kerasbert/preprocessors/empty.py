@@ -1,17 +1,18 @@
-"""Texts that say nothing: an index finds none of them, and finds nothing for them."""
+"""Detection of blank and unknown texts, which a search index neither returns nor answers."""
 
 import unicodedata
 
 import numpy as np
 
-# Letters and symbols without a shape: fillers of Hangul, the blank of Braille, joiners.
+# Letters and symbols without a visible glyph: Hangul fillers, the Braille blank, joiners and
+# variation selectors.
 _SHAPELESS = "\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0"
-# The same as `is_blank`, for graphs.
+# `is_blank` as a regular expression, for TensorFlow graphs.
 BLANK = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}{_SHAPELESS}]*"
 
 
 def is_blank(text):
-    """Whether a text has nothing but spaces, control characters and others without a shape.
+    """Return whether a text has only spaces, control characters and other invisible characters.
 
     >>> is_blank(" \\u200b"), is_blank(".")
     (True, False)
@@ -23,10 +24,10 @@ def is_blank(text):
 
 
 def say_nothing(embedder, texts):
-    """Which texts hold nothing for an embedder: blank ones, and those without a known token.
+    """Find texts that are empty to an embedder: blank texts, and those without a known token.
 
     Returns:
-        bool array (N,).
+        bool array (N,), true for empty texts.
     """
     found = np.fromiter(map(is_blank, texts), bool, len(texts))
     preprocessor = getattr(embedder, "preprocessor", None)

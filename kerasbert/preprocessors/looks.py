@@ -1,6 +1,6 @@
-"""What a preprocessor says once of its texts: that the vocabulary cannot hold them, or are cut.
+"""One-time warnings of a preprocessor about unknown words, Unicode normal forms and truncation.
 
-A look at the tokens that were made anyway finds what is worth a closer one.
+The tokens of each batch get a cheap check; only suspicious batches get a closer one.
 """
 
 import unicodedata
@@ -11,30 +11,30 @@ import numpy as np
 from kerasbert.data import word_spans
 from kerasbert.tokenizers.subword import is_reported
 
-# So many texts, and characters of each, are looked at closely.
+# Numbers of texts, and of characters of each, in a close check.
 TEXTS, CHARACTERS = 64, 2000
-# So many unknown words, and such a share of all words, are worth a warning.
+# Least number of unknown words, and least share of all words, for a warning.
 LEAST, SHARE = 3, 0.1
-# Such a share of unknown tokens is worth a close look, and such a share of texts not in NFC.
+# Shares above which a batch is checked closely: unknown tokens, and texts that are not in NFC.
 TOKENS, NOT_COMPOSED = 0.03, 0.1
-# A text that just fits looks as one that was cut; so many close looks may find nothing.
+# A full row was truncated or just fits. Checks stop after this many without a truncated row.
 FRUITLESS = 3
 
 
 class Looks:
-    """What one preprocessor has looked for, and how far."""
+    """State of the checks of one preprocessor."""
 
     def __init__(self):
-        self.is_told = False  # of unknown words or of normal forms
+        self.is_told = False  # whether unknown words or normal forms have been reported
         self.is_cut_told = False
-        self.share = TOKENS  # of unknown tokens, above which words have not been looked at
-        self.is_composed = False  # whether the tokenizer composes characters itself
-        self.fruitless = 0
+        self.share = TOKENS  # share of unknown tokens that triggers the next close check
+        self.is_composed = False  # whether tokens are the same in NFC
+        self.fruitless = 0  # checks of full rows that found no truncation
 
     # === Words and normal forms ===
 
     def at_tokens(self, tokenizer, texts, ids):
-        """Look at texts (N,), strings or bytes, and all their tokens: ints, of any shape."""
+        """Check texts (N,), strings or bytes, and the ids of all their tokens, of any shape."""
         if self.is_told or not len(texts) or not is_reported():
             return
         unknown = np.count_nonzero(ids == tokenizer.unk_token_id)
@@ -48,30 +48,30 @@ class Looks:
                 self._forms(tokenizer, some, others)
 
     def _words(self, tokenizer, texts):
-        """Warn of texts of which many words are unknown."""
+        """Warn if many words of the texts are unknown."""
         unknown, words = _unknown_words(tokenizer, texts)
         if unknown < LEAST or unknown < SHARE * words:
             return
         composed = _unknown_words(tokenizer, [unicodedata.normalize("NFC", t) for t in texts])[0]
         if 2 * composed < unknown:
-            return  # `_forms` says so.
+            return  # Composing the texts helps: `_forms` reports that.
         self.is_told = True
         example = _example(tokenizer, texts)
         out = (
-            "Use a checkpoint of the texts' language (`kerasbert presets`), or make a vocabulary "
-            "of such texts (`kerasbert vocab`)."
+            "Use a checkpoint for the language of the texts (see `kerasbert presets`), or build a "
+            "vocabulary from such texts (`kerasbert vocab`)."
         )
         known = _unknown_words(tokenizer, [unicodedata.normalize("NFKC", t) for t in texts])[0]
         if 2 * known < unknown:
-            out = f"With model.preprocessor.normalize = 'NFKC' {known:,} of them are."
+            out = f"With model.preprocessor.normalize = 'NFKC', only {known:,} would be unknown."
         _warn(
-            f"Of {words:,} words in a sample of the texts {unknown:,} ({unknown / words:.0%}) are "
-            f"unknown to the vocabulary of {tokenizer.vocabulary_size():,} tokens, such as "
-            f"{example!r}, and are {tokenizer.unk_token!r} to the model. {out}"
+            f"Of {words:,} words in a sample of the texts, {unknown:,} ({unknown / words:.0%}), "
+            f"such as {example!r}, are not in the vocabulary of {tokenizer.vocabulary_size():,} "
+            f"tokens; the model sees them as {tokenizer.unk_token!r}. {out}"
         )
 
     def _forms(self, tokenizer, some, others):
-        """Warn of texts that are not in NFC, where the tokenizer reads them otherwise."""
+        """Warn about texts that are not in NFC if NFC would change their tokens."""
         given = [text[:CHARACTERS] for text in others[:TEXTS]]
         composed = [unicodedata.normalize("NFC", text) for text in given]
         if tokenizer.tokenize(given) == tokenizer.tokenize(composed):
@@ -83,16 +83,22 @@ class Looks:
             unknown, words = _unknown_words(tokenizer, texts)
             found.append(f"{unknown:,} of {words:,} words")
         _warn(
-            f"{len(others):,} of {len(some):,} texts looked at are not in Unicode's composed form "
-            f"NFC, such as {given[0][:40]!r}, and the tokenizer reads them otherwise: {found[0]} "
-            f"are unknown, and in NFC {found[1]}. Pass normalize='NFC' to from_preset or to the "
-            "preprocessor, or set model.preprocessor.normalize = 'NFC'."
+            f"{len(others):,} of {len(some):,} checked texts are not in Unicode's composed form "
+            f"NFC, such as {given[0][:40]!r}, which changes their tokens: {found[0]} are unknown, "
+            f"and in NFC {found[1]}. Pass normalize='NFC' to from_preset or to the preprocessor, "
+            "or set model.preprocessor.normalize = 'NFC'."
         )
 
     # === Length ===
 
     def at_cut(self, rows, texts, length):
-        """Look at which rows lost tokens, bools (N,), and at a column of their texts."""
+        """Warn about truncated texts.
+
+        Args:
+            rows: bools (N,), true for rows that lost tokens.
+            texts: one column of the N texts, for an example.
+            length: int. The preprocessor's `sequence_length`.
+        """
         if self.is_cut_told or not rows.any() or not is_reported():
             return
         self.is_cut_told = True
@@ -102,15 +108,15 @@ class Looks:
         share = count / len(rows)
         _warn(
             f"{count:,} of {len(rows):,} texts ({share:{'.0%' if share >= 0.01 else '.2%'}}) are "
-            f"longer than sequence_length={length} tokens and are cut, such as that at position "
-            f"{first}, {shown}. Raise sequence_length as far as the encoder has positions, or read "
-            "'Long documents' in the guide on text classification."
+            f"longer than sequence_length={length} tokens and are cut, such as the one at position "
+            f"{first}, {shown}. Raise sequence_length, up to the number of positions of the "
+            "encoder, or see 'Long documents' in the guide on text classification."
         )
 
 
 def looks_of(preprocessor):
-    """The `Looks` of a preprocessor."""
-    # Not by `setattr`: Keras would track it.
+    """Return the `Looks` of a preprocessor."""
+    # Set in `__dict__`, since `setattr` would make Keras track it.
     return preprocessor.__dict__.setdefault("_looks", Looks())
 
 
@@ -127,13 +133,13 @@ def _is_nfc(text):
 
 
 def _some(texts):
-    """Texts from all over a column."""
+    """Return evenly spaced texts of a column."""
     step = max(1, len(texts) // TEXTS)
     return [_decoded(text)[:CHARACTERS] for text in texts[::step]][:TEXTS]
 
 
 def _unknown_words(tokenizer, texts):
-    """How many words of texts hold an unknown token, and how many there are."""
+    """Return the number of words with an unknown token, and of all words."""
     rows = [row for row in tokenizer.tokenize(texts) if row]
     if not rows:
         return 0, 0
@@ -147,7 +153,7 @@ def _unknown_words(tokenizer, texts):
 
 
 def _example(tokenizer, texts):
-    """A word of the texts that is unknown."""
+    """Return an unknown word of the texts."""
     words = dict.fromkeys(text[a:b][:30] for text in texts[:8] for a, b in word_spans(text)[:99])
     found = zip(words, tokenizer.tokenize(list(words)))
     return next((word for word, ids in found if tokenizer.unk_token_id in ids), texts[0][:30])

@@ -1,4 +1,4 @@
-"""Warnings for labels that leave nothing to learn: training on them reaches a loss of 0."""
+"""Warnings for labels without variety, on which training reaches a loss of 0 and learns nothing."""
 
 import warnings
 
@@ -6,29 +6,29 @@ import numpy as np
 
 
 def warn_of_equal(y, what, shown=repr):
-    """Warn where several labels are all the same.
+    """Warn if all of several labels are equal.
 
     Args:
         y: array (N,).
-        what: string. What they are, such as "labels".
-        shown: function of a label to what the user knows it by.
+        what: string. Name of the values in the warning, such as "labels".
+        shown: function from a label to how the warning shows it.
 
     >>> warn_of_equal(np.array([1, 0]), "labels")
     """
     if len(y) > 1 and (y == y[0]).all():
         warnings.warn(
             f"All {len(y):,} {what} are {shown(y[0].item())}: there is nothing to tell apart, and "
-            "the model will learn to say that of every text; add examples with other labels, or "
-            "check the column and the files that they come from.",
+            "the model will learn to predict that for every text; add examples with other labels, "
+            "or check the column and the files that the labels come from.",
             stacklevel=2,
         )
 
 
 def warn_of_columns(y, names):
-    """Warn of classes that no text has, or that every text has.
+    """Warn about classes that no text has, or that every text has.
 
     Args:
-        y: floats (N, C), above 0 where a text has the class.
+        y: floats (N, C), above 0 if a text has the class.
         names: list of C names.
     """
     for value, said in ((False, "no text has"), (True, "all texts have")):
@@ -37,22 +37,30 @@ def warn_of_columns(y, names):
             shown = ", ".join(repr(names[i]) for i in same[:5]) + (", ..." if len(same) > 5 else "")
             warnings.warn(
                 f"{len(same):,} of the {len(names):,} classes ({shown}) are the same in all "
-                f"{len(y):,} examples, where {said} them: the model will learn to say that of "
+                f"{len(y):,} examples, where {said} them: the model will learn to predict that for "
                 "every text; add other examples, or drop the classes.",
                 stacklevel=2,
             )
 
 
 def warn_of_nothing(what, instead):
-    """Warn that a training has no examples of what it learns."""
+    """Warn that the training data contain nothing to learn from.
+
+    Args:
+        what: string. What the data lack.
+        instead: string. What to do.
+    """
     warnings.warn(
-        f"{what}, so that the loss is 0 from the start and the model learns nothing; {instead}.",
+        f"{what}, so the loss is 0 from the start and the model learns nothing; {instead}.",
         stacklevel=2,
     )
 
 
 def counted(y, sample_weight):
-    """Labels (...) and their weights as NumPy, the labels of weight above 0 alone: (N, ...)."""
+    """Return as NumPy, (N, ...), the labels whose sample weight is above 0.
+
+    Weights whose shape does not match the labels (...) are ignored.
+    """
     y, weights = (
         None if part is None else np.asarray(getattr(part, "flat_values", part))
         for part in (y, sample_weight)

@@ -1,4 +1,4 @@
-"""Exports of annotation tools: spans and choices of Label Studio, doccano and their like."""
+"""Readers for exports of annotation tools, such as Label Studio and doccano: spans and choices."""
 
 import ast
 import json
@@ -6,21 +6,21 @@ import warnings
 
 from kerasbert._errors import is_whole
 
-# How tools call the start and the end of a span, and its type.
+# Field names that tools use for the start, the end and the type of a span.
 _STARTS = ("start", "start_offset", "begin")
 _ENDS = ("end", "end_offset")
 _TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
 
 
 def flat_annotations(rows, source):
-    """Tasks of a Label Studio export as their data with columns of labels; other rows as they are.
+    """Flatten the tasks of a Label Studio export to their data plus columns of labels.
 
-    A column has the name of its tag in the labeling interface. Where there is one alone, its
-    labels are in "label" as well.
+    Each column has the name of its tag in the labeling interface. If there is only one, its labels
+    are in "label" as well. Rows of other files are returned unchanged.
 
     Args:
         rows: list of dicts.
-        source: string. The file, for warnings.
+        source: string. Name of the file in warnings.
     """
     key = next((x for x in ("annotations", "completions") if x in rows[0]), None)
     if key is None or not all(isinstance(row.get("data"), dict) and key in row for row in rows):
@@ -34,14 +34,14 @@ def flat_annotations(rows, source):
         found.append(({**own, **row["data"]}, labels, bool(given)))
     if several:
         warnings.warn(
-            f"{several} of the {len(rows)} tasks of {source} have several annotations; the first "
-            "one of each counts.",
+            f"{several} of the {len(rows)} tasks of {source} have several annotations; only the "
+            "first one of each is used.",
             stacklevel=2,
         )
     tags = list(dict.fromkeys(tag for _, labels, _ in found for tag in labels))
     result = []
     for data, labels, is_labeled in found:
-        # What is annotated and has no span, or no choice, has an empty list of them.
+        # An annotated task without spans or choices gets an empty list, an unannotated one `None`.
         own = {tag: labels.get(tag, [] if is_labeled else None) for tag in tags}
         if len(tags) == 1:
             own["label"] = own[tags[0]]
@@ -50,7 +50,7 @@ def flat_annotations(rows, source):
 
 
 def _labels_by_tag(results):
-    """The labels of an annotation, by the tags of the labeling interface."""
+    """Return the labels of an annotation by tag of the labeling interface."""
     found = {}
     for result in results:
         value, tag = result.get("value") or {}, result.get("from_name", "label")
@@ -65,16 +65,16 @@ def _labels_by_tag(results):
 
 
 def as_lists(values):
-    """A column whose cells are lists, or are lists written as text, as tables write them.
+    """Parse the cells of a column that are lists written as text.
 
     Returns:
-        List of the same length; what is no list stays as it is, and so do all cells where some are
-        other text.
+        List of the same length. Cells other than text are unchanged, and so are all cells if any
+        of them is other text.
 
     >>> as_lists(["['a', 'b']", "[]", ""])
     [['a', 'b'], [], '']
     """
-    # As Label Studio writes several choices beside single ones.
+    # Label Studio writes several choices as such an object, and single ones as text.
     values = [_loads(x) if isinstance(x, str) and x.startswith('{"choices"') else x for x in values]
     values = [x["choices"] if isinstance(x, dict) and set(x) == {"choices"} else x for x in values]
     texts = [x for x in values if isinstance(x, str) and x.strip()]
@@ -93,7 +93,7 @@ def _list_in(text):
 
 
 def _loads(text):
-    """What a text writes, as JSON or as Python and pandas write it; else the text."""
+    """Parse a text as JSON or as a Python literal, as pandas writes it; else return the text."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -103,7 +103,7 @@ def _loads(text):
 
 
 def spans_in(value):
-    """Spans of a text as `(start, end, type)`, or `None` for anything else.
+    """Return spans of a text as sorted `(start, end, type)`, or `None` for anything else.
 
     >>> spans_in([[0, 3, "PER"], {"start": 7, "end": 11, "labels": ["LOC"]}])
     [(0, 3, 'PER'), (7, 11, 'LOC')]

@@ -1,4 +1,4 @@
-"""Tokenizers with added tokens: strings that are one token before words are looked at."""
+"""Base class of tokenizers with added tokens, which are matched before words are split."""
 
 import re
 import unicodedata
@@ -9,20 +9,20 @@ from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 from kerasbert.tokenizers.alignment import NUL, align, character_sizes, distinct, valid_utf8
 from kerasbert.tokenizers.subword import SubwordTokenizer, once
 
-# N texts, S segments of all texts (added tokens and what is between them), P pieces of a text,
-# C code points of all texts.
+# Shapes: N texts, S segments of all texts (added tokens and the text between them), P pieces of a
+# text, C code points of all texts.
 
-# White space as Unicode has it; RE2's own \s is ASCII only.
+# Unicode white space; RE2's \s is ASCII only.
 SPACE = r"\t-\r \x{85}\p{Z}"
-# In place of an added token that was found before the normalization.
+# Replaces an added token that was found before normalization.
 STAND_IN = "\ufffe"
-# What a word is made of where an added token must be a word by itself.
+# Word characters, which must not be next to an added token with `single_word`.
 WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]"
-# How vocabularies write tokens that are no words: [unused1], <S>, <|endoftext|>.
+# Markers in vocabularies: [unused1], <S>, <|endoftext|>.
 MARKER = re.compile(r"\[[\w-]+\]|</?[\w-]+>|<\|[\w-]+\|>")
-# The fields of an added token. `transformers` has all but the last two.
+# Fields of an added token; all but the last two are from `transformers`.
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special", "control", "extra")
-# How Unicode's names of characters begin in scripts that put no spaces between words.
+# Prefixes of the Unicode names of characters in scripts without spaces between words.
 NO_SPACES = (
     *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
     *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
@@ -30,7 +30,7 @@ NO_SPACES = (
 
 
 def stands_alone(char):
-    """Whether words end before and after a character: punctuation, and scripts without spaces.
+    """Return whether a character is a word by itself: punctuation, and scripts without spaces.
 
     >>> [stands_alone(char) for char in "-$語aé"]
     [True, True, True, False, False]
@@ -41,26 +41,27 @@ def stands_alone(char):
 
 
 class AddedTokensTokenizer(SubwordTokenizer):
-    """Base of the tokenizers that `transformers` gives "added tokens".
+    """Base class of tokenizers with the added tokens of `transformers`.
 
     Args:
-        added_tokens: list of dicts with `content` and, if true, `single_word` (no letter stands
-            beside the token), `lstrip`, `rstrip` (the token takes the white space there),
-            `normalized` (look for it after the normalization), `special` (`transformers` leaves it
-            out of decoded text) and `control` (the model's own, like the special tokens). Found in
-            the text before words are split; the model's own only when asked.
-        special_tokens_in_strings: bool. Map the model's control tokens written in a text, such as
-            `[SEP]`, to their ids, and so other markers of the vocabulary, such as `[unused1]`. By
-            default they are text like any other.
+        added_tokens: list of dicts with `content` and, if true, `single_word` (only matched
+            without a word character next to it), `lstrip`, `rstrip` (the token includes white
+            space on that side), `normalized` (matched after normalization), `special`
+            (`transformers` leaves it out of decoded text) and `control` (a control token of the
+            model, like the special tokens). Matched in the text before words are split; control
+            tokens only with `special_tokens_in_strings`.
+        special_tokens_in_strings: bool. Map control tokens written in a text, such as `[SEP]`, and
+            other markers of the vocabulary, such as `[unused1]`, to their ids. By default they are
+            ordinary text.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
-        **kwargs: `name`, and so on.
+        **kwargs: further arguments of the base class, such as `name`.
 
     Raises:
-        ValueError: for an added token without `content`, or with another field or a wrong type.
+        ValueError: for an added token without `content`, with an unknown field or a wrong type.
 
     Subclasses define `_normalize(text)`, (S,) to (S,), `_split(segments, known)`, (S,) to ragged
-    (S, pieces) ids, starts and ends in bytes of the segment, and `_as_text(token)`, with a space
-    for its mark.
+    (S, pieces) ids, starts and ends in bytes of the segment, and `_as_text(token)`, the token with
+    a space in place of its word-boundary mark.
     """
 
     def __init__(
@@ -97,23 +98,23 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _word_edges(self, token):
         text = self._as_text(token)
-        if not text or text == " ":  # The mark alone, cut off from its word.
+        if not text or text == " ":  # The word-boundary mark as its own token.
             return text == " ", False
         begins, ends = (char.isspace() or stands_alone(char) for char in (text[0], text[-1]))
         return begins, ends
 
     def _is_control(self, token):
-        """Whether an added token is one of the model's own, which users must not write by chance"""
+        """Return whether an added token is a control token, which texts do not match by default."""
         return bool(token.get("control")) or token["content"] in self.special_tokens
 
     @property
     def control_tokens(self):
-        """The tokens that texts hold only with `special_tokens_in_strings`, each once."""
+        """Distinct tokens that are matched in texts only with `special_tokens_in_strings`."""
         added = [t["content"] for t in self.added_tokens if self._is_control(t)]
         return list(dict.fromkeys(self.special_tokens + added))
 
     def markers(self):
-        """Tokens such as `[unused1]`, which no text becomes, with `special_tokens_in_strings`."""
+        """Return tokens such as `[unused1]`, matched only with `special_tokens_in_strings`."""
         if not self.special_tokens_in_strings or self._only_control:
             return []
         known = {*self.control_tokens, *(token["content"] for token in self.added_tokens)}
@@ -121,12 +122,12 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return [token for token in found if not self._is_piece(token)]
 
     def _is_piece(self, token):
-        """Whether a text may become a token whose name looks like a marker's."""
+        """Return whether ordinary text can produce a token that looks like a marker."""
         return False
 
     @once
     def _added_tokens(self):
-        """Added tokens to look for, with all their settings."""
+        """Return the added tokens to match, with all their fields."""
         defaults = dict.fromkeys(FLAGS, False)
         tokens = {}
         if self.special_tokens_in_strings:
@@ -140,11 +141,11 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return [token | {"id": self._token_ids[token["content"]]} for token in tokens]
 
     def _strips_left(self, token):
-        """Whether a special token takes the white space before it, where no file says so."""
+        """Return whether a special token includes white space before it if no file specifies it."""
         return token == self.mask_token
 
     def _normalized(self, tokens):
-        """The added tokens as they are in normalized texts."""
+        """Return the added tokens with normalized contents."""
         if not tokens:
             return []
         with tf.init_scope(), tf.device("cpu"):
@@ -157,16 +158,16 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
         Args:
             text: (S,). Segments.
-            rows: (S,). Which text each is of.
+            rows: (S,). Index of the text that each segment belongs to.
             known: (S,) int32. Id of a segment that is an added token, else -1.
             tokens: list of added tokens.
 
         Returns:
-            The three again, with more segments.
+            `(text, rows, known)` of the new segments.
         """
         if not tokens:
             return text, rows, known
-        # Tokens that are white space are looked for first, then the longest.
+        # White-space tokens have priority, then longer tokens.
         tokens = sorted(tokens, key=lambda t: (t["content"].isspace(), len(t["content"])))[::-1]
         contents = tf.constant([token["content"] for token in tokens])
         ids = tf.constant([token["id"] for token in tokens])
@@ -195,7 +196,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return text, rows, tf.tensor_scatter_nd_update(known, new, ids)
 
     def _is_in_word(self, text, rows, is_new, tokens):
-        """Which of the segments (S,) are tokens that must be words, and have a letter beside."""
+        """Find segments (S,) that are `single_word` tokens next to a word character."""
         contents = "|".join(re.escape(token["content"]) for token in tokens)
         white = rf"[{SPACE}]*"
         is_one = tf.strings.regex_full_match(text, f"{white}(?:{contents}){white}")
@@ -204,7 +205,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         if self._spaced and tokens[0]["normalized"]:
             ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
             begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
-        # White space that the token takes stands between it and its neighbors.
+        # White space that the token includes separates it from its neighbors.
         after = ~tf.strings.regex_full_match(text, f"(?s).*[{SPACE}]")
         before = ~tf.strings.regex_full_match(text, f"(?s)[{SPACE}].*")
         same = rows[1:] == rows[:-1]
@@ -214,10 +215,12 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return is_one & (left | right)
 
     def _segments(self, text):
-        """(N,) texts to (S,) segments: text, the row of each, the id of added tokens or -1.
+        """Split texts (N,) into segments (S,) at added tokens, and normalize them.
 
-        Before that the same from ahead of the normalization, where `STAND_IN` is in place of
-        added tokens in what follows.
+        Returns:
+            `(before, after)`, the segments before and after normalization, each a triple: texts,
+            the row of each, the id of an added token or -1. After normalization, `STAND_IN`
+            replaces the added tokens that were found before it.
         """
         added = self._added_tokens()
         rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
@@ -230,9 +233,11 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return before, self._split_added(text, rows, known, late)
 
     def _pieces(self, text):
-        """(N,) texts to ragged ids (N, P), where each begins and ends, and the segments.
+        """Tokenize texts (N,).
 
-        Where: in bytes of the normalized text. Segments: before the normalization.
+        Returns:
+            Ragged ids (N, P); starts and ends of all pieces in bytes of their normalized text; the
+            segments before normalization, as in `_segments`.
         """
         text = valid_utf8(text)
         before, (segments, rows, known) = self._segments(text)
@@ -250,7 +255,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             starts = append(starts, tf.zeros_like(known))
             ends = append(ends, lengths)
         segment = rows_of(ids)
-        first = tf.cumsum(lengths, exclusive=True)  # (S,), of all texts
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in all texts joined
         own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
         first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts.flat_values + first, ends.flat_values + first
@@ -271,15 +276,15 @@ class AddedTokensTokenizer(SubwordTokenizer):
         starts, ends = align(ids, starts, ends, points, *self._sizes(segments, known))
         return ids, *self._tighten(starts, ends, points)
 
-    # Characters around which a normalized text has spaces in `transformers`.
+    # Characters that `transformers` surrounds with spaces during normalization.
     _spaced = ""
-    # The characters that offsets leave out at both ends of a piece; and whether a piece that has
-    # only these begins what follows.
+    # Characters that offsets exclude at both ends of a piece, and whether a piece of only these
+    # characters gets the offset of the next character.
     _around = SPACE
     _begins_next = False
 
     def _tighten(self, starts, ends, points):
-        """Offsets without the white space around pieces."""
+        """Exclude white space around pieces from their offsets."""
         characters, index = distinct(points.flat_values)
         around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
         solid = tf.where(~around)[:, 0]
@@ -303,7 +308,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return tuple(starts.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
 
     def _sizes(self, segments, known):
-        """How many bytes of the normalized texts come from each character; what `align` takes."""
+        """Measure the normalized bytes that come from each character, for `align`."""
 
         def normalize(clusters, is_known=None):
             normal = self._normalize(clusters)
@@ -314,7 +319,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
 
 def _rejoined(text, rows, known, is_new, is_part):
-    """Segments (S,) again, of which those that are no tokens join what is beside them."""
+    """Merge neighboring segments (S,) of a text that are not added tokens."""
     is_token = (known >= 0) | (is_new & ~is_part)
     begins = is_token[1:] | is_token[:-1] | (rows[1:] != rows[:-1])
     begins = tf.concat([tf.ones_like(is_token[:1]), begins], 0)

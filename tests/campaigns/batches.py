@@ -1,11 +1,11 @@
-"""Tokens and offsets of thousands of texts, each alone and in a batch, for every tokenizer.
+"""Compare tokens and offsets of thousands of texts alone and in a batch, for every tokenizer.
 
     python -m tests.campaigns.batches --texts 3000 --seed 1 [--only RobertaTokenizer-NFKC]
 
-No text may depend on those beside it: what a tokenizer makes of it in a batch is what it makes of
-it alone. Offsets lie in the text.
-The texts are of what tokenizers trip over: marks without letters, letters that a normal form joins
-or takes apart, half and full widths, control characters, emoji, and special tokens written out.
+The tokens of a text must not depend on the other texts of its batch, and offsets must lie inside
+the text. The random texts consist of difficult parts: marks without letters, letters that
+normalization composes or decomposes, half-width and full-width forms, control characters, emoji,
+and special tokens as text.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from kerasbert.tokenizers import MarianTokenizer, XLNetTokenizer
 from kerasbert.tokenizers.sentence_piece import read_proto
 from tests.tokenizers import conftest as small
 
-# The parts that `make` of the tests is called with.
+# Fixtures of the tests that `make` takes as arguments.
 PARTS = (
     *("word_pieces", "byte_pairs", "gpt_pairs", "xlmr_model", "albert_model", "deberta_model"),
     "byte_fallback_models",
 )
 SPECIAL = {"special_tokens_in_strings": True}
-# The settings that tokenizers of each class are tried with.
+# Settings to test for each tokenizer class.
 KINDS = {
     "BertTokenizer": {},
     "BertTokenizer-cased": {"lowercase": False, "strip_accents": False},
@@ -81,7 +81,7 @@ _PIECES = (
 
 
 def texts(count, seed):
-    """Drawn texts, each by itself: more of them begin with the same ones."""
+    """Draw random texts, each with its own seed, so that a larger count extends the same list."""
     found = []
     for number in range(count):
         draw = random.Random(f"{seed} {number}")
@@ -100,7 +100,7 @@ def texts(count, seed):
 
 
 def tokenizers(names):
-    """Yield `(name, tokenizer)` of the small ones that the tests have."""
+    """Yield `(name, tokenizer)` for the small tokenizers of the tests."""
     parts = {part: getattr(small, part).__wrapped__() for part in PARTS}
     make = small.make.__wrapped__(**parts)
     for name in names:
@@ -110,19 +110,19 @@ def tokenizers(names):
         elif cls == "MarianTokenizer":
             pieces = [piece.piece for piece in read_proto(parts["xlmr_model"]).pieces]
             models = {"source": parts["xlmr_model"], "target": parts["xlmr_model"]}
-            # Some pieces that the model has are no tokens, and the other way round.
+            # Some pieces of the model are not tokens, and vice versa.
             yield name, MarianTokenizer(**models, tokens=[*pieces[:200], "<pad>", "ｶﾞ", ">>fra<<"])
         else:
             yield name, make(cls, **settings)
 
 
 def differences(tokenizer, rows, batch=64):
-    """What is wrong with the tokens and offsets of texts, alone or beside others: sentences."""
+    """Return a sentence for each text whose tokens or offsets are wrong or differ in a batch."""
     found = []
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]
         together = tokenizer.tokenize_with_offsets(some)
-        # The graph without offsets is another one.
+        # Tokenizing without offsets uses another graph.
         ids = tokenizer.tokenize(some)
         for number, text in enumerate(some):
             here = tuple(part[number] for part in together)
@@ -130,7 +130,7 @@ def differences(tokenizer, rows, batch=64):
             if here != alone:
                 found.append(f"{text!r} is {alone} alone and {here} in a batch")
             elif not ids[number] == alone[0] == tokenizer.tokenize(text):
-                found.append(f"{text!r} has other tokens with its offsets than without")
+                found.append(f"{text!r} has different tokens with and without offsets")
             else:
                 found += _wrong_offsets(text, *alone[1:])
     return found
@@ -138,11 +138,11 @@ def differences(tokenizer, rows, batch=64):
 
 def _wrong_offsets(text, starts, ends):
     if not all(0 <= start <= end <= len(text) for start, end in zip(starts, ends)):
-        yield f"{text!r} has offsets outside of it: {starts}, {ends}"
+        yield f"{text!r} has offsets outside the text: {starts}, {ends}"
 
 
 def run(count, seed, only=None, say=print):
-    """All tokenizers; returns the failures."""
+    """Test all tokenizers and return the failures."""
     failures = []
     rows = texts(count, seed)
     for name, tokenizer in tokenizers(only or KINDS):

@@ -1,10 +1,10 @@
-"""Tables as people's programs write them, read back by `file_task`.
+"""Read tables in the formats of common programs back with `file_task`.
 
     python -m tests.campaigns.tables --files 500 --seed 1
 
-Each file holds drawn texts and labels. How it is written is drawn as well: delimiter, quotes, line
-ends, encoding, header, blank rows, compression, JSON lines or an array, labels as names, numbers or
-lists. What is read must be what was written.
+Each file has random texts and labels in a random format: delimiter, quotes, line ends, encoding,
+header, blank rows, compression, JSON lines or an array, labels as names or numbers. The texts and
+labels that are read must equal those that were written.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _WORDS = (
     *("good", "bad", "It's", "a film,", "x;y", 'say "hi"', "1,5", "|", "#hash", "-", "NaN", "null"),
     *("= 1", "true", "café", "naïve"),
 )
-# Words that an encoding holds and its usual name, as people give it; `None` has a byte-order mark.
+# Words that each encoding can represent.
 _ENCODINGS = {
     "utf-8": ("語", "한글", "ﾊﾝｶｸ", "😀", "①"),
     "utf-8-sig": ("語", "한글", "😀"),
@@ -35,6 +35,7 @@ _ENCODINGS = {
     "cp949": ("뷁", "똠방각하", "영화"),
     "cp1252": ("€5", "“quoted”", "déjà"),
 }
+# Names under which users know these encodings.
 _NAMES = {"cp932": "shift_jis", "cp949": "euc-kr", "cp1252": "latin-1"}
 _HEADERS = (("text", "label"), ("Text", "LABEL"), (" text ", "label\xa0"))
 
@@ -58,16 +59,16 @@ def _fits(word, encoding):
 
 
 def _delimited(draw, rows, encoding):
-    """`(name, content)` of a table with delimiters."""
+    """Return `(name, content)` of a delimited table."""
     mark = draw.choice(",;\t|")
-    # Quotes in .tsv are text, unless all values are in quotes.
+    # Quotes in .tsv are text unless all values are quoted.
     is_tsv = mark == "\t" and draw.random() < 0.5
     quoting = csv.QUOTE_ALL if is_tsv else draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
     end = draw.choice(["\n", "\r\n", "\r"])
     file = io.StringIO()
     writer = csv.writer(file, delimiter=mark, lineterminator=end, quoting=quoting)
     header = draw.choice(_HEADERS if _fits("\xa0", encoding) else _HEADERS[:2])
-    extra = [""] * draw.choice([0, 0, 1, 2])  # Delimiters at the ends of lines.
+    extra = [""] * draw.choice([0, 0, 1, 2])  # Adds delimiters at the ends of lines.
     writer.writerow([*header, *extra])
     for text, label in rows:
         writer.writerow([text, label, *extra])
@@ -92,7 +93,7 @@ def _json(draw, rows):
 
 
 def case(seed):
-    """`(name, bytes, encoding, rows)` of a drawn file."""
+    """Return `(name, bytes, encoding, rows)` of a random file."""
     draw = random.Random(seed)
     encoding = draw.choice(list(_ENCODINGS))
     rows = _drawn_rows(draw, encoding)
@@ -110,7 +111,7 @@ def case(seed):
 
 
 def failure(seed):
-    """What is wrong with the file of a seed, a sentence; `None` where it is read as written."""
+    """Return a sentence about the file of a seed, or `None` if it is read as written."""
     name, data, encoding, rows = case(seed)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -133,7 +134,7 @@ def failure(seed):
 
 
 def run(count, seed, say=print):
-    """Read drawn files; returns the failures."""
+    """Read random files and return the failures."""
     failures = [found for i in range(count) if (found := failure(f"{seed} {i}"))]
     say(f"{count} files, {len(failures)} failures")
     for one in failures[:20]:

@@ -1,9 +1,9 @@
-"""`tokenizer.json` files with a change: followed as the `tokenizers` library does, or refused.
+"""Check that modified `tokenizer.json` files match the `tokenizers` library or are rejected.
 
     python -m tests.campaigns.tokenizer_files --changes 300 --seed 1 [--only RobertaTokenizer]
 
-A change gives a setting another value, or adds, removes or swaps steps of the normalizer
-and the pre-tokenizer. What the library itself refuses is left out.
+Each file changes the value of a setting, or adds, removes or reorders steps of the normalizer or
+the pre-tokenizer. Files that the library itself rejects are skipped.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.campaigns.batches import PARTS, texts
 from tests.tokenizers import conftest as small
 
-# The family that each class is read for.
+# Model family for which each class is loaded.
 FAMILIES = {
     "BertTokenizer": "bert",
     "RobertaTokenizer": "roberta",
@@ -50,12 +50,12 @@ _STEPS = {
     ],
 }
 _INNER = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-# Where values are no setting: the vocabulary.
+# Parts that are not settings: the vocabulary.
 _LARGE = {"vocab", "merges"}
 
 
 def _places(value, path=()):
-    """Paths of all settings in a file."""
+    """Yield the paths of all settings in a file."""
     items = value.items() if isinstance(value, dict) else enumerate(value[:6])
     for key, one in items:
         if key not in _LARGE:
@@ -76,7 +76,7 @@ def _other(draw, value):
 
 
 def changed(draw, whole):
-    """A copy of a `tokenizer.json` with a change, and what it is."""
+    """Return a modified copy of a `tokenizer.json`, and a description of the change."""
     whole = copy.deepcopy(whole)
     part = draw.choice(list(_STEPS))
     if draw.random() < 0.4:
@@ -99,7 +99,7 @@ def changed(draw, whole):
 
 
 def _encoded(whole, rows):
-    """What the library makes of texts: a list of lists of ids."""
+    """Tokenize texts with the library; return a list of lists of ids."""
     theirs = tokenizers.Tokenizer.from_str(json.dumps(whole))
     theirs.no_truncation()
     theirs.no_padding()
@@ -107,12 +107,12 @@ def _encoded(whole, rows):
 
 
 def failures_of(cls, tokenizer, count, seed, say):
-    """Draw changes of the file of a tokenizer; returns sentences."""
+    """Test random changes to the file of a tokenizer; return a sentence for each failure."""
     family = FAMILIES[cls]
     files = transformers_files(tokenizer, family, 64, True)
     whole, config = (json.loads(files[x]) for x in ("tokenizer.json", "tokenizer_config.json"))
     rows = [row for row in texts(60, seed) if not any(mark in row for mark in "[<\0\ufffe\uffff")]
-    # Without those of which the file as it is gives other tokens, such as control characters.
+    # Skip texts that already differ with the original file, such as control characters.
     same = zip(rows, tokenizer.tokenize(rows), _encoded(whole, rows))
     rows = [row for row, one, other in same if list(one) == list(other)]
     found, followed, refused = [], 0, 0
@@ -124,7 +124,7 @@ def failures_of(cls, tokenizer, count, seed, say):
             continue
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Other settings of a class in transformers have precedence over the file.
+            # In transformers, other settings of a class have precedence over the file.
             settings = {k: v for k, v in config.items() if k.endswith("_token")}
             with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
                 json.dump(settings, file)
@@ -146,7 +146,7 @@ def failures_of(cls, tokenizer, count, seed, say):
 
 
 def run(count, seed, only=None, say=print):
-    """All classes; returns the failures."""
+    """Test all classes and return the failures."""
     make = small.make.__wrapped__(**{part: getattr(small, part).__wrapped__() for part in PARTS})
     found = []
     for cls in only or FAMILIES:

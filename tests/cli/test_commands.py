@@ -142,7 +142,7 @@ def test_errors_of_the_system_come_without_their_number(capsys):
 def test_inputs_to_warm_up_with_are_named_by_their_lines(tmp_path):
     path = tmp_path / "inputs.jsonl"
     path.write_text('"a text"\n\n{')
-    with pytest.raises(ValueError, match="line 3 is no JSON"):
+    with pytest.raises(ValueError, match="line 3 is not valid JSON"):
         read_inputs(str(path))
     path.write_text('"a text"\n\n["a", "pair"]\n')
     assert read_inputs(str(path)) == ["a text", ["a", "pair"]]

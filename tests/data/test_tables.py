@@ -108,7 +108,7 @@ def test_what_json_does_not_have(tmp_path):
     table = read_table(path)
     assert table.column("text") == [None, "b"] and table.column("label") == [1, None]
     path = write(tmp_path, "b.jsonl", json.dumps({"text": "a"}) + "\n{")
-    with pytest.raises(ValueError, match="b.jsonl', line 2 is no JSON"):
+    with pytest.raises(ValueError, match="b.jsonl', line 2 is not valid JSON"):
         list(records(path))
 
 
@@ -148,5 +148,5 @@ def test_spreadsheets(tmp_path):
     with pytest.warns(UserWarning, match="Of the 2 sheets of .* 'Sheet', is read"):
         read_table(str(path))
     path.write_bytes(b"PK\x03\x04 no")
-    with pytest.raises(ValueError, match="a.xlsx' is no spreadsheet that can be read"):
+    with pytest.raises(ValueError, match="a.xlsx' is not a readable spreadsheet"):
         read_table(str(path))

@@ -46,9 +46,9 @@ def test_an_error_recommends_another_encoding(tmp_path):
     with pytest.raises(ValueError) as caught:
         read_text(path, "ascii")
     said = str(caught.value)
-    assert "is no ASCII text" in said and "it may be cp1252, then pass" in said
+    assert "is not ASCII text" in said and "it may be cp1252, then pass" in said
     path.write_bytes(b"\x81\xff" * 9)
-    with pytest.raises(ValueError, match="is no SHIFT_JIS text .* --encoding cp949 or utf-16 ."):
+    with pytest.raises(ValueError, match="is not SHIFT_JIS text .* --encoding cp949 or utf-16 ."):
         read_text(path, "shift_jis")  # It does not recommend itself.
 
 
@@ -98,5 +98,5 @@ def test_what_is_no_text_is_named(tmp_path, start, kind):
     path = tmp_path / "a.csv"
     path.write_bytes(start + b"\0\xff" * 9)
     for encoding in (None, "cp949"):
-        with pytest.raises(ValueError, match=f"a.csv' is no text, but begins as .*{kind}"):
+        with pytest.raises(ValueError, match=f"a.csv' is not a text file, but begins as .*{kind}"):
             read_text(path, encoding)

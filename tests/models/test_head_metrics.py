@@ -303,7 +303,7 @@ def test_places_of_answers_and_of_pre_training():
         "accuracy",
         "ce",
     ]
-    with pytest.raises(ValueError, match="is for two classes, and the outputs are places"):
+    with pytest.raises(ValueError, match="is for two classes, but the outputs are positions"):
         fitting_metrics(answering, {"start_logits": [keras.metrics.Precision()]})
 
 

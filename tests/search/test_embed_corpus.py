@@ -138,9 +138,9 @@ def test_bad_input(embedder, corpus, tmp_path):
         ("has no texts", write("empty.txt", "\n \n"), {}),
         ("row 1, has no column 'body'; its columns are 'id'", corpus / "more", {"text": "body"}),
         ("has no column 'key'", corpus / "more", {"id": "key"}),
-        ("bad.jsonl', line 2 is no JSON", write("bad.jsonl", '"a"\n{"te'), {}),
+        ("bad.jsonl', line 2 is not valid JSON", write("bad.jsonl", '"a"\n{"te'), {}),
         ("neither an object nor a string", write("list.jsonl", "[1]\n"), {}),
-        ("latin.txt' is no UTF-8 text .*save it as", write("latin.txt", "Größe", "latin-1"), {}),
+        ("latin.txt' is not UTF-8 text .*save it as", write("latin.txt", "Größe", "latin-1"), {}),
         ("dims=99 is more than the 32", corpus / "lines.txt", {"dims": 99}),
         ("format='csv'", corpus / "lines.txt", {"format": "csv"}),
     ):

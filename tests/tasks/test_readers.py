@@ -370,7 +370,7 @@ def test_own_parquet(tmp_path):
     train = file_task(str(tmp_path / "qa.parquet"), head="question_answering").read("train")
     assert train.y == [(0, 4)]
     put(tmp_path, "bad.parquet", "text")
-    with pytest.raises(ValueError, match="bad.parquet' is no Parquet file"):
+    with pytest.raises(ValueError, match="bad.parquet' is not a Parquet file"):
         read_table(str(tmp_path / "bad.parquet"))
 
 
@@ -543,7 +543,7 @@ def test_datasets_by_name(monkeypatch):
             "a\tb\tc\nonly\ntwo\n",
             "is no table: 2 of its 2 rows do not have the 3 values of its header",
         ),
-        (b"sentence1\tsentence2\tlabel\n\xff\xfe\tb\tc\n", r"is no UTF-8 text \(byte 26\)"),
+        (b"sentence1\tsentence2\tlabel\n\xff\xfe\tb\tc\n", r"is not UTF-8 text \(byte 26\)"),
     ],
 )
 def test_bad_tables(tmp_path, text, message):
@@ -570,7 +570,7 @@ def test_bad_places(tmp_path):
 @pytest.mark.parametrize(
     "name, content, settings, message",
     [
-        ("a.csv", 'text,label\n"x" y,1\n', {}, "is no ','-separated table at line 2"),
+        ("a.csv", 'text,label\n"x" y,1\n', {}, "is not a valid ','-separated table at line 2"),
         ("a.csv", "text,label\nx,1\n", {"columns": ["txt"]}, "no column 'txt'.*'text', 'label'"),
         ("a.csv", "text,label\nx,\n", {}, "column 'label' of .* holds no labels"),
         (
@@ -586,7 +586,7 @@ def test_bad_places(tmp_path):
             "reads 1 or 2 columns of text",
         ),
         ("a.docx", "x", {}, "ends in '.docx'; kerasbert reads .csv"),
-        ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl', line 2 is no JSON"),
+        ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl', line 2 is not valid JSON"),
         ("a.json", "[1, 2]", {}, "has to hold objects"),
         ("a.jsonl", '{"text": ["x"], "label": 1}', {}, r"row 1: \['x'\] is no text"),
         ("a.txt", "one two\n", {"head": "token_classifier", "label": 3}, "holds no tags"),
@@ -674,7 +674,7 @@ def test_a_mark_says_the_encoding(tmp_path, encoding, delimiter):
 )
 def test_another_encoding_is_named_and_then_read(tmp_path, rows, encoding, likely):
     path = of_excel(tmp_path / "a.csv", rows, encoding)
-    with pytest.raises(ValueError, match=f"is no UTF-8 text .*pass --encoding {likely}. Else name"):
+    with pytest.raises(ValueError, match=f"not UTF-8 text .*--encoding {likely}. Otherwise name"):
         file_task(path)
     for given in (encoding, likely):
         train = file_task(path, encoding=given).read("train")
@@ -683,13 +683,13 @@ def test_another_encoding_is_named_and_then_read(tmp_path, rows, encoding, likel
 
 def test_a_wrong_encoding_is_no_text(tmp_path):
     path = of_excel(tmp_path / "a.csv", JAPANESE, "shift_jis")
-    with pytest.raises(ValueError, match="is no EUC_JP text .byte .*it may be cp932, then pass"):
+    with pytest.raises(ValueError, match="is not EUC_JP text .byte .*it may be cp932, then pass"):
         file_task(path, encoding="euc_jp")
     with pytest.raises(ValueError, match="encoding='sjis-x' is not known"):
         file_task(path, encoding="sjis-x")
     # UTF-8 with one broken byte is not taken for something else.
     (tmp_path / "b.csv").write_bytes("text,label\n가나다라마바사,1\n".encode() + b"\xff,0\n")
-    with pytest.raises(ValueError, match=r"is no UTF-8 text \(byte 35\); name its encoding"):
+    with pytest.raises(ValueError, match=r"is not UTF-8 text \(byte 35\); name its encoding"):
         file_task(str(tmp_path / "b.csv"))
 
 
@@ -736,7 +736,7 @@ def test_ids_of_your_own_files(tmp_path):
 def test_json_that_is_nested_deeply(tmp_path, name):
     path = tmp_path / name
     path.write_text('{"data": ' + "[" * 99_999 + "]" * 99_999 + "}\n")
-    with pytest.raises(ValueError, match="nested (deeper|too deeply)|RecursionError|is no JSON"):
+    with pytest.raises(ValueError, match="nested (deeper|too deeply)|Recursion|not valid JSON"):
         (read_squad if name == "squad.json" else read_table)(str(path))
 
 
