@@ -28,7 +28,7 @@ _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
 def arguments_of(cls):
-    """The names of what a constructor takes; a user's passes on what it does not name itself."""
+    """Return the argument names of a constructor, with those that a subclass passes on."""
     names, own = {"name", "dtype"}, own_class(cls) or cls
     for base in inspect.getmro(cls):
         if "__init__" in vars(base):

@@ -59,8 +59,8 @@ def embed_corpus(
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
             (`.csv`, `.tsv`, `.parquet`, `.xlsx`), JSON (`.jsonl`, `.json`) of objects or strings,
-            or plain text with a text a line; text may be compressed (`.gz`). Blank texts are left
-            out. A line, a field or a row may have up to 64 MiB.
+            or plain text with one text per line; text may be compressed (`.gz`). Blank texts are
+            skipped. A line, a field or a row may have up to 64 MiB.
         output: path of the folder.
         preset: a name or a folder of a `BertTextEmbedder`, or, without `options`, one itself.
         text: string or list of strings. The column with the text, or several that are joined by

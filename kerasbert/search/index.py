@@ -690,19 +690,11 @@ class SearchIndex:
             self._given_width = manifest["embedder_width"]
             parts = (width, self.dtype, self._keeps_int8(), mmap)
             self._vectors = Vectors.read(directory, rows, *parts)
-        path = os.path.join(directory, "removed.npy")
-        removed = read_array(path, (rows - manifest["count"],), "int64")
-        if len(removed) and not (0 <= removed.min() and removed.max() < rows):
-            raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
-        self._alive = np.ones(rows, bool)
-        self._alive[removed] = False
+        self._alive = ~_read_rows(directory, "removed.npy", rows - manifest["count"], rows)
+        empty = manifest.get("empty", 0)
         self._empty = np.zeros(rows, bool)
-        if manifest.get("empty"):
-            path = os.path.join(directory, "empty.npy")
-            empty = read_array(path, (manifest["empty"],), "int64")
-            if not (0 <= empty.min() and empty.max() < rows):
-                raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
-            self._empty[empty] = True
+        if empty:  # Indexes of earlier versions have no such file.
+            self._empty = _read_rows(directory, "empty.npy", empty, rows)
         path = os.path.join(directory, f"engine.{self.engine}")
         if os.path.exists(path) and "files" in manifest:  # Otherwise it is rebuilt on demand.
             self._finder = self._new_finder(width)
@@ -826,3 +818,14 @@ def _check_manifest(manifest, path):
         check_value(name, described, "object", path)
         check_value(f"bytes of {name}", described.get("bytes"), "whole", path)
         check_value(f"sha256 of {name}", described.get("sha256"), "name", path)
+
+
+def _read_rows(directory, name, count, rows):
+    """Read the numbers of `count` rows of an index from a file: bools (rows,), true for these."""
+    path = os.path.join(directory, name)
+    found = read_array(path, (count,), "int64")
+    if count and not (0 <= found.min() and found.max() < rows):
+        raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
+    mask = np.zeros(rows, bool)
+    mask[found] = True
+    return mask

@@ -328,9 +328,10 @@ def _places(task, columns):
 
 
 def _form(task, table):
-    """How a table has words and tags: `(form, words, tags)`, the last `None` where it has none.
+    """Return the layout of a table: `(form, words, tags)`, with `None` for tags that are missing.
 
-    "lists" has a row a sentence, "rows" a row a word, "spans" texts and lists of spans.
+    The form is "lists" for one sentence per row, "rows" for one word per row, and "spans" for texts
+    with lists of spans.
     """
     (name,), own = task.columns, TokenClassification
     known = _WORDS if name == own.columns[0] else ()

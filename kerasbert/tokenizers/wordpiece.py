@@ -214,7 +214,7 @@ class BertTokenizer(AddedTokensTokenizer):
 
     @classmethod
     def _words_of(cls, files):
-        """How a `tokenizer.json` normalizes texts, a dict, and the types of what splits words."""
+        """Return the normalizer's fields and the pre-tokenizers' types of a `tokenizer.json`."""
         form = {"clean_text": (True,), "handle_chinese_chars": ANY, "strip_accents": ANY}
         known = {"BertNormalizer": [{**form, "lowercase": ANY}]}
         rules = files.follow("normalizer", cls, known, [["BertNormalizer"]])

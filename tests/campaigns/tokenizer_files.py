@@ -21,17 +21,8 @@ from kerasbert.tokenizers.choose import tokenizer_from_files
 from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.campaigns.batches import PARTS, texts
 from tests.tokenizers import conftest as small
+from tests.tokenizers.test_transformers_files import FAMILIES
 
-# Model family for which each class is loaded.
-FAMILIES = {
-    "BertTokenizer": "bert",
-    "RobertaTokenizer": "roberta",
-    "ModernBertTokenizer": "modernbert",
-    "XLMRobertaTokenizer": "xlm_roberta",
-    "AlbertTokenizer": "albert",
-    "DebertaV3Tokenizer": "deberta_v3",
-    "ByteFallbackTokenizer": "xlm_roberta",
-}
 _STEPS = {
     "normalizer": [
         *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents")),
