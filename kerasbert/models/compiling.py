@@ -1,6 +1,10 @@
 """Losses by name, made to count from logits, which the heads here give."""
 
+import warnings
+
 import keras
+
+from kerasbert.models.head_metrics import UnfitMetric
 
 _CROSSENTROPIES = {
     "binarycrossentropy": "BinaryCrossentropy",
@@ -29,7 +33,14 @@ class KeepsCompile:
         config = keras.saving.deserialize_keras_object(config)
         # Files of version 0.1 have it here.
         is_built = config.pop("optimizer_built", is_built)
-        self.compile(**config)
+        try:
+            self.compile(**config)
+        except UnfitMetric as error:
+            warnings.warn(
+                f"The model was saved with a metric, and loads without metrics: {error}",
+                stacklevel=2,
+            )
+            self.compile(**{**config, "metrics": None, "weighted_metrics": None})
         if is_built:
             self.optimizer.build(self.trainable_variables)
 

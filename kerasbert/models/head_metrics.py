@@ -17,9 +17,10 @@ from kerasbert.losses import (
 )
 
 # Forms of outputs and their labels: logits (B, C) for one class or for several at once, over C
-# positions or choices that vary by batch, numbers (B,), logits of tokens (B, T, C) or (B, T), and
-# of pairs.
-CLASSES, SEVERAL, PLACES, NUMBERS = "classes", "several", "places", "numbers"
+# positions or choices that vary by batch, numbers (B,), vectors (B, D), logits of tokens (B, T, C)
+# or (B, T), and of pairs.
+CLASSES, SEVERAL, PLACES = "classes", "several", "places"
+NUMBERS, VECTORS = "numbers", "vectors"
 TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
 
 # Keras metrics by what they compare.
@@ -51,6 +52,8 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 _TITLES = {name.lower(): name for name in _KIND_OF}
 # Metrics whose state has one entry per class.
 _SIZED = ("IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU", "F1Score", "FBetaScore", "R2Score")
+# Inputs that choose the tokens to predict: such outputs have one row per choice, not per token.
+_CHOOSE = ("mask_positions", "target_mapping")
 _AVERAGED = {"f1": "f1", "f1_score": "f1", "precision": "precision", "recall": "recall"}
 
 
@@ -64,7 +67,7 @@ def fitting_metrics(task, metrics, weighted=False):
             the rows, such as tokens, that count.
 
     Raises:
-        ValueError: for a metric that does not fit the outputs, with an alternative.
+        UnfitMetric: for a metric that does not fit the outputs, with an alternative.
     """
     forms = task.metric_forms()
     if isinstance(forms, dict):
@@ -88,6 +91,8 @@ def counts_tokens(task):
 def without_padding(features, outputs, weights):
     """Return token weights (B, T) that are 0 at padding, since arrays may come without weights."""
     mask = features.get("padding_mask")
+    if any(name in features for name in _CHOOSE):
+        return weights
     if mask is None or isinstance(outputs, dict) or len(outputs.shape) < 2:
         return weights
     if len(mask.shape) != 2 or mask.shape[1] != outputs.shape[1]:
@@ -138,8 +143,8 @@ def _by_name(name, what, classes, task):
     """Return the metric that a name means for outputs of this form."""
     key = name.replace("_", "").lower()
     if key in ("accuracy", "acc"):
-        if what == NUMBERS:
-            _refuse(task, name, "compares classes, but the outputs are numbers", "'mae' or 'mse'")
+        if what in (NUMBERS, VECTORS):
+            _refuse(task, name, f"compares classes, but the outputs are {what}", "'mae' or 'mse'")
         return {
             SEVERAL: lambda: keras.metrics.BinaryAccuracy(name=name),
             TOKEN_FLAGS: lambda: BinaryTokenAccuracy(name=name),
@@ -209,8 +214,12 @@ def _config(metric):
         return {}
 
 
+class UnfitMetric(ValueError):
+    """A metric does not fit the outputs of a task."""
+
+
 def _refuse(task, name, why, instead):
-    raise ValueError(
+    raise UnfitMetric(
         f"The metric {name} of this {type(task).__name__} {why}; pass {instead} instead."
     )
 
@@ -226,15 +235,15 @@ def _check(task, metric, kind, what, classes):
         _refuse(
             task,
             name,
-            "would compare labels with embeddings, or with several outputs at once",
+            "would be computed on several outputs at once",
             "metrics='auto', a custom metric, or a dict of metrics by output",
         )
-    if what == NUMBERS:
-        if kind == "correlations":
+    if what in (NUMBERS, VECTORS):
+        if kind == "correlations" and what == NUMBERS:
             scores = "kerasbert.metrics.ScoreCallback with kerasbert.metrics.pearson"
             _refuse(task, name, "needs all numbers at once, but Keras computes by batch", scores)
-        if kind not in ("errors", "numbers"):
-            _refuse(task, name, "compares classes, but the outputs are numbers", "'mae' or 'mse'")
+        if kind not in ("errors", "numbers", "correlations"):
+            _refuse(task, name, f"compares classes, but the outputs are {what}", "'mae' or 'mse'")
         return
     if kind in ("numbers", "correlations"):
         _refuse(task, name, "compares numbers, but the outputs are classes", "'accuracy'")
@@ -242,7 +251,7 @@ def _check(task, metric, kind, what, classes):
         _refuse(task, name, "takes logits, but the outputs are probabilities", "'accuracy'")
     is_given = config.get("from_logits") and not task.gives_logits()
     if is_given:
-        raise ValueError(
+        raise UnfitMetric(
             f"{name}(from_logits=True) takes logits, but this {type(task).__name__} was built with "
             "an activation and outputs probabilities; pass from_logits=False, or the metric's name."
         )
@@ -372,6 +381,13 @@ class HeadMetric(keras.metrics.Metric):
 
     def _read(self, y, outputs, weights):
         kind = self._kind
+        if self.form == VECTORS:
+            if len(y.shape) != len(outputs.shape):
+                raise ValueError(
+                    f"The metric {_title(self.metric)} compares the embeddings {outputs.shape} with"
+                    f" labels of that shape, not of shape {y.shape}; pass metrics='auto' instead."
+                )
+            return ops.cast(y, outputs.dtype), outputs, weights
         if self.form == NUMBERS:
             shape = (-1, 1)
             return (

@@ -260,7 +260,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return True
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if counts_tokens(self) and has_ids(x) and "mask_positions" not in x:
+        if counts_tokens(self) and has_ids(x):
             sample_weight = without_padding(self.fill_in(x), y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 

@@ -15,6 +15,7 @@ from kerasbert.layers.heads import Pooling, ScalarMix
 from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.comparing_task import ComparingTask, check_alike
+from kerasbert.models.head_metrics import VECTORS
 from kerasbert.models.reading import best_first, check_ranked
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
@@ -273,6 +274,9 @@ class BertTextEmbedder(ComparingTask):
     def default_metrics(self):
         """The cosine of what belongs together."""
         return [MatchingCosine()]
+
+    def metric_forms(self):
+        return None if self.pooling == "tokens" else (VECTORS, None)
 
     def predict(self, x=None, batch_size=None, role=None, **kwargs):
         """Vectors in the order of `x`, on raw texts or on ready arrays.

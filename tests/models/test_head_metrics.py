@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import json
+import zipfile
 
 import keras
 import numpy as np
@@ -20,7 +22,7 @@ from kerasbert.models import (
     BertTextRegressor,
     BertTokenClassifier,
 )
-from kerasbert.models.head_metrics import HeadMetric, fitting_metrics
+from kerasbert.models.head_metrics import HeadMetric, fitting_metrics, without_padding
 from tests.contracts import array, batch, perturb, tiny_backbone
 
 # Arguments where a metric needs some; C is the number of classes.
@@ -56,6 +58,7 @@ NUMBERS = {
     *("Poisson", "R2Score"),
 }
 HINGES = {"Hinge", "SquaredHinge"}
+CORRELATIONS = {"CosineSimilarity", "PearsonCorrelation", "ConcordanceCorrelation"}
 # For each form the metrics that have a meaning; all others have to be refused.
 TAKEN = {
     "two": BINARY | SPARSE | ROWS | IDS | ERRORS | HINGES,
@@ -66,7 +69,7 @@ TAKEN = {
     "flags": BINARY | ERRORS | HINGES | IDS,
     "pairs": BINARY | ERRORS | HINGES | IDS,
     "places": SPARSE | {"Accuracy"} | {n for n in ROWS if n[0] in "CTK"},
-    "vectors": set(),
+    "vectors": ERRORS | NUMBERS | CORRELATIONS,
 }
 
 
@@ -96,13 +99,13 @@ def example(form, seed, rows):
         y = random.integers(0, 4 if form == "tags" else 2, (rows, length))
         weights = (np.arange(length) < random.integers(1, length, rows)[:, None]).astype("float32")
         return np.where(weights > 0, y, 0), logits, weights
-    classes = {"two": 2, "five": 5, "several": 3, "places": 4 + seed}.get(form)
+    classes = {"two": 2, "five": 5, "several": 3, "vectors": 6, "places": 4 + seed}.get(form)
     shape = (rows,) if classes is None else (rows, classes)
     logits = random.normal(size=shape).astype("float32") * 2
     if form == "several":
         return random.integers(0, 2, shape).astype("float32"), logits, None
-    if form == "number":
-        return random.random(rows).astype("float32") + 1, np.abs(logits), None
+    if form in ("number", "vectors"):
+        return random.random(shape).astype("float32") + 1, np.abs(logits), None
     return random.integers(0, classes or 2, rows), logits, None
 
 
@@ -120,6 +123,8 @@ def prepared(name, form, batches):
     logits = np.concatenate([x for _, x, _ in batches])
     if form == "number":
         return y[:, None], logits[:, None]
+    if form == "vectors":
+        return y, logits
     if form in ("several", "flags", "pairs"):
         if name in HINGES:
             return y.reshape(-1), logits.reshape(-1)
@@ -305,6 +310,54 @@ def test_places_of_answers_and_of_pre_training():
     ]
     with pytest.raises(ValueError, match="is for two classes, but the outputs are positions"):
         fitting_metrics(answering, {"start_logits": [keras.metrics.Precision()]})
+
+
+def test_vectors_have_vectors_as_labels():
+    """A student of another embedder is compared with its vectors; scores of pairs are refused."""
+    model = perturb(BertTextEmbedder(tiny_backbone(), normalize=True))
+    model.compile("sgd", "mse", metrics=["mse", keras.metrics.CosineSimilarity()], run_eagerly=True)
+    features = batch(model)
+    vectors = array(model(features))
+    found = model.evaluate(features, vectors, verbose=0, return_dict=True)
+    np.testing.assert_allclose(found["cosine_similarity"], 1.0, atol=1e-5)
+    np.testing.assert_allclose(found["mse"], 0.0, atol=1e-10)
+    (metric,) = fitting_metrics(model, [keras.metrics.MeanSquaredError()])
+    with pytest.raises(ValueError, match="compares the embeddings .* not of shape .*'auto'"):
+        metric.update_state(np.ones(len(vectors)), vectors)
+    with pytest.raises(ValueError, match="compares classes, but the outputs are vectors"):
+        fitting_metrics(model, ["accuracy"])
+
+
+def test_outputs_of_chosen_tokens_count_as_they_are():
+    """XLNet's P predictions are no tokens, though there may be as many of them."""
+    features = {"token_ids": np.ones((2, 4)), "padding_mask": np.array([[1, 1, 0, 0]] * 2)}
+    weights = np.array([[1.0, 1, 1, 0]] * 2)
+    outputs = np.ones((2, 4, 9))
+    for name in ("target_mapping", "mask_positions"):
+        assert without_padding({**features, name: None}, outputs, weights) is weights
+    assert array(without_padding(features, outputs, weights)).tolist() == [[1, 1, 0, 0]] * 2
+
+
+def test_a_model_whose_metric_is_refused_by_now_loads(tmp_path):
+    model = BertTextClassifier(tiny_backbone(), num_classes=3)
+    model.compile("sgd", "auto", metrics=["accuracy"])
+    model.save(tmp_path / "a.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "a.keras") as old,
+        zipfile.ZipFile(tmp_path / "b.keras", "w") as new,
+    ):
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "config.json":
+                config = json.loads(data)
+                precision = keras.saving.serialize_keras_object(keras.metrics.Precision())
+                config["compile_config"]["metrics"] = [precision]
+                data = json.dumps(config)
+            new.writestr(name, data)
+    with pytest.warns(UserWarning, match="loads without metrics: The metric Precision of this"):
+        loaded = keras.saving.load_model(tmp_path / "b.keras")
+    assert loaded.optimizer is not None and loaded.loss is not None
+    assert len(loaded.metrics) == 1
 
 
 def test_padding_of_ready_arrays_does_not_count():

@@ -3,7 +3,6 @@ import doctest
 import keras
 import numpy as np
 import pandas
-import pyarrow
 import pytest
 import tensorflow as tf
 
@@ -30,6 +29,12 @@ def test_broken_surrogates_and_whole_ones():
 
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b c".split()
+
+
+def pyarrow():
+    import pyarrow
+
+    return pyarrow
 
 
 class Polars:
@@ -61,9 +66,6 @@ COLUMNS = {
     "column of an array": lambda values: np.asarray(values)[:, None],
     "Series": lambda values: pandas.Series(values, index=[7, 8, 9]),
     "DataFrame": lambda values: pandas.DataFrame({"label": values}, index=[7, 8, 9]),
-    "pyarrow array": pyarrow.array,
-    "pyarrow column": lambda values: pyarrow.chunked_array([values[:1], values[1:]]),
-    "pyarrow table": lambda values: pyarrow.table({"label": values}),
     "polars column": PolarsColumn,
     "polars table": lambda values: Polars({"label": values}),
     "dict": lambda values: {"label": values},
@@ -75,7 +77,20 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize("make", COLUMNS.values(), ids=COLUMNS)
+ARROW = {
+    "pyarrow array": lambda values: pyarrow().array(values),
+    "pyarrow column": lambda values: pyarrow().chunked_array([values[:1], values[1:]]),
+    "pyarrow table": lambda values: pyarrow().table({"label": values}),
+}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(pytest.param(make, id=name) for name, make in COLUMNS.items()),
+        *(pytest.param(make, id=name, marks=pytest.mark.peers) for name, make in ARROW.items()),
+    ],
+)
 def test_labels_come_in_whatever_texts_come_in(make):
     names = ["x", "y", "z"]
     tokenizer = bert_tokenizer(TOKENS)
@@ -91,14 +106,25 @@ def test_labels_come_in_whatever_texts_come_in(make):
         classes.check_labels(make([2, 0, 1]), 4)
 
 
-TABLES = [pandas.DataFrame, pyarrow.table, Polars, dict]
+def arrow_table(columns):
+    return pyarrow().table(columns)
+
+
+TABLES = [pandas.DataFrame, Polars, dict, pytest.param(arrow_table, marks=pytest.mark.peers)]
+
+
+@pytest.mark.peers
+def test_texts_of_arrow():
+    a, b = ["a", "b"], ["c", "d"]
+    assert text_columns(pyarrow().array(a))[0] == text_columns(pyarrow().chunked_array([a]))[0]
+    assert text_columns(pyarrow().array(a))[0] == (a,)
+    assert text_columns(arrow_table({"x": a, "y": b}))[0] == (a, b)
 
 
 def test_texts_of_tables_and_columns():
     a, b = ["a", "b"], ["c", "d"]
-    for make in (pyarrow.array, lambda values: pyarrow.chunked_array([values]), PolarsColumn):
-        assert text_columns(make(a))[0] == (a,)
-    for make in (pandas.DataFrame, pyarrow.table, Polars):
+    assert text_columns(PolarsColumn(a))[0] == (a,)
+    for make in (pandas.DataFrame, Polars):
         assert text_columns(make({"x": a, "y": b}))[0] == (a, b)
     with pytest.raises(ValueError, match="two columns named 'x'"):
         text_columns(pandas.DataFrame([["a", "b"]], columns=["x", "x"]))

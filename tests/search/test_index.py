@@ -429,7 +429,7 @@ def test_kills_while_saving(tmp_path):
 SILENT = ["", " ", "\n\t", "\u200b\ufeff", "\x00\x07", "\u3164", "\u0301", "한국", "ж ж"]
 
 
-@pytest.mark.parametrize("engine", ["exact", "faiss"])
+@pytest.mark.parametrize("engine", ["exact", pytest.param("faiss", marks=pytest.mark.peers)])
 def test_texts_that_say_nothing_are_no_hits(embedder, engine, tmp_path):
     texts = ["good film", *SILENT, "the weather"]
     with pytest.warns(UserWarning, match="9 of 11 texts are empty, .* with the id 1, '': no"):
