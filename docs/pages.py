@@ -102,7 +102,7 @@ def write_reference(folder):
         lines.append(f"   {title} <{title}>\n")
     functions = sorted(name for name in pages if "." not in name)
     text = (
-        "Reference\n=========\n\nEvery public name, made of its docstring. "
+        "Reference\n=========\n\nEvery public name, generated from its docstring. "
         ":doc:`commands` has the command line.\n\n"
         + _summary([f"kerasbert.{name}" for name in functions])
         + "\nModules\n-------\n\n"
@@ -178,37 +178,37 @@ def write_commands(path):
 # === Presets ===
 
 _PURPOSE = {
-    "gpt": "next words",
-    "gpt2": "next words",
-    "modernbert_decoder": "next words",
-    "deberta_v3": "replaced words",
+    "gpt": "next tokens",
+    "gpt2": "next tokens",
+    "modernbert_decoder": "next tokens",
+    "deberta_v3": "replaced tokens",
 }
 _OF_NAMES = (
-    ("reranker", "relevance of a text"),
-    ("minilm", "vectors of texts"),
-    ("ruri", "vectors of texts"),
-    ("generator", "hidden words"),
-    ("electra", "replaced words"),
+    ("reranker", "relevance"),
+    ("minilm", "text embeddings"),
+    ("ruri", "text embeddings"),
+    ("generator", "masked tokens"),
+    ("electra", "replaced tokens"),
 )
 _HEADS = {
-    "next words": "BertCausalLM",
-    "hidden words": "BertMaskedLM",
-    "replaced words": "BertReplacedTokenDetector",
-    "vectors of texts": "BertTextEmbedder",
-    "relevance of a text": "BertReranker",
+    "next tokens": "BertCausalLM",
+    "masked tokens": "BertMaskedLM",
+    "replaced tokens": "BertReplacedTokenDetector",
+    "text embeddings": "BertTextEmbedder",
+    "relevance": "BertReranker",
 }
 
 
 def purpose(preset):
-    """What a preset was trained to find."""
+    """Return what a preset was trained to predict."""
     for part, found in _OF_NAMES:
         if part in preset["name"]:
             return found
-    return _PURPOSE.get(preset["family"], "hidden words")
+    return _PURPOSE.get(preset["family"], "masked tokens")
 
 
 def write_presets(folder):
-    """The table of all, and the cards of those that come along."""
+    """Write the table of all presets, and the cards of those in the package."""
     rows = []
     for name, preset in kerasbert.builtin_presets().items():
         handle, settings, found = preset["handle"], preset["settings"], purpose(preset)
@@ -236,7 +236,7 @@ def write_presets(folder):
             text = (folder / "presets" / f"{name}.md").read_text(encoding="utf-8")
             text = re.sub(r"\]\((\w+\.png)\)", rf"]({name}/\1)", text)
             write_text(folder / "presets" / f"{name}.md", text)
-    heads = ("preset", "languages", "size", "layers", "family", "learned", "licence", "comes along")
+    heads = ("preset", "languages", "size", "layers", "family", "objective", "license", "included")
     table = "<table class='presets table'><thead><tr>"
     table += "".join(f"<th>{head}</th>" for head in heads)
     table += "</tr></thead><tbody>" + "\n".join(rows) + "</tbody></table>"
@@ -259,16 +259,16 @@ def family_settings(name):
 
 
 def write_pictures(folder):
-    """A picture a family, and a table of what they differ in."""
+    """Write a diagram of each family, and a table of their differences."""
     tabs, names = ["::::{tab-set}"], [name for name in FAMILIES if name != "modernbert_decoder"]
     for name in names:
         settings, preset = family_settings(name)
-        shown = f"Sizes of `{preset}`." if preset else "Sizes differ; no preset has them here."
+        shown = f"Sizes of `{preset}`." if preset else "Without sizes: no preset has this family."
         tabs += [f":::{{tab-item}} {name}", shown, "", "```{raw} html"]
         tabs += [pictures.encoder(name, settings).strip(), "```", ":::"]
     write_text(folder / "generated" / "encoders.md", "\n".join([*tabs, "::::", ""]))
     usual, _ = family_settings("bert")
-    lines = ["| family | differs from BERT in | tokenizer |", "|---|---|---|"]
+    lines = ["| family | differences from BERT | tokenizer |", "|---|---|---|"]
     for name, family in FAMILIES.items():
         own = [f"`{key}={value!r}`" for key, value in family.encoder.items() if usual[key] != value]
         lines.append(f"| {name} | {', '.join(own) or 'nothing'} | `{family.tokenizer}` |")
@@ -313,25 +313,25 @@ def number(cell):
 # A row a figure: the section and which of its tables, the columns by number, the unit, the command.
 FIGURES = (
     ("Embedding texts", "Ours and the peers: embedding", 1, {1: "float32", 3: "bfloat16"},
-     "texts a second, more is better", "peers.py --only embedding"),
+     "texts per second, higher is better", "peers.py --only embedding"),
     ("Fine-tuning", "Ours and the peers: fine-tuning", 0, {1: ""},
-     "examples a second, more is better", "finetuning.py --train 1280 --test 64"),
+     "examples per second, higher is better", "finetuning.py --train 1280 --test 64"),
     ("One text at a time", "One text at a time", 1,
      {1: "transformers/torch", 2: "kerasbert/tensorflow", 3: "kerasbert/jax", 4: "kerasbert/torch"},
-     "milliseconds, less is better", "one_text.py"),
+     "milliseconds, lower is better", "one_text.py"),
     ("Serving single texts", "Serving", 0, {1: ""},
-     "milliseconds, median, less is better", "serving.py"),
-    ("Serving 32 texts", "Serving", 0, {6: ""}, "texts a second, more is better", "serving.py"),
+     "milliseconds (median), lower is better", "serving.py"),
+    ("Serving 32 texts", "Serving", 0, {6: ""}, "texts per second, higher is better", "serving.py"),
     ("Pre-training on a CPU", "Pre-training on a CPU", 1, {1: "float32", 3: "bfloat16"},
-     "tokens a second, more is better", "peers.py --only pretraining"),
+     "tokens per second, higher is better", "peers.py --only pretraining"),
     ("Pre-training on a GPU", "Pre-training on a GPU", 0, {1: ""},
-     "tokens a second, more is better", "pretraining.py --gpu --size base"),
-    ("A few labels", "A few labels", 0, {1: "8 a class", 2: "16", 3: "64"},
+     "tokens per second, higher is better", "pretraining.py --gpu --size base"),
+    ("A few labels", "A few labels", 0, {1: "8 per class", 2: "16", 3: "64"},
      "accuracy on TREC", "few_labels.py"),
     ("Training embedders", "Training embedders", 0, {1: ""},
-     "seconds an epoch, less is better", "training_embedders.py"),
+     "seconds per epoch, lower is better", "training_embedders.py"),
     ("Reranking", "Searching", 1, {1: "reranking 100", 3: "embedding 500"},
-     "seconds, less is better", "reranking.py"),
+     "seconds, lower is better", "reranking.py"),
 )  # fmt: skip
 
 
