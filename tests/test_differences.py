@@ -130,17 +130,17 @@ def normalization():
 KERAS_HUB = {
     "`BertTextEmbedder(backbone)` normalizes": normalization,
     "rows are padded to `sequence_length`": padding,
-    "a list of lists of two is refused": pairs,
+    "a list of two-item lists is rejected": pairs,
     "`mask_selection_length=96` in the masker": masks,
     "`task.preprocessor` is the object": copies,
     "preprocessors take a symbolic `keras.Input`": symbols,
     '`truncate="round_robin"`': truncation,
     "`BertTextEmbedderPreprocessor` packs 256": length_of_embedders,
     "unknown keywords of models are ignored": keywords,
-    "`num_heads` may leave a rest": heads,
+    "`num_heads` need not divide": heads,
     "tasks are compiled with Adam": optimizers,
     "the metric is called": metrics,
-    "labels go through": labels,
+    "labels are not checked": labels,
     "`dropout=0.1` of a classifier": dropout,
 }
 
@@ -170,7 +170,7 @@ def test_where_transformers_differs():
     (row,) = array(packer(["lo"])["token_ids"]).tolist()
     end = tokenizer.end_token_id
     assert row[0] == row[2] == end and tokenizer("lo") == [row[1]]
-    assert "Texts are cut at" in page
+    assert "Texts are truncated at" in page
     assert array(packer(["lo " * 40])["token_ids"]).shape == (1, 8)
     assert "RoBERTa and XLM-R get other positions than in transformers, and a warning" in page
     x = {"token_ids": np.ones((1, 2), "int32"), "padding_mask": np.array([[0, 1]])}

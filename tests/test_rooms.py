@@ -110,9 +110,11 @@ def entered(function):
 @pytest.mark.backends("torch")  # Which runs its Python at each step.
 def test_the_walk_of_a_text_is_as_described():
     text = CONTRIBUTING.read_text(encoding="utf-8")
-    walk = text[text.index("**A text to its loss**") : text.index("**A file of text to a preset**")]
+    walk = text[
+        text.index("**From a text to its loss**") : text.index("**From text files to a preset**")
+    ]
     stations = re.findall(r"^\d+\. `([^`]+)`", walk, re.M)
-    tools = re.findall(r"`(\w+/\w*\.?\w*)`", walk.partition("they use tools")[2])
+    tools = re.findall(r"`(\w+/\w*\.?\w*)`", walk.partition("files use tools")[2])
     assert len(stations) <= 10
 
     def train():
