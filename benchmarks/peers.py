@@ -2,20 +2,24 @@
 
     python benchmarks/peers.py                             # about an hour on 2 cores
     python benchmarks/peers.py --only embedding,one_text --rounds 2
+    python benchmarks/peers.py --save                      # and renders README.md with the figures
 
 It runs the other scripts' contestants, each area interleaved as there, and prints for each of ours
 how many times as fast it is as the best peer of the same precision; 0.95 and less in red. Memory
-is the most that each process held.
+is the peak memory of each process.
 """
 
 import os
+import sys
 import tempfile
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import one_text
+import page
 import serving
 import typer
 from contest import console, disturbed, failed, machine, race, ran, table
@@ -23,7 +27,6 @@ from contest import console, disturbed, failed, machine, race, ran, table
 HERE = Path(__file__).parent
 BACKENDS = ("tensorflow", "jax", "torch")
 FLOATS = ("float32", "bfloat16")
-BEHIND = 0.95
 
 
 @dataclass
@@ -150,45 +153,73 @@ def areas(threads):
     }
 
 
-def compare(children, figures):
-    """Rows of a table: each of ours beside the best peer that does the same work."""
-    work = {}
+def measured(children, figures):
+    """The rows of a result file, as `page.py` has them, from the contestants of one race."""
+    found = {}
     for child in ran(children):
-        for name, (value, unit) in figures(child).items():
-            work.setdefault((name, unit), {})[child.spec] = value
-    memory = {child.spec: child.memory_mb for child in ran(children)}
-    rows = []
-    for (name, unit), found in work.items():
-        faster = min if unit == "ms" else max
-        peers = {spec: value for spec, value in found.items() if not spec.startswith("kerasbert/")}
-        peer = faster(peers, key=peers.get) if peers else None
-        for spec, value in found.items():
-            if spec in peers:
-                continue
-            ratio = None
-            if peer:
-                ratio = peers[peer] / value if unit == "ms" else value / peers[peer]
-            rows.append(
+        library, backend, _, *form = child.spec.split("/")
+        name = "/".join([library, backend, *form])  # The work names the precision.
+        for work, (value, unit) in figures(child).items():
+            row = {"work": work, "unit": unit, "values": {}, "memory_mb": {}}
+            row = found.setdefault(work, row)
+            row["values"][name] = value
+            row["memory_mb"][name] = round(child.memory_mb)
+    for row in found.values():
+        times = {name: page.ratio(row, name) for name in row["values"] if _is_ours(name)}
+        row["times_peer"] = {name: round(one, 2) for name, one in times.items() if one is not None}
+        row["values"] = {name: _rounded(value) for name, value in row["values"].items()}
+    return list(found.values())
+
+
+def merged(races):
+    """The rows of several races; a peer that ran in each has a list of figures."""
+    found = {}
+    for row in [row for rows in races for row in rows]:
+        known = found.setdefault(row["work"], row)
+        if known is row:
+            continue
+        for name, value in row["values"].items():
+            before = known["values"].get(name, [])
+            before = before if isinstance(before, list) else [before]
+            known["values"][name] = [*before, value] if before else value
+            largest = max(known["memory_mb"].get(name, 0), row["memory_mb"][name])
+            known["memory_mb"][name] = largest
+        known["times_peer"] |= row["times_peer"]
+    return list(found.values())
+
+
+def compare(rows):
+    """Rows of the printed table: each of ours beside the best peer that does the same work."""
+    found = []
+    for row in rows:
+        peer, values, memory = page.best_peer(row), row["values"], row["memory_mb"]
+        for name in filter(_is_ours, values):
+            ratio = row["times_peer"].get(name)
+            found.append(
                 (
-                    name,
-                    spec.removeprefix("kerasbert/"),
-                    _number(value),
-                    f"{_number(peers[peer])} ({peer})" if peer else "-",
-                    unit,
-                    f"{memory[spec]:,.0f}" + (f" / {memory[peer]:,.0f}" if peer else ""),
+                    row["work"],
+                    name.removeprefix("kerasbert/"),
+                    page.number(values[name]),
+                    f"{page.number(values[peer])} ({peer})" if peer else "-",
+                    row["unit"],
+                    f"{memory[name]:,}" + (f" / {memory[peer]:,}" if peer else ""),
                     "-" if ratio is None else _colored(ratio),
                 )
             )
-    return rows
+    return found
 
 
-def _number(value):
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+def _is_ours(name):
+    return name.startswith("kerasbert/")
+
+
+def _rounded(value):
+    return round(value, 1) if value < 100 else round(value)
 
 
 def _colored(ratio):
     text = f"{ratio:.2f}"
-    return f"[red]{text}[/red]" if round(ratio, 2) <= BEHIND else text
+    return f"[red]{text}[/red]" if ratio <= page.BEHIND else text
 
 
 def main(
@@ -196,9 +227,11 @@ def main(
     threads: int = 2,
     wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
     only: Annotated[str, typer.Option(help="comma-separated areas; all by default")] = "",
+    save: Annotated[bool, typer.Option(help="write results/*.json and render README.md")] = False,
 ):
     """Run all areas, one after the other, and print a table of each as soon as it is there."""
-    console.print(machine(threads), soft_wrap=True)
+    hardware, versions = machine(threads).split("\n")
+    console.print(f"{hardware}\n{versions}", soft_wrap=True)
     columns = ("work", "ours", "figure", "best peer", "unit", "MB, ours / peer", "times the peer")
     for name, area in areas(threads).items():
         if only and name not in only.split(","):
@@ -210,14 +243,30 @@ def main(
                 area.before(folder)
             settings = {"threads": threads, "folder": folder, **area.settings}
             script = os.fspath(HERE / f"{name}.py")
-            rows, others = [], 0.0
+            races, others = [], 0.0
             for specs in area.specs:
                 children = race(script, specs, rounds, threads, settings, wait)
                 failed(children)
-                rows += compare(children, area.figures)
+                races.append(measured(children, area.figures))
                 others = max(others, disturbed(children))
-        console.print(f"Others took at most {others:.0%} of the machine during a run.")
-        table(f"{name.replace('_', ' ')}: kerasbert beside the best peer", columns, rows)
+        rows = merged(races)
+        disturbance = f"other processes took at most {others:.0%} of the machine"
+        console.print(f"In a run {disturbance}.")
+        title = f"{name.replace('_', ' ')}: kerasbert beside the best peer"
+        table(title, columns, compare(rows))
+        if save:
+            result = {
+                **page.read(name),
+                "command": " ".join(["python benchmarks/peers.py", *sys.argv[1:]]),
+                "date": str(date.today()),
+                "machine": hardware,
+                "versions": versions,
+                "note": disturbance,
+                "rows": rows,
+            }
+            page.save(name, result)
+    if save:
+        page.main()
 
 
 if __name__ == "__main__":

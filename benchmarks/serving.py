@@ -13,7 +13,7 @@ count. In float32 all have to give the probabilities of transformers within 1e-4
 - kerasbert/tensorflow: the SavedModel of `export_serving` in a session, as TensorFlow Serving runs
   it; with bfloat16, the session's own rewrite (`auto_mixed_precision_onednn_bfloat16`), which a
   server takes in its `--platform_config_file`. `caller`: with the variable and the option that
-  README names for a server of single texts.
+  notes/serving.md names for a server of single texts.
 - kerasbert/onnx: `export_onnx`, its `tokenizer.json` in `tokenizers` (Rust), ONNX Runtime.
 - transformers/onnx: the same, with the graph that `torch.onnx.export` makes of transformers.
 - transformers/torch: tokenizer and model, `sdpa` attention, `torch.inference_mode`.

@@ -3,7 +3,7 @@
     python benchmarks/task_files.py files            # 2,000 rows to train on, 500 dev, 500 test
     kerasbert finetune PRESET out --train files/sms/train.csv --dev files/sms/dev.csv
 
-README.md has the commands for all of them, and what came out.
+notes/finetuning.md has the commands for all of them, and what came out.
 """
 
 import argparse

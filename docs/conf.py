@@ -164,7 +164,13 @@ def _signature(app, what, name, obj, options, signature, returned):
     return None
 
 
+def _links(app, docname, source):
+    """Lead links to the notes of the benchmarks, as a checkout has them, to their pages here."""
+    source[0] = re.sub(r"\]\((?:\.\./)+benchmarks/notes/", "](/notes/", source[0])
+
+
 def setup(app):
+    app.connect("source-read", _links)
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _read_docstring, priority=400)  # Before napoleon.
     app.connect("config-inited", lambda *_: pages.write(HERE))

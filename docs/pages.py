@@ -1,12 +1,13 @@
 """Pages, tables and pictures of the site that are made of the code and of the files beside it.
 
-`write` puts them into folders of `docs/` that git ignores: `reference/`, `presets/`, `notebooks/`
-and `generated/`, whose parts the written pages include. `python docs/pages.py` draws README's
-picture.
+`write` puts them into folders of `docs/` that git ignores: `reference/`, `presets/`, `notebooks/`,
+`notes/` and `generated/`, whose parts the written pages include. `python docs/pages.py` draws
+README's picture.
 """
 
 import importlib
 import inspect
+import json
 import pprint
 import re
 import shutil
@@ -32,14 +33,14 @@ _MORE_MODULES = ("data.beam",)
 def write(folder):
     """Make all of them."""
     folder = Path(folder)
-    for name in ("reference", "presets", "notebooks", "generated"):
+    for name in ("reference", "presets", "notebooks", "notes", "generated"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
     write_reference(folder / "reference")
     write_commands(folder / "reference" / "commands.md")
     write_presets(folder)
     write_pictures(folder)
-    write_figures(folder)
+    write_benchmarks(folder)
     write_lessons(folder)
     for notebook in NOTEBOOKS.glob("*.ipynb"):
         shutil.copy(notebook, folder / "notebooks")
@@ -289,70 +290,56 @@ def overview():
 # === Figures ===
 
 
-def tables(section):
-    """The tables of a section of benchmarks/README.md: lists of rows, the head first."""
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    found, last = [], False
-    for line in part.splitlines():
-        is_row = line.startswith("|")
-        if is_row and not last:
-            found.append([])
-        if is_row and not re.fullmatch(r"[|:\- ]+", line):
-            found[-1].append([cell.strip(" `*") for cell in line.strip("|").split("|")])
-        last = is_row
-    return found
-
-
-def number(cell):
-    """The first number of a cell, or `None`."""
-    found = re.match(r"[\d,]*\.?\d+", cell)
-    return float(found[0].replace(",", "")) if found else None
-
-
-# A row a figure: the section and which of its tables, the columns by number, the unit, the command.
+# A figure per row: title, result file, and a part of the names of the works that it shows.
 FIGURES = (
-    ("Embedding texts", "Ours and the peers: embedding", 1, {1: "float32", 3: "bfloat16"},
-     "texts per second, higher is better", "peers.py --only embedding"),
-    ("Fine-tuning", "Ours and the peers: fine-tuning", 0, {1: ""},
-     "examples per second, higher is better", "finetuning.py --train 1280 --test 64"),
-    ("One text at a time", "One text at a time", 1,
-     {1: "transformers/torch", 2: "kerasbert/tensorflow", 3: "kerasbert/jax", 4: "kerasbert/torch"},
-     "milliseconds, lower is better", "one_text.py"),
-    ("Serving single texts", "Serving", 0, {1: ""},
-     "milliseconds (median), lower is better", "serving.py"),
-    ("Serving 32 texts", "Serving", 0, {6: ""}, "texts per second, higher is better", "serving.py"),
-    ("Pre-training on a CPU", "Pre-training on a CPU", 1, {1: "float32", 3: "bfloat16"},
-     "tokens per second, higher is better", "peers.py --only pretraining"),
-    ("Pre-training on a GPU", "Pre-training on a GPU", 0, {1: ""},
-     "tokens per second, higher is better", "pretraining.py --gpu --size base"),
-    ("A few labels", "A few labels", 0, {1: "8 per class", 2: "16", 3: "64"},
-     "accuracy on TREC", "few_labels.py"),
-    ("Training embedders", "Training embedders", 0, {1: ""},
-     "seconds per epoch, lower is better", "training_embedders.py"),
-    ("Reranking", "Searching", 1, {1: "reranking 100", 3: "embedding 500"},
-     "seconds, lower is better", "reranking.py"),
-)  # fmt: skip
+    ("Embedding texts", "embedding", ""),
+    ("Fine-tuning", "finetuning", "float32"),
+    ("Fine-tuning on short texts", "finetuning_reviews", ""),
+    ("One text at a time", "one_text_minilm", ""),
+    ("Serving single texts", "serving", "1 text"),
+    ("Serving 32 texts", "serving", "32 texts"),
+    ("Pre-training on a CPU", "pretraining", ""),
+    ("Pre-training on a GPU", "pretraining_gpu", ""),
+    ("A few labels", "few_labels", "TREC"),
+    ("Training embedders", "training_embedders", "statements"),
+    ("Reranking", "reranking", ""),
+)
 
 
-def write_figures(folder):
-    """Bars of tables of benchmarks/README.md, and that page itself."""
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"\]\(\.\./presets/(\w+)/README\.md\)", r"](/presets/\1.md)", text)
-    write_text(folder / "generated" / "benchmarks.md", text)
-    out = []
-    for title, section, which, columns, unit, command in FIGURES:
-        rows = []
-        for cells in tables(section)[which][1:]:
-            values = {name: number(cells[column]) for column, name in columns.items()}
-            values = {name: value for name, value in values.items() if value is not None}
-            if values:
-                rows.append((cells[0], values))
-        if not rows:
-            raise ValueError(f"The table of '{section}' has no numbers in {columns}.")
-        bars = pictures.bars(unit, rows, f"python benchmarks/{command}")
-        out.append(f"## {title}\n\n```{{raw}} html\n{bars}```\n")
-    write_text(folder / "generated" / "figures.md", "\n".join(out))
+def figure(title, name, part):
+    """A section of figures.md: bars of a result file of the benchmarks."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    rows = [row for row in result["rows"] if part in row["work"]]
+    bars = {}
+    for row in rows:
+        for contestant, value in row["values"].items():
+            # A group of bars per contestant, as long as there is a color for each work.
+            group, series = contestant, row["work"]
+            if len(rows) > 4:
+                group, series = series, group
+            bars.setdefault(group, {})[series] = value[0] if isinstance(value, list) else value
+    unit = rows[0]["unit"]
+    unit += f", {'lower' if unit in ('ms', 's') else 'higher'} is better"
+    picture = pictures.bars(unit, list(bars.items()), result["command"])
+    return f"## {title}\n\n```{{raw}} html\n{picture}```\n"
+
+
+def write_benchmarks(folder):
+    """The page of the benchmarks, its notes, and bars of its result files."""
+    source = ROOT / "benchmarks"
+    text = (source / "README.md").read_text(encoding="utf-8")
+    write_text(folder / "generated" / "benchmarks.md", _links_of_site(text))
+    for path in source.glob("notes/*.md"):
+        write_text(folder / "notes" / path.name, _links_of_site(path.read_text(encoding="utf-8")))
+    sections = "\n".join(figure(*one) for one in FIGURES)
+    write_text(folder / "generated" / "figures.md", sections)
+
+
+def _links_of_site(text):
+    text = text.replace("](../README.md", "](/benchmarks.md")
+    text = re.sub(r"\]\((?:\.\./)+presets/(\w+)/README\.md", r"](/presets/\1.md", text)
+    return re.sub(r"\]\((?:\.\./)+docs/", "](/", text)
 
 
 # === Lessons ===

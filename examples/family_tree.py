@@ -12,7 +12,7 @@ trained: the most frequent answer needs no vectors, and those of a BERT at its s
 words alone do. `BERT on sinusoids` has the positions of Vaswani et al. 2017 in place of learned
 ones. Words are what white space separates: segment Japanese first (`fugashi -Owakati`).
 
-English, Korean and Japanese after 1,200 steps: benchmarks/README.md, "The family tree". Models that
+English, Korean and Japanese after 1,200 steps: benchmarks/notes/family_tree.md. Models that
 predict every word are mostly ahead after so few steps; BERT learns from the hidden tokens alone, a
 seventh of all, and has just begun. With many epochs over little text GPT learns it by heart.
 The papers, on GLUE's dev sets and each at its own size and on its own text:

@@ -1,5 +1,6 @@
 """The site: built without a warning, each public name with a page, links that lead somewhere."""
 
+import html
 import inspect
 import json
 import re
@@ -148,12 +149,14 @@ def test_the_picture_is_drawn_of_the_code(monkeypatch):
     assert Path(ROOT, "docs", "overview.svg").read_text("utf-8") == site_pages.overview()
 
 
-def test_figures_have_the_numbers_of_the_tables(monkeypatch):
+def test_figures_have_the_numbers_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import pages as site_pages
 
-    for _, section, which, columns, _, _ in site_pages.FIGURES:
-        table = site_pages.tables(section)[which]
-        assert all(len(row) == len(table[0]) for row in table)
-        for column in columns:
-            assert any(site_pages.number(row[column]) for row in table[1:]), section
+    for title, name, part in site_pages.FIGURES:
+        section = site_pages.figure(title, name, part)
+        result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+        rows = [row for row in result["rows"] if part in row["work"]]
+        assert rows and result["command"] in html.unescape(section)
+        bars = sum(len(row["values"]) for row in rows)
+        assert section.count('<div class="bar ') == bars, title

@@ -100,8 +100,8 @@ def pretrain(corpus, output, *, settings):
 
     Trains a new encoder, or continues with a preset on text of its domain. The recipe is BERT's
     (linear warmup and decay, nine tenths of the steps at length 128, the rest at 512), except for
-    the optimizer of new encoders: Muon is ahead of Adam in equal time (benchmarks/README.md, "A
-    recipe for small encoders"). `optimizer="adamw"` is BERT's, with decoupled weight decay and no
+    the optimizer of new encoders: Muon is ahead of Adam in equal time
+    (benchmarks/notes/recipe.md). `optimizer="adamw"` is BERT's, with decoupled weight decay and no
     bias correction.
 
     `output` holds `preset`, for `from_preset`, with its model card; `log.jsonl` and `curves.png`;
