@@ -6,6 +6,7 @@ import keras
 
 from kerasbert._finite import check_weights
 from kerasbert._keywords import ChecksKeywords
+from kerasbert._lazy import load_models, load_module
 from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
 from kerasbert.subclasses import rename_in
 
@@ -28,6 +29,11 @@ def check_content(config):
             check_content(part)
 
 
+def _names():
+    """Return `kerasbert.loading.names`, which imports tokenizers, and these this module."""
+    return load_module("loading.names")
+
+
 class _ClassProperty(property):
     def __get__(self, instance, owner):
         return self.fget(owner)
@@ -35,10 +41,6 @@ class _ClassProperty(property):
 
 class FromPreset(ChecksKeywords):
     """Mixin, first among the bases: loads from any source and saves without halves."""
-
-    # Functions of `kerasbert.loading.names`, which rests on tokenizers, and they on this file: the
-    # models set them, so that no import points up.
-    _open_preset = _presets_of = None
 
     @classmethod
     def from_preset(cls, preset, load_weights=True, **kwargs):
@@ -60,7 +62,9 @@ class FromPreset(ChecksKeywords):
             ValueError: if the preset is unknown, or its weights do not fit, with both lists.
         """
         cls.check_arguments(kwargs)
-        source = cls._open_preset(
+        # A preset names registered classes, even that of a tokenizer, such as its encoder's.
+        load_models()
+        source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
         )
         with source.whole(cls):
@@ -97,7 +101,7 @@ class FromPreset(ChecksKeywords):
     @_ClassProperty
     def presets(cls):
         """The built-in names that `from_preset` of this class takes: a dict to descriptions."""
-        return cls._presets_of(cls)
+        return _names().presets_of(cls)
 
     @classmethod
     def from_config(cls, config):

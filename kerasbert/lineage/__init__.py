@@ -25,9 +25,6 @@ CLASSES = {
         "pretrainer": XLNetPretrainer,
     },
 }
-# For KerasHub's loader, as in `kerasbert.models`.
-for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
-    _cls.backbone_cls = TransformerSeq2SeqBackbone
 
 __all__ = [
     "ElmoBackbone",

@@ -30,6 +30,7 @@ from kerasbert.models.writing_task import WritingTask, begun, until_stop
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 from kerasbert.samplers import BeamSampler, forbidding, leaving, own_sampler
+from kerasbert.tokenizers.marian import MarianTokenizer
 
 INPUTS = (
     "encoder_token_ids",
@@ -624,3 +625,8 @@ class _Writer:
 
     def generate_step(self, inputs, stop_token_ids=None):
         return self._model.generate_step(inputs, stop_token_ids, self.sampler)
+
+
+# KerasHub's loader finds the tokenizer and the preprocessor of a preset by its backbone.
+for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
+    _cls.backbone_cls = TransformerSeq2SeqBackbone

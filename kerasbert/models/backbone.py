@@ -23,6 +23,8 @@ from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.models.building import backbone_of, own_backbone
 from kerasbert.models.feature_model import FeatureModel
 from kerasbert.models.preset_backbone import PresetBackbone
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.tokenizers import CLASSES as TOKENIZERS
 
 # Layers between token ids and their vectors, which two encoders may share.
 _EMBEDDINGS = (
@@ -526,3 +528,8 @@ class BertBackbone(PresetBackbone):
             for name in ("bucket_size", "max_relative_positions"):
                 config.pop(name, None)
         return config
+
+
+# KerasHub's loader finds the tokenizer and the preprocessor of a preset by its backbone.
+for _cls in (BertPreprocessor, *TOKENIZERS):
+    _cls.backbone_cls = BertBackbone

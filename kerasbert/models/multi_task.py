@@ -11,7 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import distribution, private_names
+import kerasbert.distribution as distribution
+from kerasbert import private_names
 from kerasbert._errors import check_choice
 from kerasbert._finite import with_finite_check
 from kerasbert._keywords import arguments, config_of

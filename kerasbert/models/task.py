@@ -6,7 +6,8 @@ import itertools
 import keras
 import numpy as np
 
-from kerasbert import backend, distribution, private_names
+import kerasbert.distribution as distribution
+from kerasbert import backend, private_names
 from kerasbert._finite import check_outputs, check_targets, with_finite_check
 from kerasbert._keywords import config_of
 from kerasbert._memory import give_back
