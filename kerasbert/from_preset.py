@@ -1,6 +1,9 @@
 """`from_preset` and `save_to_preset`, shared by encoder, tokenizers, preprocessors and tasks."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING, TypeVar
 
 import keras
 
@@ -9,6 +12,12 @@ from kerasbert._keywords import ChecksKeywords
 from kerasbert._lazy import load_models, load_module
 from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
 from kerasbert.subclasses import rename_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Found
 
 
 def check_content(config):
@@ -34,16 +43,24 @@ def _names():
     return load_module("loading.names")
 
 
+Result = TypeVar("Result")
+
+
 class _ClassProperty(property):
     def __get__(self, instance, owner):
         return self.fget(owner)
+
+
+def _class_property(function: Callable[[Any], Result]) -> Result:
+    """Make a method an attribute of the class; type checkers see the type of what it returns."""
+    return _ClassProperty(function)
 
 
 class FromPreset(ChecksKeywords):
     """Mixin, first among the bases: loads from any source and saves without halves."""
 
     @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
+    def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:
         """Load from a preset.
 
         Args:
@@ -71,16 +88,16 @@ class FromPreset(ChecksKeywords):
             return cls.from_source(source, load_weights, **kwargs)
 
     @classmethod
-    def check_arguments(cls, kwargs):
+    def check_arguments(cls, kwargs: Any) -> None:
         """Raise where `from_preset` takes no such argument, before anything is fetched."""
 
     @classmethod
-    def needs_files(cls, kwargs):
+    def needs_files(cls, kwargs: Any) -> bool:
         """Whether more is needed than what a built-in name says of an encoder."""
         return True
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
         if not source.is_own and not hasattr(cls, "from_checkpoint"):
             raise ValueError(f"'{source.source}' is a checkpoint of others, and no {cls.__name__}.")
@@ -98,22 +115,22 @@ class FromPreset(ChecksKeywords):
             )
         return made
 
-    @_ClassProperty
-    def presets(cls):
+    @_class_property
+    def presets(cls) -> dict[str, Any]:
         """The built-in names that `from_preset` of this class takes: a dict to descriptions."""
         return _names().presets_of(cls)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         check_content(config)
         return super().from_config(config)
 
     @classmethod
-    def from_own_preset(cls, directory, **kwargs):
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         """Load from a local directory that `save_to_preset` wrote (KerasHub's own loader)."""
         return super().from_preset(directory, **kwargs)
 
-    def save_to_preset(self, preset_dir, **kwargs):
+    def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
         """Write a preset directory; a failure leaves `preset_dir` as it was.
 
         A subclass of yours is saved under the name of the class of ours that it refines, with its
