@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from kerasbert.export.onnx import export_onnx, export_openvino
     from kerasbert.export.serving import export_serving
     from kerasbert.export.web import export_web
+    from kerasbert.loading.names import builtin_presets
     from kerasbert.measuring.bench import bench
-    from kerasbert.presets import builtin_presets
     from kerasbert.search.index import SearchIndex
     from kerasbert.training.advise import advise
     from kerasbert.training.evaluation import evaluate, predict
@@ -95,7 +95,7 @@ _FUNCTIONS = {
     "SearchIndex": "search.index",
     "advise": "training.advise",
     "bench": "measuring.bench",
-    "builtin_presets": "presets",
+    "builtin_presets": "loading.names",
     "convert": "converter",
     "evaluate": "training.evaluation",
     "export_litert": "export.litert",
@@ -112,17 +112,19 @@ _FUNCTIONS = {
     "vocab": "vocabulary",
 }
 
+# Type checkers would otherwise accept any name.
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    if name in __all__:
-        value = load_module(_FUNCTIONS.get(name, name))
-        if name in _FUNCTIONS:
-            value = globals()[name] = getattr(value, name)
-        load_models()
-        return value
-    # With both, Python names the nearest one.
-    message = f"module 'kerasbert' has no attribute {name!r}"
-    raise AttributeError(message, name=name, obj=sys.modules[__name__])
+    def __getattr__(name):
+        if name in __all__:
+            value = load_module(_FUNCTIONS.get(name, name))
+            if name in _FUNCTIONS:
+                value = globals()[name] = getattr(value, name)
+            load_models()
+            return value
+        # With both, Python names the nearest one.
+        message = f"module 'kerasbert' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
 
 def __dir__():

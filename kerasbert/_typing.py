@@ -1,16 +1,15 @@
 """Type aliases for annotations. Type checkers and editors read this module; nothing imports it."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from kerasbert.conversion.checkpoint import Checkpoint
     from kerasbert.loading.own import OwnPreset
 
-    #: What `kerasbert.loading` finds behind the name of a preset.
-    Found: TypeAlias = OwnPreset | Checkpoint
-
+#: What `kerasbert.loading` finds behind the name of a preset.
+Found: TypeAlias = "OwnPreset | Checkpoint"
 #: A path on this machine or, where the docstring says so, a URL.
 AnyPath: TypeAlias = str | os.PathLike[str]
 #: One path or pattern, or several.
@@ -21,5 +20,3 @@ Texts: TypeAlias = str | bytes | Iterable[Any]
 Tensor: TypeAlias = Any
 #: What Keras accepts as the dtype of a layer: a name, a policy or its config.
 Dtype: TypeAlias = Any
-#: Settings by name, as `get_config` returns them.
-Config: TypeAlias = Mapping[str, Any]

@@ -1,6 +1,7 @@
 """`import kerasbert` is cheap, and any use of it registers its classes with Keras."""
 
 import ast
+import importlib
 import os
 import pathlib
 import subprocess
@@ -69,6 +70,26 @@ from kerasbert.tokenizers.wordpiece import BertTokenizer
 assert len(BertTokenizer.from_preset("bert_tiny_demo_en_uncased")("good")) == 1
 """
     run(code)
+
+
+@pytest.mark.parametrize(
+    "module, name, home",
+    [
+        ("losses", "TokenMean", "kerasbert.losses.logits"),
+        ("layers", "ChoicesToRows", "kerasbert.layers.heads"),
+        ("lineage", "MarianTokenizer", "kerasbert.tokenizers"),
+        ("presets", "builtin_presets", "kerasbert"),
+        ("search", "SearchIndex", "kerasbert"),
+    ],
+)
+def test_deprecated_names(module, name, home):
+    module = getattr(kerasbert, module)
+    assert name not in module.__all__
+    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated .* use {home}.{name}"):
+        found = getattr(module, name)
+    assert found is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="has no attribute 'Foo'"):
+        module.Foo  # noqa: B018
 
 
 def test_no_import_hook():

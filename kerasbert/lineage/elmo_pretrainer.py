@@ -28,7 +28,7 @@ from kerasbert.files import write_text
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.elmo import by_inputs
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoTask, write_files
-from kerasbert.losses import Perplexity, TokenCrossEntropy, token_cross_entropy
+from kerasbert.losses.logits import Perplexity, TokenCrossEntropy, token_cross_entropy
 from kerasbert.models.compiling import KeepsCompile
 from kerasbert.preprocessors.elmo import (
     SPECIAL,

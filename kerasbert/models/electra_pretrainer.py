@@ -13,7 +13,7 @@ from keras import ops
 from kerasbert._errors import check_value
 from kerasbert._keywords import check_keyword
 from kerasbert.layers.replacement import TokenReplacement, at_tokens
-from kerasbert.losses import (
+from kerasbert.losses.logits import (
     BinaryTokenAccuracy,
     BinaryTokenCrossEntropy,
     Perplexity,

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import PLACES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings

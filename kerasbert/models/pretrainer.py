@@ -16,7 +16,7 @@ from kerasbert._errors import check_value
 from kerasbert.families import head_settings
 from kerasbert.layers.heads import Pooling
 from kerasbert.layers.replacement import at_tokens
-from kerasbert.losses import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.losses.logits import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.losses.vectors import DISTANCES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import CLASSES, TOKEN_CLASSES

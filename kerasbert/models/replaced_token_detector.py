@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.losses import BinaryTokenAccuracy, BinaryTokenCrossEntropy
+from kerasbert.losses.logits import BinaryTokenAccuracy, BinaryTokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import TOKEN_FLAGS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings

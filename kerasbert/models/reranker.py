@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
-from kerasbert.losses import PairAccuracy, PairCrossEntropy, PairSquaredError
+from kerasbert.losses.logits import PairAccuracy, PairCrossEntropy, PairSquaredError
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import PAIRS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings

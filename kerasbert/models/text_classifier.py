@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import CLASSES, SEVERAL
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from kerasbert.data.tagging import TagSet, tag_names
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
