@@ -66,7 +66,7 @@ def prepare(spec, folder):
 
 
 def ours(vectors, dtype, engine="exact", *, folder):
-    from kerasbert.search import SearchIndex
+    from kerasbert import SearchIndex
 
     path = folder / f"{dtype}-{engine}"
     if not path.exists():

@@ -133,8 +133,8 @@ def main(only: str = "", questions: int = 300, count: int = PASSAGES, threads: i
     import keras
     import real_data
 
+    from kerasbert import SearchIndex
     from kerasbert.models import BertQuestionAnswering, BertReranker, BertTextEmbedder
-    from kerasbert.search import SearchIndex
 
     keras.utils.set_random_seed(0)
     preset = real_data.minilm_dir()

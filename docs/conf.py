@@ -159,8 +159,9 @@ def _signature(app, what, name, obj, options, signature, returned):
     """Of a class, the arguments of its constructor: Keras' own `__new__` has `*args, **kwargs`."""
     if what == "class" and signature and signature.startswith("(*args"):
         constructor = inspect.signature(obj.__init__)
-        arguments = [one for key, one in constructor.parameters.items() if key != "self"]
-        return str(constructor.replace(parameters=arguments)), returned
+        plain = [one.replace(annotation=one.empty) for one in constructor.parameters.values()]
+        arguments = [one for one in plain if one.name != "self"]
+        return str(inspect.Signature(arguments)), returned
     return None
 
 

@@ -1,12 +1,18 @@
 """Keywords that nobody knows: refused, with the nearest that there is."""
 
+from __future__ import annotations
+
 import functools
 import inspect
+from typing import TYPE_CHECKING
 
 import keras
 
 from kerasbert import private_names
 from kerasbert._errors import did_you_mean
+
+if TYPE_CHECKING:
+    from typing import Any
 
 # Names that KerasHub and Keras take out of `**kwargs` themselves.
 _TAKEN_OUT = {
@@ -32,7 +38,7 @@ class ChecksKeywords:
     Keras' models swallow them, and its layers and optimizers do not say what may have been meant.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls = type(self)
         for name in kwargs.keys() - arguments(cls) - _TAKEN_OUT:
             _check_parts(cls, name)

@@ -1,7 +1,10 @@
 """`convert`: any checkpoint that we read, or a model of ours, into any format that we write."""
 
+from __future__ import annotations
+
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -38,6 +41,12 @@ from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 from kerasbert.tokenizers.subword import SubwordTokenizer
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+
 FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
 _OF_LINEAGE = tuple(cls for kinds in lineage.CLASSES.values() for cls in kinds.values())
 # A checkpoint of any kind has one of these.
@@ -55,15 +64,15 @@ def tasks():
 
 
 def convert(
-    source,
-    target,
-    format="huggingface",
-    task=None,
-    tokenizer=None,
-    encoder=None,
-    overwrite=False,
-    max_shard_size=None,
-):
+    source: Any,
+    target: AnyPath,
+    format: str = "huggingface",
+    task: str | type | None = None,
+    tokenizer: SubwordTokenizer | None = None,
+    encoder: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    max_shard_size: float | None = None,
+) -> dict[str, Any]:
     """Write a checkpoint in the format of another package.
 
     What is written is read back and compared before it gets its name: an error leaves nothing.

@@ -39,14 +39,21 @@ more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all
     model.fit(texts[rank::processes], labels[rank::processes])
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import random
 import zlib
+from typing import TYPE_CHECKING
 
 import keras
 
 from kerasbert import backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 __all__ = [
     "Processes",
@@ -59,7 +66,7 @@ __all__ = [
 ]
 
 
-def join():
+def join() -> Processes:
     """Connect to the other processes that a launcher started, before anything is computed.
 
     `kerasbert.pretrain` does this itself, unless a script computes something earlier. The launcher
@@ -96,23 +103,23 @@ class Processes:
     count: int
 
     @property
-    def is_first(self):
+    def is_first(self) -> bool:
         """Whether this is the process that writes files."""
         return self.index == 0
 
-    def any(self, flag):
+    def any(self, flag: bool) -> bool:
         """Whether a flag is set in any process."""
         return self.mean([float(bool(flag))])[0] > 0
 
-    def mean(self, values):
+    def mean(self, values: Any) -> Any:
         """Return the means of floats over all processes."""
         return [total / self.count for total in self.sum(values)]
 
-    def sum(self, values):
+    def sum(self, values: Any) -> Any:
         """Return the sums of floats over all processes."""
         return backend.sum_over_processes(values) if self.count > 1 else values
 
-    def first(self, function):
+    def first(self, function: Callable[..., Any]) -> Any:
         """Call a function in the first process while the others wait; they get `None`."""
         error = result = None
         if self.is_first:
@@ -150,7 +157,9 @@ sharing = None
 
 
 @contextlib.contextmanager
-def together(devices=None, mesh=None, share_batches=True):
+def together(
+    devices: int | None = None, mesh: tuple[int, int] | None = None, share_batches: bool = True
+) -> Iterator[Together]:
     """Return a context in which models train on the devices of all processes.
 
     Call `fit` and `evaluate` of task models with the same texts in every process, after the same
@@ -216,7 +225,7 @@ def _check_alike(processes):
         )
 
 
-def of_one_process(model):
+def of_one_process(model: Any) -> Any:
     """Return a model for use in this process alone (`predict`, saving), after joint training.
 
     If layers are split over the devices of several processes, all processes must call this.
@@ -230,7 +239,7 @@ def of_one_process(model):
     return backend.of_one_process(model, join().count)
 
 
-def layout_map(device_mesh, axis="model"):
+def layout_map(device_mesh: Any, axis: str = "model") -> Any:
     """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
     As in Megatron-LM, the first projection of attention and of the feed-forward is split by
@@ -266,7 +275,7 @@ def layout_map(device_mesh, axis="model"):
     return layouts
 
 
-def data_parallel(model, **kwargs):
+def data_parallel(model: Any, **kwargs: Any) -> Any:
     """Make `model.fit` train jointly with other PyTorch processes or TensorFlow workers.
 
     On PyTorch `DistributedDataParallel` averages the gradients, and all processes start with the

@@ -25,10 +25,14 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kerasbert._json import to_json
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PREFIX = ".kerasbert-"
 _HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
@@ -365,7 +369,7 @@ def in_use(folder, by):
                 os.rmdir(path)
 
 
-def fills_output(function):
+def fills_output(function: Function) -> Function:
     """Decorate a function to lock the folder of its argument `output`; see `in_use`."""
     signature = inspect.signature(function)
 

@@ -1,13 +1,23 @@
 """`from_preset` and `save_to_preset`, shared by encoder, tokenizers, preprocessors and tasks."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING, TypeVar
 
 import keras
 
 from kerasbert._finite import check_weights
 from kerasbert._keywords import ChecksKeywords
+from kerasbert._lazy import load_models, load_module
 from kerasbert.files import check_room, is_unfinished, new_folder, output_folder
 from kerasbert.subclasses import rename_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Found
 
 
 def check_content(config):
@@ -28,20 +38,29 @@ def check_content(config):
             check_content(part)
 
 
+def _names():
+    """Return `kerasbert.loading.names`, which imports tokenizers, and these this module."""
+    return load_module("loading.names")
+
+
+Result = TypeVar("Result")
+
+
 class _ClassProperty(property):
     def __get__(self, instance, owner):
         return self.fget(owner)
 
 
+def _class_property(function: Callable[[Any], Result]) -> Result:
+    """Make a method an attribute of the class; type checkers see the type of what it returns."""
+    return _ClassProperty(function)
+
+
 class FromPreset(ChecksKeywords):
     """Mixin, first among the bases: loads from any source and saves without halves."""
 
-    # Functions of `kerasbert.loading.names`, which rests on tokenizers, and they on this file: the
-    # models set them, so that no import points up.
-    _open_preset = _presets_of = None
-
     @classmethod
-    def from_preset(cls, preset, load_weights=True, **kwargs):
+    def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:
         """Load from a preset.
 
         Args:
@@ -60,23 +79,25 @@ class FromPreset(ChecksKeywords):
             ValueError: if the preset is unknown, or its weights do not fit, with both lists.
         """
         cls.check_arguments(kwargs)
-        source = cls._open_preset(
+        # A preset names registered classes, even that of a tokenizer, such as its encoder's.
+        load_models()
+        source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
         )
         with source.whole(cls):
             return cls.from_source(source, load_weights, **kwargs)
 
     @classmethod
-    def check_arguments(cls, kwargs):
+    def check_arguments(cls, kwargs: Any) -> None:
         """Raise where `from_preset` takes no such argument, before anything is fetched."""
 
     @classmethod
-    def needs_files(cls, kwargs):
+    def needs_files(cls, kwargs: Any) -> bool:
         """Whether more is needed than what a built-in name says of an encoder."""
         return True
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
         if not source.is_own and not hasattr(cls, "from_checkpoint"):
             raise ValueError(f"'{source.source}' is a checkpoint of others, and no {cls.__name__}.")
@@ -94,22 +115,22 @@ class FromPreset(ChecksKeywords):
             )
         return made
 
-    @_ClassProperty
-    def presets(cls):
+    @_class_property
+    def presets(cls) -> dict[str, Any]:
         """The built-in names that `from_preset` of this class takes: a dict to descriptions."""
-        return cls._presets_of(cls)
+        return _names().presets_of(cls)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         check_content(config)
         return super().from_config(config)
 
     @classmethod
-    def from_own_preset(cls, directory, **kwargs):
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         """Load from a local directory that `save_to_preset` wrote (KerasHub's own loader)."""
         return super().from_preset(directory, **kwargs)
 
-    def save_to_preset(self, preset_dir, **kwargs):
+    def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
         """Write a preset directory; a failure leaves `preset_dir` as it was.
 
         A subclass of yours is saved under the name of the class of ours that it refines, with its

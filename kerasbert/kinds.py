@@ -4,7 +4,6 @@ To add a kind, add a row, and a file of its name in each subpackage where it dif
 such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
 """
 
-import functools
 import importlib
 from dataclasses import dataclass, field
 
@@ -231,9 +230,3 @@ def tables_of(model):
     """Return `Kind.tables` of a task or its class; `None` for anything else."""
     kind = getattr(model, "kind", None)
     return kind and KINDS[kind].tables
-
-
-@functools.cache
-def classes(room):
-    """Return the classes of all kinds in a subpackage, as a dict of name to class."""
-    return {kind.name: kind.load(room) for kind in kinds_with(room)}

@@ -5,7 +5,10 @@ warmup, warmup_target=5e-5, warmup_steps=warmup)`, clipping (`global_clipnorm`) 
 `gradient_accumulation_steps`. Schedules count batches, even with gradient accumulation.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -14,6 +17,12 @@ from keras import ops
 from kerasbert import backend, private_names
 from kerasbert._errors import check_value, check_whole
 from kerasbert._keywords import ChecksKeywords
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 __all__ = [
     "AdamW",
@@ -48,7 +57,13 @@ class _ByWeight(ChecksKeywords):
     "transformer_layer_1" all weights of that layer.
     """
 
-    def __init__(self, *args, no_decay=NO_DECAY, learning_rate_multipliers=None, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        no_decay: Sequence[str] = NO_DECAY,
+        learning_rate_multipliers: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.no_decay = tuple(no_decay or ())
         self.learning_rate_multipliers = learning_rate_multipliers
@@ -60,7 +75,7 @@ class _ByWeight(ChecksKeywords):
                 )
         self._decays, self._shares = {}, {}
 
-    def build(self, variables):
+    def build(self, variables: Any) -> None:
         if self.built:
             return
         super().build(variables)
@@ -72,7 +87,7 @@ class _ByWeight(ChecksKeywords):
                 if f"/{name}/" in path:
                     self._shares[key] *= value
 
-    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Set `no_decay`; names match whole parts of a path, and a saved model keeps them."""
         if self.built:
             raise ValueError(
@@ -81,7 +96,7 @@ class _ByWeight(ChecksKeywords):
             )
         self.no_decay = (*(variable.path for variable in var_list or ()), *(var_names or ()))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "no_decay": list(self.no_decay),
@@ -149,12 +164,12 @@ class _Adam(_KerasAdamW):
     steps; at 1e-6 this changes the losses of fine-tuning by thousandths.
     """
 
-    def __init__(self, *args, bias_correction=True, **kwargs):
+    def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.bias_correction = bias_correction
         self._starts = {}
 
-    def start(self, variables):
+    def start(self, variables: Any) -> None:
         """Restart the step count of weights that were frozen until now.
 
         Without this Adam would hardly correct their moving averages, which are zero, and the first
@@ -191,7 +206,7 @@ class _Adam(_KerasAdamW):
     def _is_fused(self):
         return backend.has("adam_step") and not self.amsgrad
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         mean, square, *highest = private_names.averages(self, variable)
         if self._is_fused():
             betas = self.beta_1, self.beta_2
@@ -213,7 +228,7 @@ class _Adam(_KerasAdamW):
         variables = [variable.value for variable in variables]
         backend.adam_steps(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "bias_correction": self.bias_correction}
 
 
@@ -249,17 +264,17 @@ class AdamW(_ByWeight, _Adam):
 
     def __init__(
         self,
-        learning_rate=5e-5,
-        weight_decay=0.01,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        bias_correction=True,
-        global_clipnorm=1.0,
-        no_decay=NO_DECAY,
-        learning_rate_multipliers=None,
-        **kwargs,
-    ):
+        learning_rate: Any = 5e-5,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        bias_correction: bool = True,
+        global_clipnorm: float = 1.0,
+        no_decay: Any = NO_DECAY,
+        learning_rate_multipliers: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -303,16 +318,16 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
 
     def __init__(
         self,
-        learning_rate=1e-3,
-        weight_decay=0.01,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        global_clipnorm=1.0,
-        no_decay=NO_DECAY,
-        learning_rate_multipliers=None,
-        **kwargs,
-    ):
+        learning_rate: Any = 1e-3,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        global_clipnorm: float = 1.0,
+        no_decay: Any = NO_DECAY,
+        learning_rate_multipliers: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -328,7 +343,7 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
     def _apply_weight_decay(self, variables):
         pass  # Weight decay is part of `update_step`.
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         dtype = variable.dtype
         rate, gradient = ops.cast(learning_rate, dtype), ops.cast(gradient, dtype)
         steps = ops.cast(self.iterations + 1, "float32")
@@ -387,17 +402,17 @@ class Muon(_ByWeight, keras.optimizers.Muon):
 
     def __init__(
         self,
-        learning_rate=1e-3,
-        weight_decay=0.01,
-        momentum=0.95,
-        epsilon=1e-6,
-        global_clipnorm=1.0,
-        parts=MUON_PARTS,
-        exclude_layers=("logits", "mlm_head/decoder"),
-        no_decay=NO_DECAY,
-        learning_rate_multipliers=None,
-        **kwargs,
-    ):
+        learning_rate: Any = 1e-3,
+        weight_decay: float = 0.01,
+        momentum: float = 0.95,
+        epsilon: float = 1e-6,
+        global_clipnorm: float = 1.0,
+        parts: Mapping[str, Any] = MUON_PARTS,
+        exclude_layers: Sequence[str] = ("logits", "mlm_head/decoder"),
+        no_decay: Any = NO_DECAY,
+        learning_rate_multipliers: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -416,7 +431,7 @@ class Muon(_ByWeight, keras.optimizers.Muon):
             check_whole(f"parts['{name}']", count)
         self._cuts = {}
 
-    def build(self, variables):
+    def build(self, variables: Any) -> None:
         if self.built:
             return
         super().build(variables)
@@ -443,7 +458,7 @@ class Muon(_ByWeight, keras.optimizers.Muon):
         ]
         self.assign_sub(variable, ops.cast(lr, variable.dtype) * ops.concatenate(steps, axis=1))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "parts": self.parts}
         del config["adam_weight_decay"]
         return config
@@ -480,7 +495,9 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
     """
 
-    def __init__(self, learning_rate, steps, warmup_steps=0, start=0):
+    def __init__(
+        self, learning_rate: float, steps: int, warmup_steps: int = 0, start: int = 0
+    ) -> None:
         super().__init__()
         _check_steps(steps)
         if not 0 <= warmup_steps <= steps:
@@ -493,11 +510,11 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.start = start
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Any:
         step = ops.cast(step - self.start, "float32")
         return self.learning_rate * _triangle(step, self.warmup_steps, self.steps)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "learning_rate": self.learning_rate,
             "steps": self.steps,
@@ -530,7 +547,14 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     2405.18392.
     """
 
-    def __init__(self, learning_rate, steps, warmup_steps=0, decay_steps=0, start=0):
+    def __init__(
+        self,
+        learning_rate: float,
+        steps: int,
+        warmup_steps: int = 0,
+        decay_steps: int = 0,
+        start: int = 0,
+    ) -> None:
         super().__init__()
         _check_steps(steps)
         check_whole("warmup_steps", warmup_steps, 0)
@@ -546,14 +570,14 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.decay_steps = decay_steps
         self.start = start
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Any:
         step = ops.cast(step - self.start, "float32")
         fallen = (step - (self.steps - self.decay_steps)) / max(self.decay_steps, 1)
         fall = 1.0 - ops.sqrt(ops.clip(fallen, 0.0, 1.0))
         rise = step / max(self.warmup_steps, 1)
         return self.learning_rate * ops.where(step < self.warmup_steps, rise, fall)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "learning_rate": self.learning_rate,
             "steps": self.steps,
@@ -582,7 +606,9 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
     Source: Howard and Ruder 2018, arXiv 1801.06146, equation 3.
     """
 
-    def __init__(self, learning_rate, steps, cut_frac=0.1, ratio=32):
+    def __init__(
+        self, learning_rate: float, steps: int, cut_frac: float = 0.1, ratio: float = 32
+    ) -> None:
         super().__init__()
         _check_steps(steps)
         if not 0 < cut_frac < 1 or int(steps * cut_frac) < 1:
@@ -599,12 +625,12 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
         self.cut_frac = cut_frac
         self.ratio = ratio
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Any:
         cut = int(self.steps * self.cut_frac)
         share = _triangle(step, cut, cut / self.cut_frac)
         return self.learning_rate * (1 + share * (self.ratio - 1)) / self.ratio
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "learning_rate": self.learning_rate,
             "steps": self.steps,
@@ -633,18 +659,18 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 5.3.
     """
 
-    def __init__(self, learning_rate, warmup_steps=4000):
+    def __init__(self, learning_rate: float, warmup_steps: int = 4000) -> None:
         super().__init__()
         check_value("learning_rate", learning_rate, "positive")
         check_whole("warmup_steps", warmup_steps)
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Any:
         share = ops.cast(step, "float32") / self.warmup_steps
         return self.learning_rate * ops.minimum(share, ops.rsqrt(ops.maximum(share, 1e-9)))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"learning_rate": self.learning_rate, "warmup_steps": self.warmup_steps}
 
 
@@ -667,7 +693,7 @@ def _levels(model):
     return [bottom, *([block] for block in blocks)]
 
 
-def layerwise_learning_rates(model, decay=0.95):
+def layerwise_learning_rates(model: Any, decay: float = 0.95) -> dict[str, float]:
     """Compute learning rate multipliers that fall from top to bottom (discriminative fine-tuning).
 
     The head and the pooler get 1, the last of L layers `decay`, the embeddings `decay ** (L + 1)`.
@@ -717,13 +743,13 @@ class GradualUnfreezing(keras.callbacks.Callback):
     Source: Howard and Ruder 2018, arXiv 1801.06146, section 3.3.
     """
 
-    def __init__(self, layers_per_epoch=1):
+    def __init__(self, layers_per_epoch: int = 1) -> None:
         super().__init__()
         if layers_per_epoch < 1:
             raise ValueError(f"layers_per_epoch={layers_per_epoch} must be at least 1.")
         self.layers_per_epoch = layers_per_epoch
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
         # Top down; weights that were already frozen (LoRA) stay so.
         self._levels = [
@@ -742,7 +768,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
             model.optimizer.build(weights)
         self._is_free = None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         count = epoch * self.layers_per_epoch
         before, self._is_free = self._is_free, min(count, len(self._levels))
         if self._is_free == before:
@@ -756,7 +782,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
             optimizer.start([weight for weights in new for weight in weights])
         self._retrain()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         for weights in self._levels:
             for weight in weights:
                 weight.trainable = True

@@ -1,7 +1,9 @@
 """Names of presets, as `from_preset` takes them, and the learning rates that presets record."""
 
+from typing import TYPE_CHECKING
+
+from kerasbert._lazy import deprecated
 from kerasbert.loading.names import (
-    builtin_presets,
     check,
     finetuning_learning_rate,
     record_finetuning_learning_rate,
@@ -11,9 +13,12 @@ from kerasbert.models.building import NoHeadError
 
 __all__ = [
     "NoHeadError",
-    "builtin_presets",
     "check",
     "finetuning_learning_rate",
     "record_finetuning_learning_rate",
     "resolve",
 ]
+
+# An alias until the next version; see the CHANGELOG.
+if not TYPE_CHECKING:  # These would otherwise accept any name.
+    __getattr__ = deprecated("kerasbert.presets", {"builtin_presets": ""})

@@ -3,7 +3,10 @@
 B batch, K beams, T tokens, V vocabulary size, C candidates.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 import keras
 import keras_hub
@@ -11,6 +14,12 @@ import numpy as np
 from keras import ops
 
 from kerasbert._errors import check_choice, check_value, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 __all__ = [
     "BeamSampler",
@@ -50,12 +59,12 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
 
     def __init__(
         self,
-        num_beams=5,
-        length_penalty=1.0,
-        temperature=1.0,
-        forbidden_token_ids=(),
-        **kwargs,
-    ):
+        num_beams: int = 5,
+        length_penalty: float = 1.0,
+        temperature: float = 1.0,
+        forbidden_token_ids: Sequence[int] = (),
+        **kwargs: Any,
+    ) -> None:
         check_whole("num_beams", num_beams)
         check_value("length_penalty", length_penalty, "number")
         check_value("temperature", temperature, "positive")
@@ -67,15 +76,15 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
 
     def __call__(
         self,
-        next,
-        prompt,
-        cache=None,
-        index=0,
-        mask=None,
-        stop_token_ids=None,
-        hidden_states=None,
-        model=None,
-    ):
+        next: Callable[..., Any],
+        prompt: Any,
+        cache: Tensor = None,
+        index: Any = 0,
+        mask: Tensor = None,
+        stop_token_ids: Any = None,
+        hidden_states: Any = None,
+        model: Any = None,
+    ) -> Any:
         """See `keras_hub.samplers.Sampler`; `prompt` and `mask` are (B, T)."""
         beams, stops = self.num_beams, tuple(stop_token_ids or ())
         candidates = max(2, 1 + len(stops)) * beams
@@ -178,7 +187,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
         # If the prompt fills the row, no beam has finished.
         return ops.where(last["is_ended"][:, :1], last["ended"][:, 0], last["running"][:, 0])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("return_all_beams")
         forbidden = list(self.forbidden_token_ids)

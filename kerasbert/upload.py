@@ -1,8 +1,11 @@
 """`upload_preset`: share a preset on a model hub, with a model card."""
 
+from __future__ import annotations
+
 import glob
 import os
 import re
+from typing import TYPE_CHECKING
 
 import keras_hub
 
@@ -11,6 +14,12 @@ from kerasbert._json import to_json
 from kerasbert.files import json_in, read_json, settle, write_text
 from kerasbert.kinds import KINDS
 from kerasbert.loading.names import builtin_presets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
 
 CARD_FIELDS = {
     "description": "one or two sentences on its purpose",
@@ -32,7 +41,7 @@ _HANDLES = {
 }
 
 
-def upload_preset(uri, preset_dir, card=None):
+def upload_preset(uri: str, preset_dir: AnyPath, card: Mapping[str, Any] | None = None) -> str:
     """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
     The model card, made from the preset's files and `card`, is written into the directory as

@@ -5,12 +5,15 @@ Words are counted in one pass with memory that has a limit, and cleaned as `Bert
 `sentencepiece`.
 """
 
+from __future__ import annotations
+
 import collections
 import functools
 import io
 import re
 import unicodedata
 import warnings
+from typing import TYPE_CHECKING
 
 from kerasbert._errors import check_choice, check_value, check_whole, first_line
 from kerasbert._json import to_json
@@ -22,6 +25,12 @@ from kerasbert.storage import check_writable, exists, join, new_file
 from kerasbert.tokenizers.files import as_lines
 from kerasbert.tokenizers.sentence_piece import WORD_BEGIN
 from kerasbert.tokenizers.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Corpus
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 UNUSED = 99  # between [PAD] and [UNK] of BERT's vocabularies, so that [UNK] is 100
@@ -39,25 +48,25 @@ NO_WORDS = "The corpus has no words: its text is all spaces and control characte
 
 @fills_output
 def vocab(
-    corpus,
-    output,
+    corpus: Corpus,
+    output: AnyPath,
     *,
-    size=30522,
-    kind="wordpiece",
-    lowercase=True,
-    strip_accents=None,
-    split_on_cjk=True,
-    unused=UNUSED,
-    max_characters=None,
-    min_frequency=2,
-    text_key=None,
-    encoding="utf-8",
-    errors="strict",
-    overwrite=False,
-    workers=None,
-    options=None,
-    progress=None,
-):
+    size: int = 30522,
+    kind: str = "wordpiece",
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
+    split_on_cjk: bool = True,
+    unused: int = UNUSED,
+    max_characters: int | None = None,
+    min_frequency: int = 2,
+    text_key: str | Sequence[str] | None = None,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+    overwrite: bool = False,
+    workers: int | None = None,
+    options: Any = None,
+    progress: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
     """Train a corpus' vocabulary: WordPiece for `BertTokenizer`, unigram for `AlbertTokenizer`.
 
     The order of WordPiece is BERT's: `[PAD]`, 99 unused entries, `[UNK]`, `[CLS]`, `[SEP]` and

@@ -16,10 +16,11 @@ import h5py
 import numpy as np
 import pytest
 
+from kerasbert import SearchIndex
 from kerasbert._errors import EXTRAS, first_line, how_to_install, need_packages, reading
 from kerasbert.data import documents
 from kerasbert.models import BertBackbone, BertTextClassifier
-from kerasbert.search import SearchIndex, read_beir, read_sts
+from kerasbert.search import read_beir, read_sts
 from kerasbert.search.columns import TextColumn, read_array
 from kerasbert.training.checkpoints import checkpoint_facts
 

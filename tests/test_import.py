@@ -1,6 +1,9 @@
-"""`import kerasbert` is cheap, and Keras knows its classes as soon as both are imported."""
+"""`import kerasbert` is cheap, and any use of it registers its classes with Keras."""
 
+import ast
+import importlib
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -33,23 +36,14 @@ def test_the_package_alone_loads_no_library():
 
 KNOWN = "import keras; assert keras.saving.get_registered_object('kerasbert>BertTextClassifier')"
 
-IN_A_THREAD = """
-import threading, kerasbert
-thread = threading.Thread(target=__import__, args=("keras",))
-thread.start()
-thread.join()
-"""
-
 
 @pytest.mark.parametrize(
     "first",
     [
-        "import kerasbert",
-        pytest.param("import keras, kerasbert", marks=pytest.mark.slow),
-        pytest.param("import kerasbert, keras_hub", marks=pytest.mark.slow),
-        # What imports Keras here is not whole yet while it does.
-        "from kerasbert.tokenizers.wordpiece import BertTokenizer",
-        pytest.param(IN_A_THREAD, marks=pytest.mark.slow),
+        "import keras, kerasbert",
+        "import kerasbert; kerasbert.losses",
+        pytest.param("import kerasbert.models", marks=pytest.mark.slow),
+        pytest.param("from kerasbert import SearchIndex", marks=pytest.mark.slow),
     ],
 )
 def test_keras_knows_the_classes(first):
@@ -69,14 +63,52 @@ print(*set(keras.saving.get_custom_objects()) - names, sep="\\n")
 
 
 @pytest.mark.slow
-def test_modules_keep_their_loaders():
+def test_a_tokenizer_alone_loads_presets():
+    """A preset names its encoder too, so `from_preset` registers the models."""
     code = """
-import importlib.resources, inspect, kerasbert, keras, kerasbert.layers.norm as norm
-assert "def " in inspect.getsource(keras.Model) and "class " in inspect.getsource(norm)
-assert type(keras.__loader__) is type(norm.__loader__) is type(inspect.__loader__)
-assert (importlib.resources.files("keras") / "__init__.py").is_file()
+from kerasbert.tokenizers.wordpiece import BertTokenizer
+assert len(BertTokenizer.from_preset("bert_tiny_demo_en_uncased")("good")) == 1
 """
     run(code)
+
+
+@pytest.mark.parametrize(
+    "module, name, home",
+    [
+        ("losses", "TokenMean", "kerasbert.losses.logits"),
+        ("layers", "ChoicesToRows", "kerasbert.layers.heads"),
+        ("lineage", "MarianTokenizer", "kerasbert.tokenizers"),
+        ("presets", "builtin_presets", "kerasbert"),
+        ("search", "SearchIndex", "kerasbert"),
+    ],
+)
+def test_deprecated_names(module, name, home):
+    module = getattr(kerasbert, module)
+    assert name not in module.__all__
+    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated .* use {home}.{name}"):
+        found = getattr(module, name)
+    assert found is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="has no attribute 'Foo'"):
+        module.Foo  # noqa: B018
+
+
+def test_no_import_hook():
+    run(
+        "import sys; before = list(sys.meta_path); import kerasbert; assert sys.meta_path == before"
+    )
+
+
+def test_type_checkers_see_the_same_names():
+    """Those that the top imports for them are those that it imports on first use."""
+    tree = ast.parse(pathlib.Path(kerasbert.__file__).read_text())
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    )
+    shown = {name.name: f"{line.module}.{name.name}" for line in block.body for name in line.names}
+    functions = {n: f"kerasbert.{module}.{n}" for n, module in kerasbert._FUNCTIONS.items()}
+    assert shown == {**{name: f"kerasbert.{name}" for name in kerasbert.__all__}, **functions}
 
 
 def test_names():

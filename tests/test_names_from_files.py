@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert import data, files, storage, tasks
+from kerasbert import SearchIndex, data, files, storage, tasks
 from kerasbert.conversion import sentence_transformers
 from kerasbert.conversion.checkpoint import TensorFiles
 from kerasbert.data.manifest import shard_path
 from kerasbert.loading.own import OwnPreset
-from kerasbert.search import SearchIndex
 from kerasbert.search.embed_corpus import _ENDINGS, read_vectors
 from kerasbert.tasks.task import Task
 from kerasbert.training.evaluation import RECORD

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import kerasbert
+from kerasbert.kinds import kinds_with
 from kerasbert.models import (
     BertBackbone,
     BertTextClassifier,
@@ -25,7 +26,7 @@ BESIDE = re.compile(
     r"|preprocessors/(class_numbers|looks|variety)\.py|models/head_metrics\.py|metrics/.*"
     r"|models/(building|compiling|feature_model|functional|keras_export)\.py"
 )
-# Public names that are found when they are used, kinds, the backend, and other packages.
+# Public names and models on first use, kinds, the backend, and other packages.
 MAY_IMPORT_BY_NAME = {
     "__init__.py",
     "_lazy.py",
@@ -34,6 +35,7 @@ MAY_IMPORT_BY_NAME = {
     "backend/tensorflow.py",
     "data/corpus.py",
     "data/text_files.py",
+    "from_preset.py",
     "kinds.py",
 }
 
@@ -56,9 +58,32 @@ def calls(tree):
 def test_few_files_import_by_name():
     found = set()
     for path in PACKAGE.rglob("*.py"):
-        if {"import_module", "__import__"} & calls(ast.parse(path.read_text())):
+        if {"import_module", "__import__", "load_module", "load_models"} & calls(
+            ast.parse(path.read_text())
+        ):
             found.add(path.relative_to(PACKAGE).as_posix())
     assert found == MAY_IMPORT_BY_NAME
+
+
+def test_lower_rooms_do_not_ask_the_package_for_public_modules():
+    """Its `__getattr__` imports the models, which import these rooms and find them half loaded."""
+    above = {"cli", "converter.py", "play", "training"}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "kerasbert":
+                if set(kerasbert.__all__) & {name.name for name in node.names}:
+                    found.add(path.relative_to(PACKAGE).parts[0])
+    assert found - {"__init__.py"} <= above
+
+
+@pytest.mark.parametrize("room, base", [("models", "Backbone"), ("preprocessors", "Preprocessor")])
+def test_the_public_classes_of_each_kind(room, base):
+    """Those that `kinds` names are those that the room's `__init__.py` imports from its files."""
+    public = vars(importlib.import_module(f"kerasbert.{room}"))
+    home = f"kerasbert.{room}."
+    own = {name for name in public["__all__"] if public[name].__module__.startswith(home)}
+    assert {getattr(kind, room) for kind in kinds_with(room)} | {f"Bert{base}"} == own
 
 
 def imported():

@@ -35,7 +35,7 @@ def presets(
       kerasbert presets --json
     """
     with command():
-        from kerasbert.presets import builtin_presets
+        from kerasbert.loading.names import builtin_presets
     found = [preset for preset in builtin_presets().values() if _matches(preset, match)]
     if as_json:
         print(to_json(found, indent=2, ensure_ascii=False))

@@ -8,7 +8,6 @@ import math
 import os
 import tempfile
 
-from kerasbert import tokenizers
 from kerasbert._errors import blames_file, check_fields, check_heads, first_line
 from kerasbert.backend.tensorflow import need_tensorflow, tf
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors
@@ -16,6 +15,7 @@ from kerasbert.conversion.name_map import NameMap, check_dtype
 from kerasbert.conversion.sizes import check_stored
 from kerasbert.families import SETTINGS
 from kerasbert.files import read_json
+from kerasbert.tokenizers import tokenizer_from_files
 
 CONFIG = {
     "vocabulary_size": "vocab_size",
@@ -106,7 +106,7 @@ def read_checkpoint(directory):
         # Only the weights tell the number of classes.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},
         is_head=_is_head,
-        tokenizer=lambda **settings: tokenizers.tokenizer_from_files(directory, "bert", **settings),
+        tokenizer=lambda **settings: tokenizer_from_files(directory, "bert", **settings),
     )
 
 

@@ -7,7 +7,6 @@ import functools
 import os
 import reprlib
 
-from kerasbert import tokenizers
 from kerasbert._errors import check_fields, check_heads, is_whole, need_fields
 from kerasbert.conversion.checkpoint import Checkpoint, TensorFiles
 from kerasbert.conversion.huggingface_tables import ACTIVATIONS, SPECIAL_IDS, TABLES, refuse
@@ -17,6 +16,7 @@ from kerasbert.conversion.sizes import check_layers
 from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS, get_family
 from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS
+from kerasbert.tokenizers import tokenizer_from_files
 
 ALL_TABLES = TABLES | LINEAGE_TABLES
 _IDS = (*SPECIAL_IDS, "unk_token_id")
@@ -396,7 +396,7 @@ def _tokenizer(directory, family, table, encoder, **settings):
     side = json_in(directory, "tokenizer_config.json").get("padding_side")
     padding = json_in(directory, "tokenizer.json").get("padding") or {}
     side = str(side or padding.get("direction") or "right").lower()
-    tokenizer = tokenizers.tokenizer_from_files(directory, family, **settings)
+    tokenizer = tokenizer_from_files(directory, family, **settings)
     settings = {**get_family(family).encoder, **encoder}
     learned = settings.get("position_embedding", "learned") == "learned"
     moves = learned and not table.starts_at_padding and not settings.get("is_causal")

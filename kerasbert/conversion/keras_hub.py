@@ -6,7 +6,7 @@ import os
 import keras_hub
 from keras import ops
 
-from kerasbert import tokenizers
+import kerasbert.tokenizers as tokenizers
 from kerasbert._errors import blames_file, check_fields, check_heads, check_value, first_line
 from kerasbert._process import check_process
 from kerasbert.conversion.checkpoint import Checkpoint, Tensors

@@ -3,8 +3,11 @@
 Shapes: N examples, B examples per batch.
 """
 
+from __future__ import annotations
+
 import itertools
 import os
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -12,13 +15,19 @@ import numpy as np
 from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
 # From 32 on, each step is at most a quarter of the larger bucket. On film reviews of 27 tokens on
 # average, padding is 15% instead of 29% with steps of 16, for a few more compilations.
 BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 STEP = 256  # step between buckets beyond the last one above
 
 
-def bucket_length(length):
+def bucket_length(length: int) -> int:
     """Return the smallest bucket that holds `length` tokens; few lengths mean few compilations.
 
     >>> bucket_length(17), bucket_length(512), bucket_length(513)
@@ -28,7 +37,7 @@ def bucket_length(length):
     return next((bucket for bucket in BUCKETS if length <= bucket), beyond)
 
 
-def buckets_up_to(maximum):
+def buckets_up_to(maximum: int) -> list[int]:
     """Return all buckets below `maximum`, then `maximum` itself.
 
     >>> buckets_up_to(60)
@@ -92,7 +101,14 @@ def _sizes(count, batch_size, short):
     return sizes
 
 
-def similar_length_batches(lengths, batch_size, seed=0, epoch=0, buckets=None, short=None):
+def similar_length_batches(
+    lengths: ArrayLike,
+    batch_size: int,
+    seed: int = 0,
+    epoch: int = 0,
+    buckets: Any = None,
+    short: int | None = None,
+) -> list[np.ndarray]:
     """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
 
     Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random, which
@@ -135,7 +151,7 @@ def _mixed_order(count, random, kinds=8):
     return [i for run in runs for i in random.permutation([i for i in run if i is not None])]
 
 
-def sorted_batches(lengths, batch_size):
+def sorted_batches(lengths: ArrayLike, batch_size: int) -> list[np.ndarray]:
     """Cut the examples into batches, longest first.
 
     A batch too large for the memory then fails at once.
@@ -151,13 +167,13 @@ def sorted_batches(lengths, batch_size):
     return np.split(rows, range(batch_size, len(rows), batch_size))
 
 
-def given_batches(lengths, batch_size):
+def given_batches(lengths: ArrayLike, batch_size: int) -> list[np.ndarray]:
     """Cut the examples into batches in the given order; returns int arrays (B,)."""
     lengths, batch_size = _checked(lengths, batch_size)
     return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
 
 
-def restore_order(outputs, order):
+def restore_order(outputs: ArrayLike, order: ArrayLike) -> Any:
     """Put rows that were computed in `order` back into their original order.
 
     Args:
@@ -171,7 +187,12 @@ def restore_order(outputs, order):
     return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
 
 
-def batch_dataset(plan, make_batch, seeds=None, first_epoch=0):
+def batch_dataset(
+    plan: Callable[..., Any],
+    make_batch: Any,
+    seeds: Callable[..., Any] | None = None,
+    first_epoch: int = 0,
+) -> Any:
     """Make a `tf.data.Dataset` of batches that are planned again for every epoch.
 
     Python runs once per epoch; the graph makes the batches in parallel and prefetches them.
@@ -267,7 +288,7 @@ def draw_seeds(seed, count):
     return np.random.default_rng(seed).integers(2**62, size=(count, 2))
 
 
-def map_ahead(dataset, make):
+def map_ahead(dataset: Any, make: Callable[..., Any]) -> Any:
     """Map a `tf.data.Dataset` in order, in parallel, and prefetch the results."""
     options = tf.data.Options()
     # An iterator that ends waits for the autotune thread, whose sleep doubles each time, for up to

@@ -3,6 +3,8 @@
 Memory holds one block of text, the unit of work of a worker process, and never the corpus.
 """
 
+from __future__ import annotations
+
 import codecs
 import contextlib
 import dataclasses
@@ -12,6 +14,7 @@ import itertools
 import json
 import os
 import re
+from typing import TYPE_CHECKING
 
 from kerasbert._errors import need_packages, reading
 from kerasbert.data.encodings import codec_of, likely_encoding, split_mark
@@ -34,6 +37,12 @@ from kerasbert.data.text_files import (
 )
 from kerasbert.files import as_path
 from kerasbert.storage import find, join, open_file, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from kerasbert._typing import Corpus
 
 # The report of `deduplicate` in its output folder, hidden from readers of that folder.
 REPORT = ".duplicates.json"
@@ -64,16 +73,16 @@ OPENING = "\"'“‘「『（(["
 
 
 def documents(
-    corpus,
+    corpus: Corpus,
     *,
-    document_end=None,
-    sentences=None,
-    language="en",
-    wrapped=None,
-    text_key=None,
-    encoding="utf-8",
-    errors="strict",
-):
+    document_end: str | None = None,
+    sentences: str | None = None,
+    language: str = "en",
+    wrapped: bool | None = None,
+    text_key: str | Sequence[str] | None = None,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+) -> Iterator[Any]:
     """Read the documents of a corpus one by one.
 
     Files are text, JSON lines (`.jsonl`, `.ndjson`, `.json`) or tables (`.csv`, `.tsv`), plain or
@@ -131,7 +140,7 @@ def documents(
         raise _no_text(corpus)
 
 
-def blocks(corpus, *, block_bytes=1 << 24, **settings):
+def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> Iterator[Any]:
     """Split a corpus at the ends of documents into blocks, the unit of work of a worker process.
 
     The boundaries depend only on the files and `block_bytes`.

@@ -12,6 +12,8 @@ Ullman, "Mining of Massive Datasets", chapter 3, for the bands; Li and König 20
 for 8-bit signatures.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import functools
@@ -19,6 +21,7 @@ import hashlib
 import os
 import re
 import unicodedata
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +42,12 @@ from kerasbert.files import check_name, is_url, new_file, new_folder, output_fol
 from kerasbert.storage import check_writable, find, join, read_json, write_text
 from kerasbert.storage import new_file as new_file_at
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Corpus
+
 # Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 of Hangul, kana and Han.
 # Similarity with one word in 20 replaced: .73 (English), .83 (Korean), .78 (Japanese); with a tenth
 # of the sentences removed: .89, .92, .91. Of unrelated pairs, 1 in 1,000 reached .05. Shingles of 5
@@ -55,16 +64,16 @@ _NO_TEXT = "The corpus has no text: all of its files are empty."
 
 
 def deduplicate(
-    corpus,
-    output,
+    corpus: Corpus,
+    output: AnyPath,
     *,
-    threshold=0.8,
-    document_end=None,
-    text_key=None,
-    encoding="utf-8",
-    errors="strict",
-    options=None,
-):
+    threshold: float = 0.8,
+    document_end: str | None = None,
+    text_key: str | Sequence[str] | None = None,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+    options: Any = None,
+) -> dict[str, Any]:
     """Write a corpus without its near duplicates, to files of the same names.
 
     A document that is similar to an earlier one of the corpus is removed. Similarity is the share

@@ -3,6 +3,8 @@
 Shapes: B examples per batch, T tokens, P predictions.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
@@ -12,6 +14,7 @@ import os
 import threading
 import weakref
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,6 +36,13 @@ from kerasbert.data.records import encode_examples
 from kerasbert.files import is_url, temporary_folder
 from kerasbert.storage import find, get, join
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Corpus
+    from kerasbert.tokenizers.subword import SubwordTokenizer
+
 # Maximum number of parts that are read in turn.
 IN_TURNS = 16
 # Up to this many bytes, shards are checked by their hash, which takes a few seconds.
@@ -42,21 +52,21 @@ LARGEST = 1 << 25
 
 
 def read_examples(
-    files,
-    batch_size,
+    files: Corpus,
+    batch_size: int,
     *,
-    tokenizer=None,
-    masking="dynamic",
-    masker=None,
-    next_sentence=None,
-    num_segments=2,
-    seed=0,
-    start_step=0,
-    shuffle_buffer=1 << 16,
-    repeat=True,
-    shards=None,
-    shard=None,
-):
+    tokenizer: SubwordTokenizer | None = None,
+    masking: str = "dynamic",
+    masker: Any = None,
+    next_sentence: bool | None = None,
+    num_segments: int = 2,
+    seed: int = 0,
+    start_step: int = 0,
+    shuffle_buffer: int = 1 << 16,
+    repeat: bool = True,
+    shards: Sequence[str] | None = None,
+    shard: tuple[int, int] | None = None,
+) -> Any:
     """Read batches for `BertPretrainer.fit` from `write_examples` or google-research/bert records.
 
     Batch number s depends only on the files, the settings, the seed and s: `start_step=k` yields

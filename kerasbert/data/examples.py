@@ -1,11 +1,14 @@
 """`write_examples`: pre-training examples from a corpus, as shards of records."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
 import hashlib
 import itertools
 import warnings
+from typing import TYPE_CHECKING
 
 from kerasbert._errors import check_whole
 from kerasbert.data.block_examples import BlockExamples
@@ -22,6 +25,13 @@ from kerasbert.data.processes import map_blocks
 from kerasbert.files import fills_output, output_folder
 from kerasbert.storage import check_writable, join, new_file, remove
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Corpus
+    from kerasbert.tokenizers.subword import SubwordTokenizer
+
 # Random next sentences are drawn from at least POOL documents, unless the corpus has fewer or the
 # block would exceed LARGEST bytes.
 POOL = 8
@@ -32,27 +42,27 @@ ONE_SIDED = 0.9
 
 @fills_output
 def write_examples(
-    corpus,
-    output,
-    tokenizer,
+    corpus: Corpus,
+    output: AnyPath,
+    tokenizer: SubwordTokenizer,
     *,
-    sequence_length=128,
-    objective="next_sentence",
-    copies=1,
-    cut_sentences=False,
-    short_sequence_rate=None,
-    mask_selection_rate=0.15,
-    mask_selection_length=None,
-    mask_token_rate=0.8,
-    random_token_rate=0.1,
-    mask_unit="token",
-    seed=0,
-    workers=None,
-    block_bytes=1 << 20,
-    blocks_per_shard=16,
-    progress=None,
-    **reading,
-):
+    sequence_length: int = 128,
+    objective: str = "next_sentence",
+    copies: int = 1,
+    cut_sentences: bool = False,
+    short_sequence_rate: float | None = None,
+    mask_selection_rate: float = 0.15,
+    mask_selection_length: int | None = None,
+    mask_token_rate: float = 0.8,
+    random_token_rate: float = 0.1,
+    mask_unit: str = "token",
+    seed: int = 0,
+    workers: int | None = None,
+    block_bytes: int = 1 << 20,
+    blocks_per_shard: int = 16,
+    progress: Callable[..., Any] | None = None,
+    **reading: Any,
+) -> dict[str, Any]:
     """Turn a corpus into shards of examples for pre-training, on all cores.
 
     Writes `examples-00000.tfrecord.gz` and so on, and `manifest.json`, into `output`. The records

@@ -4,12 +4,22 @@ Shapes: B batch, T tokens, P predictions, V vocabulary size, W words per row (at
 sums of word sizes.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert._errors import check_value
 from kerasbert.backend.tensorflow import tf
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import Tensor
 
 # Relative probabilities of masking 1, 2, ... words together.
 UNITS = {
@@ -50,7 +60,7 @@ def check_rates(
         raise ValueError(f"mask_unit={unit!r} must be one of {', '.join(map(repr, UNITS))}.")
 
 
-def word_starts(token_ids, word_edges):
+def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
     """Return which tokens begin a word, in NumPy or TensorFlow like the ids.
 
     Args:
@@ -92,20 +102,20 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
 
 
 def mask_tokens(
-    token_ids,
-    maskable,
-    seed,
+    token_ids: ArrayLike,
+    maskable: Tensor,
+    seed: ArrayLike,
     *,
-    vocabulary_size,
-    mask_token_id,
-    lengths=None,
-    mask_selection_rate=0.15,
-    mask_selection_length=None,
-    mask_token_rate=0.8,
-    random_token_rate=0.1,
-    unit="token",
-    word_starts=None,
-):
+    vocabulary_size: int,
+    mask_token_id: int,
+    lengths: ArrayLike | None = None,
+    mask_selection_rate: float = 0.15,
+    mask_selection_length: int | None = None,
+    mask_token_rate: float = 0.8,
+    random_token_rate: float = 0.1,
+    unit: str = "token",
+    word_starts: Tensor = None,
+) -> dict[str, Any]:
     """Choose tokens to predict and mask them, eagerly or in a graph; each seed masks others.
 
     In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, but no more than are

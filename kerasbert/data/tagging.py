@@ -3,17 +3,26 @@
 C classes, W words.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import re
 import sys
 import unicodedata
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert._errors import check_choice
 from kerasbert.tokenizers.wordpiece import CJK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import ArrayLike
 
 # The tags of an entity: the first of several words, one in the middle, the last, a word alone.
 SCHEMES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "IO": "I"}
@@ -95,7 +104,7 @@ def spelling_of(names):
     return None
 
 
-def tag_names(labels, scheme=None):
+def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
     """The names of the classes, where `labels` may be types of entities.
 
     >>> tag_names(["PER", "LOC"], "BIO")
@@ -133,7 +142,7 @@ class TagSet:
     [('PER', 0, 2), ('PER', 3, 4), ('PER', 4, 5)]
     """
 
-    def __init__(self, names):
+    def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
         bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
         spelling = None if bare else spelling_of(self.names)
@@ -156,14 +165,14 @@ class TagSet:
             return name[2:], *_LETTERS[name[0]]
         return name, True, True
 
-    def number(self, type, begins, ends):
+    def number(self, type: str, begins: bool, ends: ArrayLike) -> int:
         """The class of a word in an entity of that type, by whichever tags there are for it."""
         for flags in ((begins, ends), (begins, False), (False, False), (True, True), (True, False)):
             if (type, *flags) in self._numbers:
                 return self._numbers[type, *flags]
         raise ValueError(f"There is no class of type {type!r}; the types are {self.types}.")
 
-    def of_pieces(self):
+    def of_pieces(self) -> np.ndarray:
         """Classes of the pieces of a word, int32 (C, 2, 2).
 
         By the class of the word, whether the piece is its first, and whether it is its last.
@@ -178,7 +187,7 @@ class TagSet:
                     table[number, first, last] = self.number(type, *flags)
         return table
 
-    def entities(self, numbers):
+    def entities(self, numbers: ArrayLike) -> list[tuple[str, int, int]]:
         """The entities of a text.
 
         Args:
@@ -208,7 +217,7 @@ def classes_of_pieces(names, count):
     return np.broadcast_to(np.arange(count)[:, None, None], (count, 2, 2))
 
 
-def word_spans(text):
+def word_spans(text: str) -> list[tuple[int, int]]:
     """Where the words of a text are: list of `(start, end)` in characters.
 
     White space ends a word; punctuation marks and CJK characters are words of their own, as for

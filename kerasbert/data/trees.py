@@ -3,6 +3,8 @@
 Shapes: W words of a sentence.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +52,7 @@ class DependencyTree:
         _check_heads(self.words, self.heads)
 
     @property
-    def depths(self):
+    def depths(self) -> np.ndarray:
         """Number of heads above each word, int64 (W,): 0 for the root."""
         depths = np.zeros(len(self.heads), "int64")
         above = np.array(self.heads, "int64")
@@ -61,7 +63,7 @@ class DependencyTree:
         return depths
 
     @property
-    def distances(self):
+    def distances(self) -> np.ndarray:
         """Number of edges between each pair of words, int64 (W, W)."""
         from scipy.sparse import csgraph
 
@@ -72,12 +74,12 @@ class DependencyTree:
         return csgraph.shortest_path(edges, directed=False, unweighted=True).astype("int64")
 
     @property
-    def root(self):
+    def root(self) -> int:
         """Index of the root, from 0."""
         return self.heads.index(0)
 
     @property
-    def is_punctuation(self):
+    def is_punctuation(self) -> np.ndarray:
         """Whether each word is punctuation, bool (W,): by its tag, or else by its characters."""
         if self.tags is not None:
             return np.array([tag == "PUNCT" for tag in self.tags])

@@ -3,13 +3,26 @@
 Shapes: N texts, R windows, E tokens of all windows.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kerasbert._errors import is_whole
 from kerasbert.backend.tensorflow import tf
 
+if TYPE_CHECKING:
+    from typing import Any
 
-def cut_windows(lengths, size, stride):
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import Tensor
+
+
+def cut_windows(
+    lengths: ArrayLike, size: Any, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Split texts into windows that start `stride` tokens apart, until one reaches the end.
 
     Args:
@@ -72,7 +85,7 @@ def take_windows(tokens, rows, starts, lengths):
     return index.with_values(tf.gather(tokens.values, index.values))
 
 
-def window_tokens(starts, ends):
+def window_tokens(starts: Tensor, ends: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """List the tokens of all windows, window by window.
 
     Returns:
@@ -88,7 +101,7 @@ def window_tokens(starts, ends):
     return windows, np.arange(len(windows)) + (starts - before)[windows]
 
 
-def most_context(rows, starts, ends):
+def most_context(rows: ArrayLike, starts: ArrayLike, ends: ArrayLike) -> np.ndarray:
     """Mark the window in which each token has the most context.
 
     The context is the number of tokens on the side that has fewer, plus a hundredth of the window's

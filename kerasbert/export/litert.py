@@ -1,16 +1,31 @@
 """`export_litert`: a graph from token ids to a model's outputs for LiteRT (TensorFlow Lite)."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 from kerasbert import runtimes
 from kerasbert.export.token_graphs import exported
 from kerasbert.parts import encoder_of
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+    from kerasbert.tokenizers.subword import SubwordTokenizer
+
 # Encoders with more positions than this have no position table, and so no limit.
 _ANY = 2**20
 
 
-def export_litert(model, directory, precision="float32", sequence_length=None, tokenizer=None):
+def export_litert(
+    model: Any,
+    directory: AnyPath,
+    precision: str = "float32",
+    sequence_length: int | None = None,
+    tokenizer: SubwordTokenizer | None = None,
+) -> str:
     """Write `model.tflite` with the tokenizer's files, and check it with LiteRT.
 
     Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row has

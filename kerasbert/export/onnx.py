@@ -1,15 +1,31 @@
 """`export_onnx` and `export_openvino`: graphs from token ids to outputs, for these runtimes."""
 
+from __future__ import annotations
+
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from kerasbert import runtimes
 from kerasbert._errors import need_packages
 from kerasbert.export.served import served
 from kerasbert.export.token_graphs import exported
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
-def export_onnx(model, directory, precision="float32", tokenizer=None, layout="kerasbert"):
+    from kerasbert._typing import AnyPath
+    from kerasbert.tokenizers.subword import SubwordTokenizer
+
+
+def export_onnx(
+    model: Any,
+    directory: AnyPath,
+    precision: str = "float32",
+    tokenizer: SubwordTokenizer | None = None,
+    layout: str = "kerasbert",
+) -> str:
     """Write `model.onnx` with the tokenizer's files, and check it with ONNX Runtime.
 
     The inputs are the model's, int32, of any batch size and length: `token_ids`, `segment_ids` if
@@ -71,7 +87,13 @@ def export_onnx(model, directory, precision="float32", tokenizer=None, layout="k
     return os.path.join(target, name)
 
 
-def export_openvino(model, directory, precision="float32", tokenizer=None, texts=None):
+def export_openvino(
+    model: Any,
+    directory: AnyPath,
+    precision: str = "float32",
+    tokenizer: SubwordTokenizer | None = None,
+    texts: Sequence[Any] | None = None,
+) -> str:
     """Write `model.xml` and `model.bin` for OpenVINO, by way of `export_onnx`; see there.
 
     Args:

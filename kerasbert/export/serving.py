@@ -6,10 +6,13 @@ none.
 What the signatures of a kind of head do is in the file of its name beside this one.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -31,6 +34,12 @@ from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 from kerasbert.tokenizers.subword import unreported
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+
 MOST_WARMUP = 1000  # what TensorFlow Serving reads
 # Beside the versions, for the server's own options.
 MODELS_CONFIG = "models.config"
@@ -49,16 +58,16 @@ ROUNDING = 4
 
 
 def export_serving(
-    model,
-    directory,
-    version=None,
-    labels=None,
-    warmup=None,
-    signatures=None,
-    tokens_only=False,
-    preprocessor=None,
-    **settings,
-):
+    model: Any,
+    directory: AnyPath,
+    version: int | None = None,
+    labels: Sequence[str] | None = None,
+    warmup: Sequence[Any] | None = None,
+    signatures: Sequence[str] | None = None,
+    tokens_only: bool = False,
+    preprocessor: Any = None,
+    **settings: Any,
+) -> str:
     """Write a SavedModel that takes raw strings, and check it against the model.
 
     `serving_default` maps a text (N,) to what the model's own method gives:

@@ -6,6 +6,8 @@ fetched from npm when a page is written, and copied into its folder: at 14 MB th
 a Python package.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json
@@ -14,6 +16,7 @@ import pathlib
 import shutil
 import subprocess
 import tarfile
+from typing import TYPE_CHECKING
 
 from kerasbert import runtimes
 from kerasbert._errors import check_choice, need_packages
@@ -22,6 +25,11 @@ from kerasbert.export.served import served
 from kerasbert.export.token_graphs import PRECISIONS, exported
 from kerasbert.files import new_folder, write_json
 from kerasbert.tokenizers.wordpiece import BertTokenizer
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
 
 _HERE = os.path.dirname(__file__)
 _PAGE = os.path.join(_HERE, "page")
@@ -53,7 +61,7 @@ PROBES = [
 _SPANS = ("tag", "answer")  # Panels that need the characters of each token.
 
 
-def export_web(model, directory, precision="int8"):
+def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
     """Write a page that answers with a model in the browser: `index.html` and its files.
 
     Any static file server will do, such as `python -m http.server -d DIRECTORY`. Masked language

@@ -1,5 +1,8 @@
 """Layers of the encoder and of the heads."""
 
+from typing import TYPE_CHECKING
+
+from kerasbert._lazy import deprecated
 from kerasbert.layers.attention import AttentionMask, CrossAttention, SelfAttention
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.decoder_block import TransformerDecoderBlock
@@ -8,10 +11,8 @@ from kerasbert.layers.disentangled_attention import DisentangledAttention, Dista
 from kerasbert.layers.embeddings import PositionEmbedding, SinusoidalPositions
 from kerasbert.layers.heads import (
     BiLSTM,
-    ChoicesToRows,
     MaskedLMHead,
     Pooling,
-    RowsToChoices,
     ScalarMix,
     WordWeights,
 )
@@ -22,14 +23,12 @@ from kerasbert.layers.replacement import TokenReplacement
 __all__ = [
     "AttentionMask",
     "BiLSTM",
-    "ChoicesToRows",
     "CrossAttention",
     "DisentangledAttention",
     "DistanceEmbedding",
     "MaskedLMHead",
     "Pooling",
     "PositionEmbedding",
-    "RowsToChoices",
     "ScalarMix",
     "SelfAttention",
     "SinusoidalPositions",
@@ -42,3 +41,8 @@ __all__ = [
     "WordMean",
     "WordWeights",
 ]
+
+# Aliases until the next version; see the CHANGELOG.
+_NO_LONGER_PUBLIC = ("ChoicesToRows", "RowsToChoices")
+if not TYPE_CHECKING:  # These would otherwise accept any name.
+    __getattr__ = deprecated("kerasbert.layers", dict.fromkeys(_NO_LONGER_PUBLIC, "layers.heads"))

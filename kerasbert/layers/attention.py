@@ -3,7 +3,10 @@
 B batch, T tokens, S tokens of the memory (the encoder's output), D width, N heads, H head width.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
@@ -13,6 +16,11 @@ from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -30,13 +38,13 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
     (1, 1, 3, 3)
     """
 
-    def __init__(self, is_causal=False, window=None, **kwargs):
+    def __init__(self, is_causal: bool = False, window: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.is_causal = is_causal
         self.window = window
         self.built = True
 
-    def call(self, padding_mask, by_blocks=False):
+    def call(self, padding_mask: Tensor, by_blocks: bool = False) -> Tensor:
         """Map a padding mask to a bool mask for `SelfAttention`.
 
         Args:
@@ -52,12 +60,12 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
             return backend.local_mask(padding_mask, self.is_causal, self.window)
         return backend.token_mask(padding_mask, self.is_causal, self.window)
 
-    def compute_output_spec(self, padding_mask, by_blocks=False):
+    def compute_output_spec(self, padding_mask: Tensor, by_blocks: bool = False) -> Any:
         batch, length = padding_mask.shape
         rows = 1 if not self.is_causal and self.window is None else length
         return keras.KerasTensor((batch, 1, rows, length), dtype="bool")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "is_causal": self.is_causal, "window": self.window}
 
 
@@ -102,14 +110,14 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        dropout=0.0,
-        use_bias=True,
-        rotary_base=None,
-        kernel_initializer="glorot_uniform",
-        rotary_factor=1.0,
-        **kwargs,
-    ):
+        num_heads: int,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        rotary_base: float | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        rotary_factor: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.dropout = dropout
@@ -118,7 +126,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         self.rotary_factor = rotary_factor
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         width = inputs_shape[-1]
         self.qkv = projection(self, inputs_shape, 3 * width, "qkv", self.use_bias)
         self.output_dense = projection(self, inputs_shape, width, "output", self.use_bias)
@@ -126,13 +134,13 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        attention_mask=None,
-        training=False,
-        return_attention_scores=False,
-        cache=None,
-        cache_update_index=0,
-    ):
+        inputs: Tensor,
+        attention_mask: Tensor = None,
+        training: bool = False,
+        return_attention_scores: bool = False,
+        cache: Tensor = None,
+        cache_update_index: Any = 0,
+    ) -> Tensor:
         """Apply self-attention.
 
         Args:
@@ -183,8 +191,12 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         return self.output_dense(backend.of_tokens(outputs, inputs.shape[-1])), cache
 
     def compute_output_spec(
-        self, inputs, attention_mask=None, training=False, return_attention_scores=False
-    ):
+        self,
+        inputs: Tensor,
+        attention_mask: Tensor = None,
+        training: bool | None = False,
+        return_attention_scores: bool = False,
+    ) -> Any:
         outputs = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
         if not return_attention_scores:
             return outputs
@@ -194,7 +206,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         )
         return outputs, scores
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -225,32 +237,39 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        **kwargs,
-    ):
+        num_heads: int,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.dropout = dropout
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         width = inputs_shape[-1]
         self.query = projection(self, inputs_shape, width, "query", self.use_bias)
         self.kv = projection(self, inputs_shape, 2 * width, "kv", self.use_bias)
         self.output_dense = projection(self, inputs_shape, width, "output", self.use_bias)
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
-    def keys_values(self, memory):
+    def keys_values(self, memory: Tensor) -> Tensor:
         """Compute keys and values (B, 2, S, N, H) of the memory (B, S, D)."""
         parts = ops.split(self.kv(memory), 2, axis=-1)
         width = parts[0].shape[-1] // self.num_heads
         return ops.stack([backend.of_tokens(x, self.num_heads, width) for x in parts], axis=1)
 
-    def call(self, inputs, memory=None, memory_mask=None, training=False, keys_values=None):
+    def call(
+        self,
+        inputs: Tensor,
+        memory: Tensor = None,
+        memory_mask: Tensor = None,
+        training: bool = False,
+        keys_values: Tensor = None,
+    ) -> Tensor:
         """Apply cross-attention.
 
         Args:
@@ -278,10 +297,16 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
         )
         return self.output_dense(backend.of_tokens(outputs, width))
 
-    def compute_output_spec(self, inputs, memory=None, memory_mask=None, training=False):
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        memory: Tensor = None,
+        memory_mask: Tensor = None,
+        training: bool | None = False,
+    ) -> Any:
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

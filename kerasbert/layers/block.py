@@ -3,6 +3,10 @@
 B batch, T tokens, P positions, D width, I width of the feed-forward.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -14,6 +18,12 @@ from kerasbert.layers.dense import TokenDense, activation_function
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.remat import pure_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self
+
+    from kerasbert._typing import Tensor
 
 
 def layer_norm(epsilon, use_bias, dtype, name):
@@ -72,22 +82,22 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        intermediate_dim,
-        activation="gelu_approximate",
-        dropout=0.0,
-        attention_dropout=0.0,
-        layer_norm_epsilon=1e-12,
-        norm_first=False,
-        attention_norm=True,
-        gated_mlp=False,
-        use_bias=True,
-        rotary_base=None,
-        kernel_initializer="glorot_uniform",
-        attention=None,
-        rotary_factor=1.0,
-        **kwargs,
-    ):
+        num_heads: int,
+        intermediate_dim: int,
+        activation: str = "gelu_approximate",
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-12,
+        norm_first: bool = False,
+        attention_norm: bool = True,
+        gated_mlp: bool = False,
+        use_bias: Any = True,
+        rotary_base: float | None = None,
+        kernel_initializer: Any = "glorot_uniform",
+        attention: Any = None,
+        rotary_factor: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -105,11 +115,11 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.given_attention = attention
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         attention = keras.saving.deserialize_keras_object(config.get("attention"))
         return cls(**{**config, "attention": attention})
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         dtype = self.dtype_policy
         self.attention = self.given_attention or SelfAttention(
             self.num_heads,
@@ -154,7 +164,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.dropout_layer = TokenDropout(self.dropout, dtype=dtype, name="dropout")
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
-    def rematerialized_call(self, layer_call, *args, **kwargs):
+    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Rematerialize the whole block in the backward pass, under `keras.RematScope`.
 
         Keras itself would pass every argument and the block's variables to the backend, but JAX
@@ -188,15 +198,15 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        attention_mask=None,
-        training=False,
-        return_attention_scores=False,
-        positions=None,
-        cache=None,
-        cache_update_index=0,
-        attention_inputs=None,
-    ):
+        inputs: Tensor,
+        attention_mask: Tensor = None,
+        training: bool | None = False,
+        return_attention_scores: bool = False,
+        positions: Tensor = None,
+        cache: Tensor = None,
+        cache_update_index: Any = 0,
+        attention_inputs: Any = None,
+    ) -> Tensor:
         """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) only.
 
         `attention_inputs` is a dict of further arguments of a custom attention; see
@@ -236,13 +246,13 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
 
     def compute_output_spec(
         self,
-        inputs,
-        attention_mask=None,
-        training=False,
-        return_attention_scores=False,
-        positions=None,
-        attention_inputs=None,
-    ):
+        inputs: Tensor,
+        attention_mask: Tensor = None,
+        training: bool | None = False,
+        return_attention_scores: bool = False,
+        positions: Tensor = None,
+        attention_inputs: Any = None,
+    ) -> Any:
         tokens = inputs.shape[:2] if positions is None else positions.shape
         outputs = keras.KerasTensor((*tokens, inputs.shape[-1]), dtype=self.compute_dtype)
         if not return_attention_scores:
@@ -253,7 +263,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         )
         return outputs, scores
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

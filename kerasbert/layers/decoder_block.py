@@ -4,6 +4,10 @@ B batch, T tokens, S tokens of the memory (the encoder's output), K beams, D wid
 H head width.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -11,6 +15,12 @@ from kerasbert import private_names
 from kerasbert.families import has_bias
 from kerasbert.layers.attention import CrossAttention
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -29,7 +39,7 @@ class TransformerDecoderBlock(TransformerBlock):
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
     """
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         super().build(inputs_shape)
         self.cross_attention = CrossAttention(
             self.num_heads,
@@ -46,21 +56,21 @@ class TransformerDecoderBlock(TransformerBlock):
         self.cross_attention_layer_norm.build(inputs_shape)
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
-    def rematerialized_call(self, layer_call, *args, **kwargs):
+    def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # TensorFlow's rematerialization has no gradient for extra inputs such as the memory.
         return layer_call
 
     def call(
         self,
-        inputs,
-        memory=None,
-        memory_mask=None,
-        attention_mask=None,
-        training=False,
-        keys_values=None,
-        cache=None,
-        cache_update_index=0,
-    ):
+        inputs: Tensor,
+        memory: Tensor = None,
+        memory_mask: Tensor = None,
+        attention_mask: Tensor = None,
+        training: bool = False,
+        keys_values: Tensor = None,
+        cache: Tensor = None,
+        cache_update_index: Any = 0,
+    ) -> Tensor:
         """Map (B, T, D) to (B, T, D).
 
         Args:
@@ -101,6 +111,11 @@ class TransformerDecoderBlock(TransformerBlock):
         return (x, more) if inside else x
 
     def compute_output_spec(
-        self, inputs, memory=None, memory_mask=None, attention_mask=None, training=False
-    ):
+        self,
+        inputs: Tensor,
+        memory: Tensor = None,
+        memory_mask: Tensor = None,
+        attention_mask: Tensor = None,
+        training: bool | None = False,
+    ) -> Any:
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)

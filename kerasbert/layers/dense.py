@@ -3,11 +3,20 @@
 B batch, T tokens, D width, U units.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 def activation_function(name):
@@ -42,10 +51,12 @@ class TokenDense(ChecksKeywords, keras.layers.Dense):
     (2, 3, 5)
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Map (B, T, D) to (B, T, U)."""
         return backend.dense(inputs, self.kernel, self.bias, self.activation, training)
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: Any = None
+    ) -> None:
         # Keras' type check rejects subclasses of Dense.
         return super().quantize(mode, type_check=False, config=config)

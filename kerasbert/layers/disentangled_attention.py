@@ -3,6 +3,10 @@
 B batch, T tokens, D width, N heads, H head width, R = 2T + 1 distances, U rows of the table.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -15,6 +19,11 @@ from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.relative_attention import relative_shift
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 # Upper limit of the precomputed distances; no text is longer.
 _FARTHEST = 2**20
@@ -44,13 +53,13 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
 
     def __init__(
         self,
-        max_distance,
-        bucket_size=None,
-        layer_norm_epsilon=1e-7,
-        use_bias=True,
-        initializer="glorot_uniform",
-        **kwargs,
-    ):
+        max_distance: int,
+        bucket_size: int | None = None,
+        layer_norm_epsilon: float = 1e-7,
+        use_bias: bool = True,
+        initializer: Any = "glorot_uniform",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.max_distance = max_distance
         self.bucket_size = bucket_size
@@ -58,7 +67,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
         self.use_bias = use_bias
         self.initializer = keras.initializers.get(initializer)
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         span = self.bucket_size or self.max_distance
         self._reach = min(max(self.max_distance, span), _FARTHEST)
         self._rows = rows_of_distances(self._reach, self.max_distance, self.bucket_size)
@@ -73,7 +82,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
         )
         self.layer_norm.build((1, None, inputs_shape[-1]))
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         """Look up the embeddings of all distances in a text.
 
         Args:
@@ -100,13 +109,13 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             places = ops.arange(2 * length + 1, dtype="int32")
         return {"distances": self.layer_norm(rows[None])[0], "places": places}
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> Any:
         return {
             "distances": keras.KerasTensor((None, inputs.shape[-1]), dtype=self.compute_dtype),
             "places": keras.KerasTensor((None,), dtype="int32"),
         }
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "max_distance": self.max_distance,
@@ -161,17 +170,17 @@ class DisentangledAttention(SelfAttention):
 
     def __init__(
         self,
-        num_heads,
-        dropout=0.0,
-        use_bias=True,
-        position_dropout=0.0,
-        kernel_initializer="glorot_uniform",
-        **kwargs,
-    ):
+        num_heads: int,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        position_dropout: float = 0.0,
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_heads, dropout, use_bias, None, kernel_initializer, **kwargs)
         self.position_dropout = position_dropout
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         super().build(inputs_shape)
         self.position_dropout_layer = TokenDropout(
             self.position_dropout, dtype=self.dtype_policy, name="position_dropout"
@@ -179,13 +188,13 @@ class DisentangledAttention(SelfAttention):
 
     def call(
         self,
-        inputs,
-        distances=None,
-        places=None,
-        attention_mask=None,
-        training=False,
-        return_attention_scores=False,
-    ):
+        inputs: Tensor,
+        distances: Tensor = None,
+        places: Tensor = None,
+        attention_mask: Tensor = None,
+        training: bool = False,
+        return_attention_scores: bool = False,
+    ) -> Tensor:
         """Apply disentangled attention.
 
         Args:
@@ -229,10 +238,12 @@ class DisentangledAttention(SelfAttention):
         heads = backend.split_heads(self.qkv(x), self.num_heads, None)
         return [ops.transpose(part, (0, 2, 1, 3)) for part in heads]
 
-    def compute_output_spec(self, inputs, distances=None, places=None, **kwargs):
+    def compute_output_spec(
+        self, inputs: Tensor, distances: Tensor = None, places: Tensor = None, **kwargs: Any
+    ) -> Any:
         return super().compute_output_spec(inputs, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["rotary_base"], config["rotary_factor"]
         return {**config, "position_dropout": self.position_dropout}

@@ -3,12 +3,21 @@
 B batch, T tokens, D width, N heads, H head width.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -28,20 +37,26 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
     (1, 5, 4)
     """
 
-    def __init__(self, sequence_length, offset=0, initializer="glorot_uniform", **kwargs):
+    def __init__(
+        self,
+        sequence_length: int,
+        offset: int = 0,
+        initializer: Any = "glorot_uniform",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.sequence_length = sequence_length
         self.offset = offset
         self.initializer = keras.initializers.get(initializer)
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         self.position_embeddings = self.add_weight(
             name="embeddings",
             shape=(self.sequence_length + self.offset, inputs_shape[-1]),
             initializer=self.initializer,
         )
 
-    def call(self, inputs, start_index=None):
+    def call(self, inputs: Tensor, start_index: Any = None) -> Tensor:
         """Return the embeddings of T positions for inputs (B, T, D), in a shape that broadcasts.
 
         Positions start at 0, or at `start_index`, an int or a tensor.
@@ -53,10 +68,10 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
             return ops.expand_dims(ops.take(self.position_embeddings, rows, axis=0), 0)
         return backend.positions(self.position_embeddings, self.offset, inputs)
 
-    def compute_output_shape(self, inputs_shape, start_index_shape=None):
+    def compute_output_shape(self, inputs_shape: Any, start_index_shape: Any = None) -> Any:
         return (1, *inputs_shape[1:])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "sequence_length": self.sequence_length,
@@ -84,11 +99,11 @@ class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
     """
 
-    def __init__(self, sequence_length, **kwargs):
+    def __init__(self, sequence_length: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sequence_length = sequence_length
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         width = inputs_shape[-1]
         if width % 2:
             raise ValueError(
@@ -98,7 +113,7 @@ class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
         angles = np.arange(self.sequence_length)[:, None] * rates  # (positions, D / 2)
         self._table = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype("float32")
 
-    def call(self, inputs, start_index=None):
+    def call(self, inputs: Tensor, start_index: Any = None) -> Tensor:
         """Return the embeddings (1, T, D) of T positions, from 0 or from `start_index` on."""
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
@@ -108,10 +123,10 @@ class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
         table = ops.convert_to_tensor(self._table, dtype=self.compute_dtype)
         return ops.expand_dims(ops.take(table, rows, axis=0), 0)
 
-    def compute_output_shape(self, inputs_shape, start_index_shape=None):
+    def compute_output_shape(self, inputs_shape: Any, start_index_shape: Any = None) -> Any:
         return (1, *inputs_shape[1:])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "sequence_length": self.sequence_length}
 
 

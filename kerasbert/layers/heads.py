@@ -3,6 +3,10 @@
 B batch, C choices, T tokens, D width, E embedding width, P predictions, U units, V vocabulary size.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -11,6 +15,11 @@ from kerasbert._errors import check_choice
 from kerasbert._keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function
+
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from kerasbert._typing import Tensor
 
 # Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
 MISSING = -1e9
@@ -34,14 +43,14 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
     [2.0, 3.0]
     """
 
-    def __init__(self, mode="cls", **kwargs):
+    def __init__(self, mode: str = "cls", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if mode not in ("cls", "last", "mean", "max"):
             raise ValueError(f"Unknown pooling mode '{mode}'; use 'cls', 'last', 'mean' or 'max'.")
         self.mode = mode
         self.built = True
 
-    def call(self, inputs, padding_mask=None):
+    def call(self, inputs: Tensor, padding_mask: Tensor = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T) to (B, D)."""
         if self.mode == "cls":
             return inputs[:, 0, :]
@@ -59,10 +68,10 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
         total = ops.sum(inputs * weights, axis=1)
         return total / ops.maximum(ops.sum(weights, axis=1), ops.cast(1e-9, inputs.dtype))
 
-    def compute_output_spec(self, inputs, padding_mask=None):
+    def compute_output_spec(self, inputs: Tensor, padding_mask: Tensor = None) -> Any:
         return keras.KerasTensor((inputs.shape[0], inputs.shape[-1]), dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "mode": self.mode}
 
 
@@ -92,11 +101,11 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
     Source: Graves and Schmidhuber 2005, doi 10.1016/j.neunet.2005.06.042.
     """
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = units
 
-    def build(self, inputs_shape, padding_mask_shape=None):
+    def build(self, inputs_shape: Any, padding_mask_shape: Any = None) -> None:
         def lstm(name, **settings):
             layer = keras.layers.LSTM(
                 self.units,
@@ -115,16 +124,16 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
         self.backward_lstm = lstm("backward", go_backwards=True)
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
-    def call(self, inputs, padding_mask=None):
+    def call(self, inputs: Tensor, padding_mask: Tensor = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T) to (B, T, 2 * U)."""
         mask = None if padding_mask is None else ops.cast(padding_mask, "bool")
         backward = ops.flip(self.backward_lstm(inputs, mask=mask), axis=1)
         return ops.concatenate([self.forward_lstm(inputs, mask=mask), backward], axis=-1)
 
-    def compute_output_spec(self, inputs, padding_mask=None):
+    def compute_output_spec(self, inputs: Tensor, padding_mask: Tensor = None) -> Any:
         return keras.KerasTensor((*inputs.shape[:-1], 2 * self.units), dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}
 
 
@@ -139,11 +148,11 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
     (8, 5)
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.built = True
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         """Map a dict of (B, C, T), with `padding_mask`, to a dict of (B * C, T)."""
         rows = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
         mask = ops.cast(rows["padding_mask"], "int32")
@@ -152,7 +161,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         is_first = ops.cast(ops.arange(ops.shape(mask)[-1], dtype="int32") == 0, "int32")  # (T,)
         return {**rows, "padding_mask": mask + is_missing * is_first}
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> Any:
         return {
             name: keras.KerasTensor((None, x.shape[-1]), dtype=x.dtype)
             for name, x in inputs.items()
@@ -171,16 +180,16 @@ class RowsToChoices(ChecksKeywords, keras.layers.Layer):
     [3.0, -1000000000.0]
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.built = True
 
-    def call(self, logits, padding_mask):
+    def call(self, logits: Tensor, padding_mask: Tensor) -> Tensor:
         """Map logits (B * C, 1) and the mask (B, C, T) to (B, C)."""
         logits = ops.reshape(logits, ops.shape(padding_mask)[:2])
         return ops.where(ops.any(padding_mask, axis=-1), logits, ops.cast(MISSING, logits.dtype))
 
-    def compute_output_spec(self, logits, padding_mask):
+    def compute_output_spec(self, logits: Tensor, padding_mask: Tensor) -> Any:
         return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)
 
 
@@ -216,17 +225,17 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
 
     def __init__(
         self,
-        token_embedding,
-        activation="gelu_approximate",
-        layer_norm_epsilon=1e-12,
-        use_bias=True,
-        norm_bias=True,
-        output_bias=True,
-        tie_weights=True,
-        transform=True,
-        kernel_initializer="glorot_uniform",
-        **kwargs,
-    ):
+        token_embedding: keras.layers.Layer,
+        activation: str = "gelu_approximate",
+        layer_norm_epsilon: float = 1e-12,
+        use_bias: bool = True,
+        norm_bias: bool = True,
+        output_bias: bool = True,
+        tie_weights: bool = True,
+        transform: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.token_embedding = token_embedding
         self.activation = activation
@@ -238,7 +247,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         self.transform = transform
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def build(self, inputs_shape, mask_positions_shape=None):
+    def build(self, inputs_shape: Any, mask_positions_shape: Any = None) -> None:
         if not self.token_embedding.built:
             self.token_embedding.build()
         width = self.token_embedding.output_dim
@@ -278,7 +287,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             )
         only_blocks_remat(private_names.flatten_layers(self, include_self=False))
 
-    def call(self, inputs, mask_positions=None):
+    def call(self, inputs: Tensor, mask_positions: Tensor = None) -> Tensor:
         """Map (B, T, D) and int positions (B, P), all below T, to float32 logits (B, P, V).
 
         Without positions, return the logits (B, T, V) of all tokens.
@@ -308,11 +317,11 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             return embedding(x, reverse=True)
         return backend.matmul_transposed(x, ops.cast(embedding.embeddings, x.dtype))
 
-    def compute_output_spec(self, inputs, mask_positions=None):
+    def compute_output_spec(self, inputs: Tensor, mask_positions: Tensor = None) -> Any:
         tokens = inputs.shape[:2] if mask_positions is None else mask_positions.shape
         return keras.KerasTensor((*tokens, self.token_embedding.input_dim), dtype="float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "token_embedding": keras.saving.serialize_keras_object(self.token_embedding),
@@ -327,7 +336,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         embedding = keras.saving.deserialize_keras_object(config["token_embedding"])
         return cls(**{**config, "token_embedding": embedding})
 
@@ -353,17 +362,23 @@ class WordWeights(MaskedLMHead):
     Geng et al. 2025, arXiv 2504.14839 (two logarithms).
     """
 
-    def __init__(self, token_embedding, pooling="max", sparsity="relu", **kwargs):
+    def __init__(
+        self,
+        token_embedding: keras.layers.Layer,
+        pooling: str = "max",
+        sparsity: str = "relu",
+        **kwargs: Any,
+    ) -> None:
         check_choice("pooling", pooling, WORD_POOLINGS)
         check_choice("sparsity", sparsity, SPARSITIES)
         super().__init__(token_embedding, **kwargs)
         self.pooling = pooling
         self.sparsity = sparsity
 
-    def build(self, inputs_shape, padding_mask_shape=None):
+    def build(self, inputs_shape: Any, padding_mask_shape: Any = None) -> None:
         super().build(inputs_shape)
 
-    def call(self, inputs, padding_mask):
+    def call(self, inputs: Tensor, padding_mask: Tensor) -> Tensor:
         """Map (B, T, D) and a mask (B, T) to float32 (B, V); a row that is all padding to zeros."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         if self.pooling == "sum":
@@ -373,7 +388,7 @@ class WordWeights(MaskedLMHead):
         weights = self._weights(self.highest_logits(inputs, padding_mask))
         return ops.where(ops.any(mask, axis=1), weights, 0.0)
 
-    def highest_logits(self, inputs, padding_mask):
+    def highest_logits(self, inputs: Tensor, padding_mask: Tensor) -> Tensor:
         """Return the largest logit of each word over all tokens but padding: float32 (B, V)."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         x = self._transformed(inputs)  # (B, T, E)
@@ -387,10 +402,10 @@ class WordWeights(MaskedLMHead):
         weights = ops.log1p(ops.relu(logits))
         return weights if self.sparsity == "relu" else ops.log1p(weights)
 
-    def compute_output_spec(self, inputs, padding_mask):
+    def compute_output_spec(self, inputs: Tensor, padding_mask: Tensor) -> Any:
         return keras.KerasTensor((inputs.shape[0], self.token_embedding.input_dim), dtype="float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pooling": self.pooling, "sparsity": self.sparsity}
 
 
@@ -409,7 +424,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
     Source: Peters et al. 2018, arXiv 1802.05365, equation 1.
     """
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         # Half precision would change the weights by 1%, so weights and sum are float32.
         full = {"autocast": False}
         self.scalars = self.add_weight(
@@ -417,11 +432,11 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
         )
         self.gamma = self.add_weight(shape=(), initializer="ones", name="gamma", **full)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         """Map a list of L tensors (B, T, D) to (B, T, D)."""
         shares = self.gamma * ops.softmax(self.scalars)  # (L,)
         mix = sum(ops.multiply(shares[i], x) for i, x in enumerate(inputs))
         return ops.cast(mix, self.compute_dtype)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> Any:
         return keras.KerasTensor(inputs[0].shape, dtype=self.compute_dtype)

@@ -3,10 +3,17 @@
 B batch, T tokens, D width.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
 from kerasbert import backend
 from kerasbert._keywords import ChecksKeywords
+
+if TYPE_CHECKING:
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -21,7 +28,7 @@ class TokenNorm(ChecksKeywords, keras.layers.LayerNormalization):
     (2, 3, 4)
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         if self.axis not in (-1, [-1]) or self.rms_scaling or not self.scale:
             return super().call(inputs)

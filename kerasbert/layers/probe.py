@@ -3,11 +3,20 @@
 B batch, T tokens, W words, D width, R rank.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from kerasbert._errors import check_choice, check_whole
 from kerasbert._keywords import ChecksKeywords
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 PROBES = ("distance", "depth")
 
@@ -24,11 +33,11 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
     [2.0, 4.0, 0.0]
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.built = True
 
-    def call(self, inputs, starts, counts):
+    def call(self, inputs: Tensor, starts: Tensor, counts: Tensor) -> Tensor:
         """Map (B, T, D) to (B, W, D).
 
         Args:
@@ -42,7 +51,7 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
         shares = ops.cast(inside, "float32") / ops.cast(ops.maximum(counts, 1), "float32")
         return ops.matmul(ops.cast(shares, inputs.dtype), inputs)
 
-    def compute_output_spec(self, inputs, starts, counts):
+    def compute_output_spec(self, inputs: Tensor, starts: Tensor, counts: Tensor) -> Any:
         shape = (inputs.shape[0], starts.shape[1], inputs.shape[-1])
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -71,14 +80,14 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
     Representations", NAACL.
     """
 
-    def __init__(self, kind="distance", rank=64, **kwargs):
+    def __init__(self, kind: str = "distance", rank: int = 64, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_choice("kind", kind, PROBES)
         check_whole("rank", rank)
         self.kind = kind
         self.rank = rank
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Any) -> None:
         self.projection = self.add_weight(
             name="projection",
             shape=(inputs_shape[-1], self.rank),
@@ -86,7 +95,7 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         """Map (B, W, D) to distances (B, W, W) or depths (B, W), float32."""
         x = ops.matmul(ops.cast(inputs, self.projection.dtype), self.projection)  # (B, W, R)
         if self.kind == "depth":
@@ -94,10 +103,10 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
         # Explicit differences: |a|^2 + |b|^2 - 2ab would lose precision for small distances.
         return ops.sum(ops.square(x[:, :, None, :] - x[:, None, :, :]), axis=-1)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Tensor) -> Any:
         batch, words, _ = inputs.shape
         shape = (batch, words, words) if self.kind == "distance" else (batch, words)
         return keras.KerasTensor(shape, dtype=self.variable_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "kind": self.kind, "rank": self.rank}

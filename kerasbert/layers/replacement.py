@@ -3,10 +3,19 @@
 B batch, T tokens, P predictions, V vocabulary size.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from kerasbert._keywords import ChecksKeywords
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -30,13 +39,19 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     [[0, 1, 0, 2]]
     """
 
-    def __init__(self, seed=None, **kwargs):
+    def __init__(self, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True
 
-    def call(self, logits, token_ids, mask_positions, training=False):
+    def call(
+        self,
+        logits: Tensor,
+        token_ids: Tensor,
+        mask_positions: Tensor,
+        training: bool | None = False,
+    ) -> Tensor:
         """Map logits (B, P, V), ids (B, T) and positions (B, P) to int32 (B, T)."""
         logits = ops.cast(ops.stop_gradient(logits), "float32")
         # Inverse transform sampling with one random number per slot takes 1.0 to 1.1 times a small
@@ -56,10 +71,16 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
         is_hidden, drawn = at_tokens(ops.shape(token_ids)[1], mask_positions, drawn)
         return ops.where(is_hidden, drawn, ops.cast(token_ids, "int32"))
 
-    def compute_output_spec(self, logits, token_ids, mask_positions, training=False):
+    def compute_output_spec(
+        self,
+        logits: Tensor,
+        token_ids: Tensor,
+        mask_positions: Tensor,
+        training: bool | None = False,
+    ) -> Any:
         return keras.KerasTensor(token_ids.shape, dtype="int32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "seed": self.seed}
 
 

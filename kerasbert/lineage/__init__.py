@@ -1,5 +1,8 @@
 """Models related to BERT that need an architecture of their own: ELMo, XLNet and others."""
 
+from typing import TYPE_CHECKING
+
+from kerasbert._lazy import deprecated
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoEmbedder
 from kerasbert.lineage.elmo_pretrainer import ElmoPretrainer, word_vocabulary
 from kerasbert.lineage.seq2seq import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
@@ -12,7 +15,6 @@ from kerasbert.lineage.xlnet_tasks import (
 )
 from kerasbert.preprocessors.elmo import character_ids
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
-from kerasbert.tokenizers.marian import MarianTokenizer
 
 # Classes by the family named in checkpoints and by kind of head; see `kinds`.
 CLASSES = {
@@ -25,15 +27,11 @@ CLASSES = {
         "pretrainer": XLNetPretrainer,
     },
 }
-# For KerasHub's loader, as in `kerasbert.models`.
-for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
-    _cls.backbone_cls = TransformerSeq2SeqBackbone
 
 __all__ = [
     "ElmoBackbone",
     "ElmoEmbedder",
     "ElmoPretrainer",
-    "MarianTokenizer",
     "TransformerSeq2SeqBackbone",
     "TransformerSeq2SeqLM",
     "TransformerSeq2SeqLMPreprocessor",
@@ -46,3 +44,7 @@ __all__ = [
     "character_ids",
     "word_vocabulary",
 ]
+
+# An alias until the next version; see the CHANGELOG.
+if not TYPE_CHECKING:  # These would otherwise accept any name.
+    __getattr__ = deprecated("kerasbert.lineage", {"MarianTokenizer": "tokenizers"})

@@ -4,6 +4,10 @@ N sentences, W words per sentence, B batch, T tokens (words plus sentence start 
 characters per token, P width of one direction.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -20,6 +24,12 @@ from kerasbert.layers.heads import ScalarMix
 from kerasbert.models import functional
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.elmo import character_ids, sentence_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Dtype, Tensor
 
 LAYERS = ("scalar_mix", "all", "last", "tokens")
 
@@ -63,22 +73,22 @@ class ElmoBackbone(FromPreset, functional.Backbone):
 
     def __init__(
         self,
-        num_layers,
-        units,
-        projection_dim,
-        filters,
-        character_dim=16,
-        num_highways=2,
-        activation="relu",
-        cell_clip=3.0,
-        projection_clip=3.0,
-        skip_connections=True,
-        dropout=0.0,
-        num_characters=262,
-        characters_per_token=50,
-        dtype=None,
-        **kwargs,
-    ):
+        num_layers: int,
+        units: int,
+        projection_dim: int,
+        filters: Sequence[Any],
+        character_dim: int = 16,
+        num_highways: int = 2,
+        activation: str = "relu",
+        cell_clip: float | None = 3.0,
+        projection_clip: float | None = 3.0,
+        skip_connections: bool = True,
+        dropout: float = 0.0,
+        num_characters: int = 262,
+        characters_per_token: int = 50,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         for name in ("num_layers", "units", "projection_dim", "character_dim", "num_characters"):
             check_whole(name, locals()[name])
         check_whole("characters_per_token", characters_per_token, 3)
@@ -141,7 +151,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         outputs, _ = self.read_on(inputs)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
-    def read_on(self, inputs, states=None):
+    def read_on(self, inputs: Tensor, states: Any = None) -> tuple[Any, Any]:
         """Compute the outputs and the final LSTM states, from which the next batch can continue.
 
         Args:
@@ -168,7 +178,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         return {"hidden_states": hidden, "sequence_output": hidden[-1]}, last
 
     @classmethod
-    def from_files(cls, options, weights, dtype=None):
+    def from_files(cls, options: AnyPath, weights: AnyPath, dtype: Dtype = None) -> Self:
         """Read a model from the files of bilm-tf and AllenNLP.
 
         Args:
@@ -184,24 +194,24 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         bilm.read_weights(model.weights, weights)
         return model
 
-    def to_files(self, options, weights):
+    def to_files(self, options: Any, weights: Any) -> None:
         """Write the two files of `from_files`, in bilm-tf's format; see there for the arguments."""
         write_files(self, self, options, weights)
 
     # Keras' own quantize() would do nothing, and its enable_lora() freeze the whole model.
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         raise ValueError(
             "quantize() does not support ELMo's convolutions and LSTMs; use the model unquantized."
         )
 
-    def enable_lora(self, rank, target_layer_names=None):
+    def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
         raise ValueError(
             "enable_lora() adapts attention projections, and ELMo has none; train the whole model "
             "or set trainable=False."
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "trainable": self.trainable,
@@ -253,28 +263,28 @@ class ElmoTask(FromPreset, functional.Task):
 
     # These call Keras' own methods: KerasHub's would preprocess arrays with TensorFlow.
 
-    def fit(self, x=None, y=None, **kwargs):
+    def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """See `keras.Model.fit`."""
         check_process()
         check_targets(y, kwargs.get("sample_weight"), self.loss)
         kwargs["callbacks"] = with_finite_check(kwargs.get("callbacks"))
         return keras.Model.fit(self, x, y, **kwargs)
 
-    def evaluate(self, x=None, y=None, **kwargs):
+    def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """See `keras.Model.evaluate`."""
         check_process()
         found = keras.Model.evaluate(self, x, y, **kwargs)
         return check_outputs(self, found, may_be_nan=True)
 
-    def predict(self, x, **kwargs):
+    def predict(self, x: Any, **kwargs: Any) -> Any:
         """See `keras.Model.predict`."""
         check_process()
         return check_outputs(self, keras.Model.predict(self, x, **kwargs))
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         self.backbone.quantize(mode, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["preprocessor"]
         return config
@@ -301,7 +311,7 @@ class ElmoEmbedder(ElmoTask):
     [(3, 8), (1, 8)]
     """
 
-    def __init__(self, backbone, layers="scalar_mix", **kwargs):
+    def __init__(self, backbone: ElmoBackbone, layers: str = "scalar_mix", **kwargs: Any) -> None:
         self._check_encoder(backbone)
         check_choice("layers", layers, LAYERS)
         mix = ScalarMix(dtype=backbone.dtype_policy, name="scalar_mix")
@@ -312,7 +322,7 @@ class ElmoEmbedder(ElmoTask):
         self.layers_used = layers
         super().__init__(inputs=inputs, outputs=outputs, compile=False, **kwargs)
 
-    def embed(self, sentences, stateful=False, batch_size=32):
+    def embed(self, sentences: Any, stateful: bool = False, batch_size: int = 32) -> Any:
         """Embed the words of sentences.
 
         Args:
@@ -359,7 +369,7 @@ class ElmoEmbedder(ElmoTask):
             vectors = _chosen(self.layers_used, outputs["hidden_states"], self.mix)
             return ops.convert_to_numpy(ops.cast(vectors, "float32")), states
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "layers": self.layers_used}
 
 

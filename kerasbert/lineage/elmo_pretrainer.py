@@ -4,8 +4,11 @@ N sentences, B batch, T tokens (words plus sentence start and end), P width of o
 words in the vocabulary.
 """
 
+from __future__ import annotations
+
 import collections
 import random
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -25,7 +28,7 @@ from kerasbert.files import write_text
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.elmo import by_inputs
 from kerasbert.lineage.elmo import ElmoBackbone, ElmoTask, write_files
-from kerasbert.losses import Perplexity, TokenCrossEntropy, token_cross_entropy
+from kerasbert.losses.logits import Perplexity, TokenCrossEntropy, token_cross_entropy
 from kerasbert.models.compiling import KeepsCompile
 from kerasbert.preprocessors.elmo import (
     SPECIAL,
@@ -35,10 +38,16 @@ from kerasbert.preprocessors.elmo import (
     sentence_words,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
+
 _OUTPUTS = ("forward_logits", "backward_logits")
 
 
-def word_vocabulary(sentences, vocabulary_size=None):
+def word_vocabulary(sentences: Sequence[str], vocabulary_size: int | None = None) -> list[str]:
     """Count the words of sentences and list them by frequency, after `<S>`, `</S>` and `<UNK>`.
 
     Args:
@@ -90,7 +99,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
     Source: Peters et al. 2018, arXiv 1802.05365, and its released code, bilm-tf.
     """
 
-    def __init__(self, backbone, vocabulary, **kwargs):
+    def __init__(self, backbone: ElmoBackbone, vocabulary: Sequence[str], **kwargs: Any) -> None:
         self._check_encoder(backbone)
         vocabulary = list(vocabulary)
         if tuple(vocabulary[: len(SPECIAL)]) != SPECIAL:
@@ -118,7 +127,9 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         }
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
+    ) -> None:
         """Configure training; the constructor already does so with the defaults.
 
         Args:
@@ -137,7 +148,15 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             kwargs.setdefault("weighted_metrics", {name: [Perplexity()] for name in _OUTPUTS})
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
-    def fit(self, x=None, y=None, batch_size=None, validation_data=None, shuffle=True, **kwargs):
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Train on sentences or preprocessed arrays; see `keras.Model.fit`.
 
         Args:
@@ -155,13 +174,15 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             return super().fit(batches, shuffle=False, **kwargs)
         return super().fit(x, y, batch_size=batch_size, shuffle=shuffle, **kwargs)
 
-    def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
+    def evaluate(
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, **kwargs: Any
+    ) -> Any:
         """Evaluate on sentences or preprocessed arrays; see `keras.Model.evaluate`."""
         if _are_sentences(x):
             return super().evaluate(self._batches(x, batch_size, None), **kwargs)
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
-    def perplexity(self, sentences, batch_size=32):
+    def perplexity(self, sentences: Any, batch_size: int = 32) -> dict[str, Any]:
         """Compute the perplexity over the words and ends of sentences.
 
         Args:
@@ -217,7 +238,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             return batch_dataset(plan, make)
 
     @classmethod
-    def from_files(cls, options, weights, vocabulary, dtype=None):
+    def from_files(cls, options: Any, weights: Any, vocabulary: AnyPath, dtype: Any = None) -> Self:
         """Read a model with its softmax from bilm-tf's files.
 
         Args:
@@ -237,12 +258,12 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         bilm.read_weights(model.weights, weights)
         return model
 
-    def to_files(self, options, weights, vocabulary):
+    def to_files(self, options: Any, weights: Any, vocabulary: Any) -> None:
         """Write the files that `from_files` reads, in bilm-tf's format."""
         write_files(self, self.backbone, options, weights)
         write_text(vocabulary, "".join(f"{word}\n" for word in self.vocabulary))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "vocabulary": self.vocabulary}
 
 

@@ -4,6 +4,10 @@ N texts, B batch, S source tokens, T target tokens, V vocabulary, D width, H wid
 beams.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import keras_hub
 import numpy as np
@@ -30,6 +34,15 @@ from kerasbert.models.writing_task import WritingTask, begun, until_stop
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 from kerasbert.samplers import BeamSampler, forbidding, leaving, own_sampler
+from kerasbert.tokenizers.marian import MarianTokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import Found, Tensor, Texts
 
 INPUTS = (
     "encoder_token_ids",
@@ -91,24 +104,24 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        num_decoder_layers=None,
-        num_decoder_heads=None,
-        decoder_intermediate_dim=None,
-        dropout=0.1,
-        attention_dropout=0.0,
-        max_sequence_length=512,
-        activation="relu",
-        layer_norm_epsilon=1e-5,
-        norm_first=False,
-        scale_embeddings=True,
-        dtype=None,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        num_decoder_layers: int | None = None,
+        num_decoder_heads: int | None = None,
+        decoder_intermediate_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        max_sequence_length: int = 512,
+        activation: str = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        norm_first: bool = False,
+        scale_embeddings: bool = True,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         check_process()
         num_decoder_layers = num_layers if num_decoder_layers is None else num_decoder_layers
         num_decoder_heads = num_heads if num_decoder_heads is None else num_decoder_heads
@@ -167,7 +180,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
 
@@ -179,7 +192,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
             x = ops.multiply(x, self.hidden_dim**0.5)
         return self.embeddings_dropout(ops.add(x, self.positions(x, start_index=start_index)))
 
-    def encode(self, token_ids, padding_mask):
+    def encode(self, token_ids: Tensor, padding_mask: Tensor) -> Tensor:
         """Encode token ids (B, S) with a padding mask (B, S) to outputs (B, S, D)."""
         x, mask = self._embed(token_ids), self.padding_mask(padding_mask)
         for block in self.encoder_layers:
@@ -194,11 +207,18 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
             x = block(x, memory, memory_mask=memory_mask, attention_mask=mask)
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
-    def keys_values(self, memory):
+    def keys_values(self, memory: Tensor) -> Tensor:
         """Compute the keys and values of cross-attention: a tuple of (B, 2, S, N, H) per layer."""
         return tuple(block.cross_attention.keys_values(memory) for block in self.decoder_layers)
 
-    def decode_with_cache(self, token_ids, memory_mask, keys_values, cache, cache_update_index):
+    def decode_with_cache(
+        self,
+        token_ids: ArrayLike,
+        memory_mask: Tensor,
+        keys_values: Tensor,
+        cache: Tensor,
+        cache_update_index: int,
+    ) -> tuple[Any, Any]:
         """Decode tokens whose predecessors are in a cache, to outputs (B * K, C, D).
 
         Args:
@@ -229,7 +249,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
             filled.append(own)
         return x if self.decoder_norm is None else self.decoder_norm(x), tuple(filled)
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         """Add missing padding masks, under which no token is padding."""
         inputs = {
             name: x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x)
@@ -241,16 +261,18 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
                 inputs[f"{name}_padding_mask"] = ops.ones_like(ids, dtype="int32")
         return inputs
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         check_process()
         if has_ids(inputs):
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
         return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
 
-    def default_lora_layer_names(self):
+    def default_lora_layer_names(self) -> list[str]:
         """Return the names of the layers that `enable_lora` adapts by default."""
         return ["qkv", "query", "kv"]
 
@@ -299,13 +321,13 @@ class TransformerSeq2SeqLM(WritingTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        output_bias=False,
-        forbidden_token_ids=None,
-        forced_end_token_id=None,
-        **kwargs,
-    ):
+        backbone: TransformerSeq2SeqBackbone,
+        preprocessor: TransformerSeq2SeqLMPreprocessor | None = None,
+        output_bias: bool = False,
+        forbidden_token_ids: Sequence[int] | None = None,
+        forced_end_token_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         forced = [] if forced_end_token_id is None else [forced_end_token_id]
         count = backbone.vocabulary_size
@@ -335,7 +357,7 @@ class TransformerSeq2SeqLM(WritingTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         head = None if source.is_own else source.head_maps.get(cls.kind)
         if head is not None:
             # A checkpoint without the bias stands for a bias of zeros.
@@ -348,15 +370,15 @@ class TransformerSeq2SeqLM(WritingTask):
     def _needs_labels(self, is_raw):
         return not is_raw
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Return the cross-entropy with label smoothing of 0.1, averaged over the tokens."""
         return TokenCrossEntropy(label_smoothing=0.1)
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Return accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.backbone.vocabulary_size
 
     def _check_ids(self, x):
@@ -366,7 +388,7 @@ class TransformerSeq2SeqLM(WritingTask):
 
     # === Scoring ===
 
-    def score(self, sources, targets, batch_size=32):
+    def score(self, sources: Texts, targets: Texts, batch_size: int = 32) -> Any:
         """Compute the log-probability of targets given their sources.
 
         Both are truncated at `sequence_length`.
@@ -403,7 +425,14 @@ class TransformerSeq2SeqLM(WritingTask):
 
     # === Generation ===
 
-    def translate(self, texts, max_length=None, num_beams=4, length_penalty=1.0, batch_size=32):
+    def translate(
+        self,
+        texts: Texts,
+        max_length: int | None = None,
+        num_beams: int = 4,
+        length_penalty: float = 1.0,
+        batch_size: int = 32,
+    ) -> Any:
         """Generate the target texts by beam search.
 
         Args:
@@ -434,7 +463,13 @@ class TransformerSeq2SeqLM(WritingTask):
             sampler = BeamSampler(num_beams=num_beams, length_penalty=length_penalty)
         return self._write_texts(texts, "translate()", sampler, max_length, "auto", batch_size)
 
-    def generate(self, inputs, max_length=None, stop_token_ids="auto", batch_size=32):
+    def generate(
+        self,
+        inputs: Texts,
+        max_length: int | None = None,
+        stop_token_ids: Any = "auto",
+        batch_size: int = 32,
+    ) -> Any:
         """Generate with the sampler set by `compile`; see `translate`.
 
         Args:
@@ -482,7 +517,9 @@ class TransformerSeq2SeqLM(WritingTask):
     def _forget_writing(self):
         self.__dict__["_writers"] = {}
 
-    def generate_step(self, inputs, stop_token_ids=None, sampler=None):
+    def generate_step(
+        self, inputs: Mapping[str, Any], stop_token_ids: Any = None, sampler: Any = None
+    ) -> dict[str, Any]:
         """Generate from a prepared batch, compiled where the backend supports it.
 
         Args:
@@ -575,7 +612,7 @@ class TransformerSeq2SeqLM(WritingTask):
             )
         return {**inputs, **checked}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "output_bias": self.output_bias,
@@ -624,3 +661,8 @@ class _Writer:
 
     def generate_step(self, inputs, stop_token_ids=None):
         return self._model.generate_step(inputs, stop_token_ids, self.sampler)
+
+
+# KerasHub's loader finds the tokenizer and the preprocessor of a preset by its backbone.
+for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
+    _cls.backbone_cls = TransformerSeq2SeqBackbone

@@ -3,7 +3,10 @@
 B batch, T tokens, M memory tokens, L layers, D width, V tokens in the vocabulary.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -25,6 +28,12 @@ from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.preset_backbone import PresetBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.optimizers import AdamW
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import Found, Tensor, Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -78,26 +87,26 @@ class TransformerXLBackbone(PresetBackbone):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        dropout=0.1,
-        attention_dropout=0.0,
-        embedding_dim=None,
-        cutoffs=(),
-        division=1,
-        memory_length=128,
-        same_length=False,
-        clamp_length=None,
-        shares_biases=True,
-        activation="relu",
-        layer_norm_epsilon=1e-5,
-        initializer_range=0.02,
-        dtype=None,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        embedding_dim: int | None = None,
+        cutoffs: Sequence[Any] = (),
+        division: int = 1,
+        memory_length: int = 128,
+        same_length: bool = False,
+        clamp_length: int | None = None,
+        shares_biases: bool = True,
+        activation: str = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        initializer_range: float = 0.02,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         check_process()
         cutoffs = list(cutoffs) if isinstance(cutoffs, tuple) else cutoffs
         self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
@@ -163,13 +172,13 @@ class TransformerXLBackbone(PresetBackbone):
     def _memory_dtype(dtype):
         return keras.dtype_policies.get(dtype).compute_dtype
 
-    def outputs_of(self, inputs):
+    def outputs_of(self, inputs: Tensor) -> Any:
         """Compute the outputs for inputs that may be symbolic; `memory` is optional."""
         outputs, got = self.outputs_and_states(inputs)
         memory = remember(got, inputs.get("memory"), self.memory_length)
         return {"sequence_output": outputs, "memory": memory}
 
-    def outputs_and_states(self, inputs):
+    def outputs_and_states(self, inputs: Tensor) -> tuple[Any, Any]:
         """Return the outputs (B, T, D) and the list of each layer's inputs (B, T, D)."""
         memory = inputs.get("memory")
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
@@ -184,15 +193,17 @@ class TransformerXLBackbone(PresetBackbone):
             x = block(x, attention_mask=mask, attention_inputs=context)
         return self.output_dropout(x), got
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         check_process()
         return super().__call__(self.fill_in(inputs), *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
         # On JAX, `fit` and `predict` call this method directly.
         return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         """Add an empty memory where none is given."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
@@ -203,7 +214,7 @@ class TransformerXLBackbone(PresetBackbone):
         return {**inputs, "memory": ops.zeros(shape, dtype=self.compute_dtype)}
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
 
@@ -236,8 +247,13 @@ class TransformerXLLM(BertTask):
     kind = "causal_lm"
 
     def __init__(
-        self, backbone, characters=None, tied_projections=None, preprocessor=None, **kwargs
-    ):
+        self,
+        backbone: TransformerXLBackbone,
+        characters: str | None = None,
+        tied_projections: Any = None,
+        preprocessor: Any = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         check_value("characters", characters, "name?")
         if preprocessor is not None:
@@ -269,40 +285,42 @@ class TransformerXLLM(BertTask):
         outputs = self.lm_head(backbone.outputs_of(inputs)["sequence_output"])
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
+    ) -> None:
         """Configure training; the default optimizer is AdamW at 5e-4. See `BertTask.compile`."""
         if isinstance(optimizer, str) and optimizer == "auto":
             optimizer = AdamW(5e-4)
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         kwargs.setdefault("preprocessor", None)
         return super().from_source(source, load_weights, **kwargs)
 
     @classmethod
-    def output_weight(cls, settings):
+    def output_weight(cls, settings: Any) -> str:
         return "lm_head/bias_0"
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         """Return the inputs unchanged: a text starts without a memory."""
         return inputs
 
     def _needs_labels(self, is_raw):
         return not is_raw
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Return the cross-entropy, averaged over the tokens."""
         return TokenCrossEntropy()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Return accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.backbone.vocabulary_size
 
-    def read_on(self, inputs, memory=None):
+    def read_on(self, inputs: Mapping[str, Any], memory: Tensor = None) -> tuple[Any, Any]:
         """Compute log-probabilities, and the memory for the next segment of the texts.
 
         Args:
@@ -318,7 +336,7 @@ class TransformerXLLM(BertTask):
         outputs = self.backbone(inputs)
         return self.lm_head(outputs["sequence_output"]), outputs["memory"]
 
-    def ids_of(self, text):
+    def ids_of(self, text: str) -> np.ndarray:
         """Map a text's characters to ids (T,), or check an array of ids."""
         if isinstance(text, str):
             if self.characters is None:
@@ -347,7 +365,7 @@ class TransformerXLLM(BertTask):
             )
         return ids.astype("int32")
 
-    def evaluate_stream(self, text, segment=128, memory=None):
+    def evaluate_stream(self, text: Texts, segment: int = 128, memory: int | None = None) -> float:
         """Compute the mean bits per character or token of a text, segment by segment.
 
         Memory use does not depend on the length of the text. The first token has no predecessor
@@ -390,7 +408,7 @@ class TransformerXLLM(BertTask):
         outputs, got = self.backbone.outputs_and_states(inputs)
         return self.lm_head(outputs), remember(got, past, most)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "characters": self.characters,

@@ -3,6 +3,10 @@
 B batch, T tokens, P predictions, M memory tokens, L layers, D width.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -14,6 +18,11 @@ from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
 from kerasbert.lineage.memory import check_memory, remember
 from kerasbert.models.backbone import BertBackbone
+
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from kerasbert._typing import Tensor
 
 _NAMES = (
     *("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout"),
@@ -111,22 +120,22 @@ class XLNetBackbone(BertBackbone):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        dropout=0.1,
-        activation="gelu",
-        layer_norm_epsilon=1e-12,
-        is_causal=False,
-        clamp_length=None,
-        memory_length=0,
-        initializer_range=0.02,
-        finetuning_learning_rate=None,
-        dtype=None,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.1,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = 1e-12,
+        is_causal: bool = False,
+        clamp_length: int | None = None,
+        memory_length: int = 0,
+        initializer_range: float = 0.02,
+        finetuning_learning_rate: float | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         check_process()
         self._set_settings(locals(), SETTINGS | LINEAGE_SETTINGS)
         check_heads(hidden_dim, num_heads)
@@ -218,7 +227,9 @@ class XLNetBackbone(BertBackbone):
         hidden_states[-1] = self.output_dropout(x)
         return hidden_states
 
-    def predict_targets(self, inputs, hidden_mask, target_mapping):
+    def predict_targets(
+        self, inputs: Tensor, hidden_mask: Tensor, target_mapping: Tensor
+    ) -> Tensor:
         """Compute the outputs (B, P, D) of the query stream, from which tokens are predicted.
 
         Args:
@@ -229,7 +240,9 @@ class XLNetBackbone(BertBackbone):
         states = self._layers_of(inputs, hidden_mask=hidden_mask, target_mapping=target_mapping)
         return _Predictions(dtype=self.dtype_policy)(states[-1], mapping=target_mapping)
 
-    def read_on(self, inputs, memory=None, hidden_mask=None):
+    def read_on(
+        self, inputs: Tensor, memory: Tensor = None, hidden_mask: Tensor = None
+    ) -> tuple[Any, Any]:
         """Compute the outputs, and the memory for the next segment of the texts.
 
         Args:
@@ -249,7 +262,7 @@ class XLNetBackbone(BertBackbone):
             states[:-1], memory, self.memory_length or None
         )
 
-    def with_layers(self, layers):
+    def with_layers(self, layers: Any) -> Self:
         raise ValueError(
             "with_layers() copies layers of a BertBackbone, and XLNetBackbone does not support it."
         )

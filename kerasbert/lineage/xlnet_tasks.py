@@ -3,6 +3,10 @@
 B batch, T tokens, P predictions, D width, V tokens in the vocabulary.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -20,6 +24,9 @@ from kerasbert.preprocessors.xlnet import (
     XLNetQuestionAnsweringPreprocessor,
     XLNetTextClassifierPreprocessor,
 )
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _of_predictions(task):
@@ -49,7 +56,7 @@ class XLNetTextClassifier(BertTextClassifier):
     backbone_cls = XLNetBackbone
     preprocessor_cls = XLNetTextClassifierPreprocessor
 
-    def untrained_weights(self):
+    def untrained_weights(self) -> list[Any]:
         return _of_predictions(self)
 
 
@@ -94,7 +101,7 @@ class XLNetQuestionAnswering(BertQuestionAnswering):
     backbone_cls = XLNetBackbone
     preprocessor_cls = XLNetQuestionAnsweringPreprocessor
 
-    def untrained_weights(self):
+    def untrained_weights(self) -> list[Any]:
         return _of_predictions(self)
 
     def _in_order(self, logits, padding_mask):
@@ -132,7 +139,12 @@ class XLNetPretrainer(BertTask):
     preprocessor_cls = XLNetPretrainerPreprocessor
     kind = "pretrainer"
 
-    def __init__(self, backbone, preprocessor=None, **kwargs):
+    def __init__(
+        self,
+        backbone: XLNetBackbone,
+        preprocessor: XLNetPretrainerPreprocessor | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
@@ -152,26 +164,26 @@ class XLNetPretrainer(BertTask):
         super().__init__(inputs=inputs, outputs=self.lm_head(vectors), **kwargs)
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         return False
 
     @classmethod
-    def output_weight(cls, settings):
+    def output_weight(cls, settings: Any) -> str:
         return "lm_head/bias"
 
-    def untrained_weights(self):
+    def untrained_weights(self) -> list[Any]:
         return []
 
     def _needs_labels(self, is_raw):
         return not is_raw
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Return the cross-entropy, averaged over the predictions."""
         return TokenCrossEntropy()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Return accuracy and perplexity over the predictions."""
         return [TokenAccuracy(), Perplexity()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.backbone.vocabulary_size

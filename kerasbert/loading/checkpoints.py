@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from kerasbert import tokenizers
+import kerasbert.tokenizers as tokenizers
 from kerasbert.conversion import google, huggingface, sentence_transformers
 from kerasbert.conversion import keras_hub as keras_hub_format
 from kerasbert.conversion.checkpoint import Checkpoint

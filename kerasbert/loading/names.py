@@ -1,8 +1,11 @@
 """The names of presets: what is built in, and the directory that a name or a handle stands for."""
 
+from __future__ import annotations
+
 import functools
 import json
 import os
+from typing import TYPE_CHECKING
 
 import keras_hub
 
@@ -14,9 +17,14 @@ from kerasbert.loading import hub
 from kerasbert.loading.checkpoints import of_description, read_checkpoint, with_description
 from kerasbert.loading.own import OwnPreset, is_own
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+
 
 @functools.cache
-def builtin_presets():
+def builtin_presets() -> dict[str, dict[str, Any]]:
     """The presets that the package describes: a dict of name to description.
 
     >>> builtin_presets()["bert_base_en_uncased"]["handle"]
@@ -51,7 +59,7 @@ def presets_of(cls):
     }
 
 
-def resolve(preset, weights=True):
+def resolve(preset: AnyPath, weights: bool = True) -> str:
     """The local directory of a preset: a name, a handle or a path.
 
     Args:
@@ -82,7 +90,7 @@ def resolve(preset, weights=True):
     )
 
 
-def check(preset):
+def check(preset: AnyPath) -> None:
     """Raise where a preset cannot be one, before anything is fetched or other work is begun.
 
     Raises:
@@ -98,7 +106,7 @@ def check(preset):
         read_checkpoint(directory, preset)
 
 
-def finetuning_learning_rate(preset):
+def finetuning_learning_rate(preset: AnyPath) -> float | None:
     """The learning rate that a preset records as good for fine-tuning; `None` where it has none.
 
     >>> finetuning_learning_rate("bert_tiny_demo_en_uncased")
@@ -115,7 +123,7 @@ def finetuning_learning_rate(preset):
     return rate
 
 
-def record_finetuning_learning_rate(preset, rate=None):
+def record_finetuning_learning_rate(preset: AnyPath, rate: float | None = None) -> None:
     """Write the learning rate that was found good into a preset; `None` checks that it can be.
 
     Args:

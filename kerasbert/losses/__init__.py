@@ -1,22 +1,14 @@
 """Losses and metrics on logits, parse trees and text embeddings."""
 
+from typing import TYPE_CHECKING
+
+from kerasbert._lazy import deprecated
 from kerasbert.losses.logits import (
-    BinaryTokenAccuracy,
-    BinaryTokenCrossEntropy,
     ClassAccuracy,
-    ClassCrossEntropy,
-    ClassScore,
-    PairAccuracy,
-    PairCrossEntropy,
-    PairSquaredError,
     Perplexity,
-    PositiveShare,
     TokenAccuracy,
     TokenCrossEntropy,
-    TokenMean,
     TreeLoss,
-    is_first_choice,
-    token_cross_entropy,
 )
 from kerasbert.losses.vectors import (
     ActiveWords,
@@ -41,11 +33,7 @@ __all__ = [
     "ActiveWords",
     "AdaptiveLayer",
     "BatchHardTriplet",
-    "BinaryTokenAccuracy",
-    "BinaryTokenCrossEntropy",
     "ClassAccuracy",
-    "ClassScore",
-    "ClassCrossEntropy",
     "CoSENT",
     "Contrastive",
     "CosineRegression",
@@ -55,19 +43,29 @@ __all__ = [
     "MatchingCosine",
     "Matryoshka",
     "MultipleNegativesRanking",
-    "PairAccuracy",
-    "PairCrossEntropy",
-    "PairSquaredError",
     "Perplexity",
-    "PositiveShare",
     "Sparse",
     "TokenAccuracy",
     "TokenCrossEntropy",
-    "TokenMean",
     "TreeLoss",
     "Triplet",
     "flops",
-    "is_first_choice",
     "max_similarity",
-    "token_cross_entropy",
 ]
+
+# Aliases until the next version; see the CHANGELOG.
+_NO_LONGER_PUBLIC = (
+    "BinaryTokenAccuracy",
+    "BinaryTokenCrossEntropy",
+    "ClassCrossEntropy",
+    "ClassScore",
+    "PairAccuracy",
+    "PairCrossEntropy",
+    "PairSquaredError",
+    "PositiveShare",
+    "TokenMean",
+    "is_first_choice",
+    "token_cross_entropy",
+)
+if not TYPE_CHECKING:  # These would otherwise accept any name.
+    __getattr__ = deprecated("kerasbert.losses", dict.fromkeys(_NO_LONGER_PUBLIC, "losses.logits"))

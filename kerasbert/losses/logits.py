@@ -3,14 +3,23 @@
 B batch, P predictions, V vocabulary size, C classes or texts of a list, W words.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_value
 
+if TYPE_CHECKING:
+    from typing import Any
 
-def token_cross_entropy(labels, logits, label_smoothing=0.0):
+    from kerasbert._typing import Dtype, Tensor
+
+
+def token_cross_entropy(labels: Any, logits: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Compute the cross-entropy of each prediction.
 
     Args:
@@ -30,7 +39,7 @@ def token_cross_entropy(labels, logits, label_smoothing=0.0):
     return (1 - label_smoothing) * ops.cast(entropy, even.dtype) + label_smoothing * even
 
 
-def is_first_choice(labels, logits):
+def is_first_choice(labels: Any, logits: Tensor) -> Tensor:
     """Return 1.0 where the label has the largest logit (the first of ties), else 0.0: (B, P)."""
     chosen = backend.first_choice(ops.convert_to_tensor(logits))
     return ops.cast(ops.equal(ops.cast(chosen, "int32"), ops.cast(labels, "int32")), "float32")
@@ -42,7 +51,7 @@ class MeanOfWeights(keras.losses.Loss):
     Keras averages per replica first, which gives tokens too much weight on replicas with few.
     """
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         loss = super().__call__(y_true, y_pred, sample_weight)
         if sample_weight is None or self.reduction != "mean_with_sample_weight":
             return loss
@@ -70,19 +79,19 @@ class TokenCrossEntropy(MeanOfWeights):
 
     def __init__(
         self,
-        reduction="mean_with_sample_weight",
-        name="token_cross_entropy",
-        dtype=None,
-        label_smoothing=0.0,
-    ):
+        reduction: str | None = "mean_with_sample_weight",
+        name: str = "token_cross_entropy",
+        dtype: Dtype = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         check_value("label_smoothing", label_smoothing, "share")
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
 
@@ -92,7 +101,7 @@ class TokenMean(keras.metrics.Mean):
     Keras' own metrics average each row first, which gives tokens of long rows less weight.
     """
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
         values = self.of_tokens(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
         if sample_weight is not None:
             weights = ops.cast(sample_weight, values.dtype)
@@ -100,11 +109,11 @@ class TokenMean(keras.metrics.Mean):
             sample_weight = ops.reshape(ops.broadcast_to(weights, ops.shape(values)), (-1,))
         return super().update_state(ops.reshape(values, (-1,)), sample_weight)
 
-    def of_tokens(self, y_true, y_pred):
+    def of_tokens(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Compute the value of each token (B, P)."""
         raise NotImplementedError
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
 
@@ -119,11 +128,11 @@ class TokenAccuracy(TokenMean):
     0.5
     """
 
-    def __init__(self, name="accuracy", dtype=None):
+    def __init__(self, name: str = "accuracy", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self._direction = "up"
 
-    def of_tokens(self, y_true, y_pred):
+    def of_tokens(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return is_first_choice(y_true, y_pred)
 
 
@@ -139,11 +148,14 @@ class BinaryTokenCrossEntropy(MeanOfWeights):
     """
 
     def __init__(
-        self, reduction="mean_with_sample_weight", name="binary_token_cross_entropy", dtype=None
-    ):
+        self,
+        reduction: str | None = "mean_with_sample_weight",
+        name: str = "binary_token_cross_entropy",
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.binary_crossentropy(ops.cast(y_true, y_pred.dtype), y_pred, from_logits=True)
 
 
@@ -157,11 +169,11 @@ class BinaryTokenAccuracy(TokenMean):
     0.5
     """
 
-    def __init__(self, name="accuracy", dtype=None):
+    def __init__(self, name: str = "accuracy", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self._direction = "up"
 
-    def of_tokens(self, y_true, y_pred):
+    def of_tokens(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.cast(ops.equal(y_pred > 0, ops.cast(y_true, "bool")), "float32")
 
 
@@ -175,11 +187,11 @@ class PositiveShare(TokenMean):
     0.25
     """
 
-    def __init__(self, name="positive_share", dtype=None):
+    def __init__(self, name: str = "positive_share", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self._direction = "down"
 
-    def of_tokens(self, y_true, y_pred):
+    def of_tokens(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.cast(y_true, "float32")
 
 
@@ -194,14 +206,14 @@ class Perplexity(TokenMean):
     4.0
     """
 
-    def __init__(self, name="perplexity", dtype=None):
+    def __init__(self, name: str = "perplexity", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self._direction = "down"
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.exp(super().result())
 
-    def of_tokens(self, y_true, y_pred):
+    def of_tokens(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return token_cross_entropy(y_true, y_pred)
 
 
@@ -225,7 +237,7 @@ class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentrop
     0.3567
     """
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if not _are_rows(y_true, y_pred):
             return super().call(y_true, y_pred)
         from_logits = self.get_config()["from_logits"]
@@ -243,11 +255,11 @@ class ClassAccuracy(keras.metrics.MeanMetricWrapper):
     (1.0, 1.0)
     """
 
-    def __init__(self, name="accuracy", dtype=None):
+    def __init__(self, name: str = "accuracy", dtype: Dtype = None) -> None:
         super().__init__(_is_right, name=name, dtype=dtype)
         self._direction = "up"
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
 
@@ -275,14 +287,21 @@ class ClassScore(keras.metrics.Metric):
     0.6667
     """
 
-    def __init__(self, score, classes, positive=None, name=None, dtype=None):
+    def __init__(
+        self,
+        score: str,
+        classes: int,
+        positive: int | None = None,
+        name: str | None = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(name=name or f"macro_{score}", dtype=dtype)
         check_choice("score", score, ("f1", "precision", "recall"))
         self.score, self.classes, self.positive = score, classes, positive
         self._direction = "up"
         self.counts = self.add_variable((3, classes), initializer="zeros", name="counts")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         if _are_rows(y_true, y_pred):
             y_true = ops.argmax(y_true, axis=-1)
@@ -296,7 +315,7 @@ class ClassScore(keras.metrics.Metric):
         sums = ops.stack([ops.sum(part * weights[:, None], axis=0) for part in parts])
         self.counts.assign_add(ops.cast(sums, self.counts.dtype))
 
-    def result(self):
+    def result(self) -> Tensor:
         right, gold, chosen = self.counts[0], self.counts[1], self.counts[2]
         total = {"f1": (gold + chosen) / 2, "precision": chosen, "recall": gold}[self.score]
         scores = right / ops.where(total > 0, total, 1.0)
@@ -305,7 +324,7 @@ class ClassScore(keras.metrics.Metric):
         there = ops.cast(gold + chosen > 0, scores.dtype)
         return ops.sum(scores * there) / ops.maximum(ops.sum(there), 1.0)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"score": self.score, "classes": self.classes, "positive": self.positive}
         return {"name": self.name, "dtype": self.dtype, **config}
 
@@ -322,17 +341,22 @@ def _of_lists(values, y_true):
 class _PairLoss(keras.losses.Loss):
     """Base class of pointwise losses on text pairs; a list of pairs counts as one, by its mean."""
 
-    def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None):
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true = ops.cast(y_true, y_pred.dtype)
         if len(y_pred.shape) == 2:
             # The very low logits of missing texts would make their losses overflow.
             y_pred = ops.where(y_true >= 0, y_pred, 0.0)
         return _of_lists(self.of_pairs(y_true, y_pred), y_true)
 
-    def of_pairs(self, y_true, y_pred):
+    def of_pairs(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Compute the loss of each pair."""
         raise NotImplementedError
 
@@ -352,7 +376,7 @@ class PairCrossEntropy(_PairLoss):
     0.6931
     """
 
-    def of_pairs(self, y_true, y_pred):
+    def of_pairs(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.binary_crossentropy(y_true, y_pred, from_logits=True)
 
 
@@ -366,7 +390,7 @@ class PairSquaredError(_PairLoss):
     4.0
     """
 
-    def of_pairs(self, y_true, y_pred):
+    def of_pairs(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.square(y_pred - y_true)
 
 
@@ -382,11 +406,11 @@ class PairAccuracy(keras.metrics.MeanMetricWrapper):
     0.5
     """
 
-    def __init__(self, name="accuracy", dtype=None):
+    def __init__(self, name: str = "accuracy", dtype: Dtype = None) -> None:
         super().__init__(_is_right_of_pairs, name=name, dtype=dtype)
         self._direction = "up"
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
 
@@ -412,10 +436,15 @@ class TreeLoss(keras.losses.Loss):
     Representations", NAACL, section 2.
     """
 
-    def __init__(self, reduction="sum_over_batch_size", name="tree_loss", dtype=None):
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "tree_loss",
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true = ops.cast(y_true, y_pred.dtype)
         is_known = ops.cast(y_true != -1, y_pred.dtype)
         axes = tuple(range(1, len(y_pred.shape)))

@@ -8,13 +8,22 @@ A loss named as in sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1
 same formula and defaults.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
 from kerasbert._errors import check_choice, check_value
 from kerasbert.backend import logarithm_of_odds, of_all_replicas, unit_length
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Dtype, Tensor
 
 # Score that removes a text from a softmax.
 NEVER = -1e9
@@ -40,7 +49,7 @@ DISTANCES = {"euclidean": _distance, "cosine": _cosine_distance}
 SIMILARITIES = ("cosine", "dot", "maxsim")
 
 
-def max_similarity(queries, texts):
+def max_similarity(queries: Tensor, texts: Tensor) -> Tensor:
     """Compute MaxSim: the sum over query tokens of the largest dot product with a text token.
 
     Args:
@@ -114,16 +123,22 @@ class _VectorLoss(keras.losses.Loss):
     # Smallest and largest valid label; `None` allows all.
     label_range = None
 
-    def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None, **settings):
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: Dtype = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         self.settings = settings
         for key, value in settings.items():
             setattr(self, key, value)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self.settings}
 
-    def columns(self, y_pred):
+    def columns(self, y_pred: Tensor) -> tuple[Any, ...]:
         """Check the shape of embeddings (B, C, ...) and split them into C of (B, ...)."""
         shape = tuple(y_pred.shape)
         of_tokens = self.settings.get("similarity") == "maxsim"
@@ -175,13 +190,13 @@ class MultipleNegativesRanking(_VectorLoss):
 
     def __init__(
         self,
-        scale=20.0,
-        symmetric=False,
-        similarity="cosine",
-        reduction="sum_over_batch_size",
-        name="multiple_negatives_ranking",
-        dtype=None,
-    ):
+        scale: float = 20.0,
+        symmetric: bool = False,
+        similarity: str = "cosine",
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "multiple_negatives_ranking",
+        dtype: Dtype = None,
+    ) -> None:
         check_value("scale", scale, "positive")
         check_value("symmetric", symmetric, "flag")
         check_choice("similarity", similarity, SIMILARITIES)
@@ -189,7 +204,7 @@ class MultipleNegativesRanking(_VectorLoss):
             reduction, name, dtype, scale=scale, symmetric=symmetric, similarity=similarity
         )
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         anchors, seconds, *_ = columns = self.columns(y_pred)
         # The rows of all replicas (A), those of this replica first.
         every = of_all_replicas(y_pred)
@@ -259,11 +274,17 @@ class CoSENT(_VectorLoss):
     10.1109/TASLP.2024.3402087.
     """
 
-    def __init__(self, scale=20.0, reduction="sum_over_batch_size", name="cosent", dtype=None):
+    def __init__(
+        self,
+        scale: float = 20.0,
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "cosent",
+        dtype: Dtype = None,
+    ) -> None:
         check_value("scale", scale, "positive")
         super().__init__(reduction, name, dtype, scale=scale)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         scores = self.scale * _cosine(*self.columns(y_pred))  # (B,)
         labels = _numbers(self, y_true, y_pred)
         differences = scores[:, None] - scores[None]
@@ -287,10 +308,15 @@ class CosineRegression(_VectorLoss):
 
     label_range = (-1, 1)
 
-    def __init__(self, reduction="sum_over_batch_size", name="cosine_regression", dtype=None):
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "cosine_regression",
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(reduction, name, dtype)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.square(_cosine(*self.columns(y_pred)) - _numbers(self, y_true, y_pred))
 
 
@@ -318,17 +344,17 @@ class Contrastive(_VectorLoss):
 
     def __init__(
         self,
-        margin=0.5,
-        distance="cosine",
-        reduction="sum_over_batch_size",
-        name="contrastive",
-        dtype=None,
-    ):
+        margin: float = 0.5,
+        distance: str = "cosine",
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "contrastive",
+        dtype: Dtype = None,
+    ) -> None:
         check_value("margin", margin, "positive")
         check_choice("distance", distance, DISTANCES)
         super().__init__(reduction, name, dtype, margin=margin, distance=distance)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         far = DISTANCES[self.distance](*self.columns(y_pred))
         labels = _numbers(self, y_true, y_pred)
         missing = ops.relu(self.margin - far)
@@ -359,17 +385,17 @@ class Triplet(_VectorLoss):
 
     def __init__(
         self,
-        margin=5.0,
-        distance="euclidean",
-        reduction="sum_over_batch_size",
-        name="triplet",
-        dtype=None,
-    ):
+        margin: float = 5.0,
+        distance: str = "euclidean",
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "triplet",
+        dtype: Dtype = None,
+    ) -> None:
         check_value("margin", margin, "positive")
         check_choice("distance", distance, DISTANCES)
         super().__init__(reduction, name, dtype, margin=margin, distance=distance)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         anchor, near, far = self.columns(y_pred)
         distance = DISTANCES[self.distance]
         return ops.relu(distance(anchor, near) - distance(anchor, far) + self.margin)
@@ -397,17 +423,17 @@ class BatchHardTriplet(_VectorLoss):
 
     def __init__(
         self,
-        margin=5.0,
-        distance="euclidean",
-        reduction="sum_over_batch_size",
-        name="batch_hard_triplet",
-        dtype=None,
-    ):
+        margin: float = 5.0,
+        distance: str = "euclidean",
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "batch_hard_triplet",
+        dtype: Dtype = None,
+    ) -> None:
         check_value("margin", margin, "positive")
         check_choice("distance", distance, DISTANCES)
         super().__init__(reduction, name, dtype, margin=margin, distance=distance)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if len(y_pred.shape) != 2:
             raise ValueError(
                 f"BatchHardTriplet expected one embedding per text, (B, D), got shape "
@@ -448,15 +474,15 @@ class MarginMSE(_VectorLoss):
 
     def __init__(
         self,
-        similarity="dot",
-        reduction="sum_over_batch_size",
-        name="margin_mse",
-        dtype=None,
-    ):
+        similarity: str = "dot",
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "margin_mse",
+        dtype: Dtype = None,
+    ) -> None:
         check_choice("similarity", similarity, SIMILARITIES)
         super().__init__(reduction, name, dtype, similarity=similarity)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         anchor, *others = self.columns(y_pred)
         scores = [_similar(self.similarity, anchor, other) for other in others]
         margins = ops.stack([scores[0] - score for score in scores[1:]], axis=1)  # (B, N - 1)
@@ -503,13 +529,13 @@ class DistillKL(_VectorLoss):
 
     def __init__(
         self,
-        temperature=1.0,
-        similarity="dot",
-        normalize_scores=False,
-        reduction="sum_over_batch_size",
-        name="distill_kl",
-        dtype=None,
-    ):
+        temperature: float = 1.0,
+        similarity: str = "dot",
+        normalize_scores: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str = "distill_kl",
+        dtype: Dtype = None,
+    ) -> None:
         check_value("temperature", temperature, "positive")
         check_choice("similarity", similarity, SIMILARITIES)
         check_value("normalize_scores", normalize_scores, "flag")
@@ -522,7 +548,7 @@ class DistillKL(_VectorLoss):
             normalize_scores=normalize_scores,
         )
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         anchor, *others = self.columns(y_pred)
         if len(y_true.shape) != 2:
             _check_scores(self, y_true, None, len(others))
@@ -542,7 +568,7 @@ class DistillKL(_VectorLoss):
 class _AroundLoss(keras.losses.Loss):
     """Base class of losses that wrap another one, `loss`, an object or its config."""
 
-    def __init__(self, loss, name, dtype):
+    def __init__(self, loss: Any, name: str, dtype: Dtype) -> None:
         super().__init__(name=name, reduction=None, dtype=dtype)
         if isinstance(loss, dict):
             loss = keras.saving.deserialize_keras_object(loss)
@@ -559,10 +585,10 @@ class _AroundLoss(keras.losses.Loss):
         self.loss = loss
 
     @property
-    def label_range(self):
+    def label_range(self) -> Any:
         return getattr(self.loss, "label_range", None)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("reduction")
         return {**config, "loss": keras.saving.serialize_keras_object(self.loss)}
@@ -590,7 +616,14 @@ class Matryoshka(_AroundLoss):
     Source: Kusupati et al. 2022, arXiv 2205.13147.
     """
 
-    def __init__(self, loss, dims, weights=None, name="matryoshka", dtype=None):
+    def __init__(
+        self,
+        loss: Any,
+        dims: Sequence[int],
+        weights: Sequence[float] | None = None,
+        name: str = "matryoshka",
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(loss, name, dtype)
         dims = list(dims) if hasattr(dims, "__len__") else [dims]
         for dim in dims:
@@ -602,7 +635,7 @@ class Matryoshka(_AroundLoss):
             )
         self.dims, self.weights = dims, weights
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         width = y_pred.shape[-1]
         if max(self.dims) > width:
             raise ValueError(
@@ -617,7 +650,7 @@ class Matryoshka(_AroundLoss):
             total += weight * self.loss(labels, vectors, sample_weight)
         return total
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "dims": self.dims, "weights": self.weights}
 
 
@@ -685,17 +718,17 @@ class AdaptiveLayer(_AroundLoss):
 
     def __init__(
         self,
-        loss,
-        n_layers_per_step=1,
-        last_layer_weight=1.0,
-        prior_layers_weight=1.0,
-        kl_div_weight=1.0,
-        kl_temperature=0.3,
-        layer_weighting="uniform",
-        seed=None,
-        name="adaptive_layer",
-        dtype=None,
-    ):
+        loss: Any,
+        n_layers_per_step: int = 1,
+        last_layer_weight: float = 1.0,
+        prior_layers_weight: float = 1.0,
+        kl_div_weight: float = 1.0,
+        kl_temperature: float = 0.3,
+        layer_weighting: str = "uniform",
+        seed: int | None = None,
+        name: str = "adaptive_layer",
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(loss, name, dtype)
         if n_layers_per_step != -1:
             check_value("n_layers_per_step", n_layers_per_step, "count")
@@ -716,11 +749,11 @@ class AdaptiveLayer(_AroundLoss):
         self.seed_generator = keras.random.SeedGenerator(seed)
 
     @property
-    def variables(self):
+    def variables(self) -> list[Any]:
         """The random state, which a model trained with this loss tracks."""
         return [self.seed_generator.state]
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Tensor:
         if len(y_pred.shape) not in (3, 4):
             raise ValueError(
                 "AdaptiveLayer expected the embeddings of all layers from a BertTextEmbedder, got "
@@ -748,11 +781,11 @@ class AdaptiveLayer(_AroundLoss):
                 total = total + self.kl_div_weight * self.kl_temperature * found
         return total
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self.settings}
 
 
-def flops(vectors):
+def flops(vectors: Any) -> Tensor:
     """Return the FLOPS regularizer of sparse embeddings (B, V): the sum of squared mean weights.
 
     It estimates the cost of a search; weights must not be negative.
@@ -787,13 +820,20 @@ class Sparse(_AroundLoss):
     Source: Formal et al. 2021, arXiv 2109.10086; weights as in sentence-transformers' example.
     """
 
-    def __init__(self, loss, query_weight=5e-5, text_weight=3e-5, name="sparse", dtype=None):
+    def __init__(
+        self,
+        loss: Any,
+        query_weight: float = 5e-5,
+        text_weight: float = 3e-5,
+        name: str = "sparse",
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(loss, name, dtype)
         check_value("query_weight", query_weight, "number")
         check_value("text_weight", text_weight, "number")
         self.query_weight, self.text_weight = query_weight, text_weight
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         total = self.loss(y_true, y_pred, sample_weight)
         if len(y_pred.shape) == 2:
             return total + self.text_weight * flops(y_pred)
@@ -801,7 +841,7 @@ class Sparse(_AroundLoss):
         total = total + self.query_weight * flops(y_pred[:, 0])
         return total + self.text_weight * flops(texts)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         weights = {"query_weight": self.query_weight, "text_weight": self.text_weight}
         return {**super().get_config(), **weights}
 
@@ -827,15 +867,17 @@ class EmbeddingLoss(keras.losses.Loss):
     0.3125
     """
 
-    def __init__(self, similarity="cosine", name="embedding_loss", dtype=None):
+    def __init__(
+        self, similarity: str = "cosine", name: str = "embedding_loss", dtype: Dtype = None
+    ) -> None:
         check_choice("similarity", similarity, ("cosine", "dot"))
         super().__init__(name=name, reduction=None, dtype=dtype)
         self.similarity = similarity
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         return self.fitting(y_true, y_pred)(y_true, y_pred, sample_weight)
 
-    def fitting(self, y_true, y_pred):
+    def fitting(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return the loss for labels and embeddings of these shapes."""
         is_whole = "int" in keras.backend.standardize_dtype(y_true.dtype)
         axes = len(y_true.shape)
@@ -874,7 +916,7 @@ class EmbeddingLoss(keras.losses.Loss):
             "DistillKL() of kerasbert.losses."
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("reduction")
         return {**config, "similarity": self.similarity}
@@ -899,14 +941,14 @@ class ActiveWords(keras.metrics.Mean):
     1.5
     """
 
-    def __init__(self, name="active_words", dtype=None):
+    def __init__(self, name: str = "active_words", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self._direction = "down"
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
         counts = ops.sum(ops.cast(ops.not_equal(y_pred, 0), "float32"), axis=-1)  # (B, C) or (B,)
         if len(y_pred.shape) == 3:
             counts = ops.mean(counts, axis=1)
@@ -929,14 +971,14 @@ class MatchingCosine(keras.metrics.Mean):
     0.5
     """
 
-    def __init__(self, name="cosine", dtype=None):
+    def __init__(self, name: str = "cosine", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self._direction = "up"
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
         y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
         if len(y_pred.shape) == 4:
             first, second = unit_length(y_pred[:, 0]), unit_length(y_pred[:, 1])  # (B, T, D)

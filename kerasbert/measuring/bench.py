@@ -4,6 +4,8 @@ Each format has its own process. After all are prepared, they run one at a time 
 A B C A B C, so that a slow minute of the machine affects all.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -11,6 +13,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +28,10 @@ from kerasbert.measuring.contestant import stripped
 from kerasbert.models.spans import MASKED
 from kerasbert.models.task import BertTask
 from kerasbert.tasks.readers import read_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 # Each format's extra, and the packages in it.
 NEEDS = {
@@ -57,19 +64,19 @@ PERCENTILES = (50, 95, 99)
 
 
 def bench(
-    model,
-    texts,
+    model: Any,
+    texts: Any,
     *,
-    task=None,
-    columns=None,
-    encoding=None,
-    batch_size=32,
-    rounds=3,
-    seconds=2.0,
-    threads=None,
-    formats=None,
-    verbose=True,
-):
+    task: Any = None,
+    columns: Sequence[str] | None = None,
+    encoding: str | None = None,
+    batch_size: int = 32,
+    rounds: int = 3,
+    seconds: float = 2.0,
+    threads: int | None = None,
+    formats: Sequence[str] | None = None,
+    verbose: bool = True,
+) -> dict[str, Any]:
     """Benchmark a model on your texts in every format and precision that runs here.
 
     Requests are raw texts: Keras answers them by the model's own method, such as `classify`, on the

@@ -143,7 +143,7 @@ def _difference(compute, folder, job):
 def _load_keras(_, precision, job):
     import keras
 
-    from kerasbert.export.served import served
+    from kerasbert.export.served import served  # It registers the classes, too.
 
     cls = keras.saving.get_registered_object(job["class"])
     dtype = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]

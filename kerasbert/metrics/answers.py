@@ -3,15 +3,24 @@
 N examples.
 """
 
+from __future__ import annotations
+
 import collections
 import re
 import string
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert._errors import check_choice
 from kerasbert.metrics.classes import check_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,9 @@ ANSWER_RULES = {
 }
 
 
-def answer_scores(y, predictions, rules="squad"):
+def answer_scores(
+    y: Sequence[Any], predictions: Sequence[str], rules: str = "squad"
+) -> tuple[np.ndarray, np.ndarray]:
     """The exact match and the F1 of each answer with the right one that it fits best.
 
     Args:
@@ -109,7 +120,7 @@ def _overlap(rules, gold, prediction):
     return 2 * precision * recall / (precision + recall) if same else 0.0
 
 
-def squad(y, predictions, rules="squad"):
+def squad(y: Sequence[Any], predictions: Sequence[str], rules: str = "squad") -> dict[str, Any]:
     """Exact match and F1 of answers, as SQuAD 1.1's scorer has them.
 
     Args:
@@ -129,7 +140,9 @@ def squad(y, predictions, rules="squad"):
     return {"exact_match": float(exact.mean()), "f1": float(overlap.mean())}
 
 
-def squad2(y, predictions, null_scores=None):
+def squad2(
+    y: Sequence[Any], predictions: Sequence[str], null_scores: ArrayLike | None = None
+) -> dict[str, Any]:
     """SQuAD 2.0's scores: of all questions, of those with and without an answer, and at best.
 
     Args:
@@ -184,7 +197,7 @@ def _best_threshold(scores, answered, has_answer, null_scores):
     return float(sums[best] / len(scores)), float(threshold)
 
 
-def with_threshold(predictions, null_scores, threshold):
+def with_threshold(predictions: Any, null_scores: Any, threshold: float) -> list[str]:
     """Answers, but "" where the null score exceeds the threshold.
 
     >>> with_threshold(["Rome", "Paris"], [-3.0, 2.5], 0.0)

@@ -3,12 +3,21 @@
 N examples, C classes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import ArrayLike
 
 _LEAST = 1e-12
 
 
-def reliability(y, probabilities, bins=15):
+def reliability(y: ArrayLike, probabilities: ArrayLike, bins: int = 15) -> list[dict[str, Any]]:
     """How often predictions of each confidence are right: what a reliability diagram shows.
 
     Args:
@@ -43,7 +52,7 @@ def reliability(y, probabilities, bins=15):
     return found
 
 
-def expected_calibration_error(y, probabilities, bins=15):
+def expected_calibration_error(y: Any, probabilities: Any, bins: int = 15) -> float:
     """The mean distance of confidence and accuracy over the bins, weighted by what they hold.
 
     Args:
@@ -58,7 +67,7 @@ def expected_calibration_error(y, probabilities, bins=15):
     return float(sum(row["share"] * abs(row["confidence"] - row["accuracy"]) for row in rows))
 
 
-def fit_temperature(y, probabilities):
+def fit_temperature(y: Any, probabilities: Any) -> float:
     """The temperature that makes held-out probabilities most likely; above 1 they were too sure.
 
     Args:
@@ -85,7 +94,7 @@ def fit_temperature(y, probabilities):
     return float(np.exp(found.x))
 
 
-def with_temperature(probabilities, temperature):
+def with_temperature(probabilities: Any, temperature: float) -> np.ndarray:
     """Probabilities (N, C) as they are when their logits are divided by a temperature.
 
     >>> with_temperature([[0.8, 0.2]], 2.0).round(4).tolist()

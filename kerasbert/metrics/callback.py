@@ -1,6 +1,14 @@
 """Scores in the logs of `fit`."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 
 class ScoreCallback(keras.callbacks.Callback):
@@ -28,12 +36,12 @@ class ScoreCallback(keras.callbacks.Callback):
     ['loss', 'val_r']
     """
 
-    def __init__(self, score, prefix="val_"):
+    def __init__(self, score: Callable[..., Any], prefix: str = "val_") -> None:
         super().__init__()
         self.score = score
         self.prefix = prefix
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         scores = self.score(self.model)
         if logs is not None:
             logs.update((self.prefix + name, float(value)) for name, value in scores.items())

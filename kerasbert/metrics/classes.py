@@ -3,13 +3,21 @@
 N examples.
 """
 
+from __future__ import annotations
+
 import types
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from typing import Any
 
-def accuracy(y, predictions):
+    from numpy.typing import ArrayLike
+
+
+def accuracy(y: ArrayLike, predictions: Any) -> float:
     """The share of right predictions.
 
     Args:
@@ -23,7 +31,7 @@ def accuracy(y, predictions):
     return float(np.mean(y == predictions))
 
 
-def f1(y, predictions, positive=1):
+def f1(y: ArrayLike, predictions: Any, positive: Any = 1) -> float:
     """F1 of one class; 0 where it is neither right nor predicted anywhere.
 
     Args:
@@ -37,7 +45,7 @@ def f1(y, predictions, positive=1):
     return _of_class("f1", y, predictions, positive)
 
 
-def precision(y, predictions, positive=1):
+def precision(y: Any, predictions: Any, positive: Any = 1) -> float:
     """The share of the predictions of one class that are right; arguments as of `f1`.
 
     >>> precision([1, 1, 0, 0], [1, 0, 0, 0])
@@ -46,7 +54,7 @@ def precision(y, predictions, positive=1):
     return _of_class("precision", y, predictions, positive)
 
 
-def recall(y, predictions, positive=1):
+def recall(y: Any, predictions: Any, positive: Any = 1) -> float:
     """The share of the examples of one class that are found; arguments as of `f1`.
 
     >>> recall([1, 1, 0, 0], [1, 0, 0, 0])
@@ -55,7 +63,7 @@ def recall(y, predictions, positive=1):
     return _of_class("recall", y, predictions, positive)
 
 
-def macro_f1(y, predictions):
+def macro_f1(y: ArrayLike, predictions: Any) -> float:
     """The mean F1 of the classes that are right or predicted anywhere.
 
     Args:
@@ -65,12 +73,12 @@ def macro_f1(y, predictions):
     return _mean_of_classes("f1", y, predictions)
 
 
-def macro_precision(y, predictions):
+def macro_precision(y: Any, predictions: Any) -> float:
     """The mean precision of the classes, as `macro_f1`."""
     return _mean_of_classes("precision", y, predictions)
 
 
-def macro_recall(y, predictions):
+def macro_recall(y: Any, predictions: Any) -> float:
     """The mean recall of the classes, as `macro_f1`."""
     return _mean_of_classes("recall", y, predictions)
 
@@ -79,7 +87,9 @@ def macro_recall(y, predictions):
 MACRO = types.MappingProxyType({name: f"macro_{name}" for name in ("f1", "precision", "recall")})
 
 
-def scores_by_class(y, predictions, labels=None):
+def scores_by_class(
+    y: ArrayLike, predictions: Any, labels: Any = None
+) -> dict[Any, dict[str, Any]]:
     """F1, precision and recall of each class.
 
     Args:
@@ -130,7 +140,7 @@ def _mean_of_classes(score, y, predictions):
     )
 
 
-def matthews(y, predictions):
+def matthews(y: ArrayLike, predictions: Any) -> float:
     """Matthews' correlation of classes, of any number of them; 0 where there is one class only.
 
     Args:
@@ -148,7 +158,7 @@ def matthews(y, predictions):
         return float(matthews_corrcoef(y, predictions))
 
 
-def pearson(y, predictions):
+def pearson(y: ArrayLike, predictions: ArrayLike) -> float:
     """Pearson's correlation of numbers; 0 where one side is all the same number.
 
     Args:
@@ -161,7 +171,7 @@ def pearson(y, predictions):
     return _correlation("pearsonr", y, predictions)
 
 
-def spearman(y, predictions):
+def spearman(y: ArrayLike, predictions: ArrayLike) -> float:
     """Pearson's correlation of the ranks, where equal numbers share their mean rank.
 
     Args:
@@ -174,7 +184,7 @@ def spearman(y, predictions):
     return _correlation("spearmanr", y, predictions)
 
 
-def mean_absolute_error(y, predictions):
+def mean_absolute_error(y: ArrayLike, predictions: ArrayLike) -> float:
     """The mean distance of numbers; the less, the better.
 
     Args:
@@ -185,7 +195,7 @@ def mean_absolute_error(y, predictions):
     return float(np.mean(np.abs(y - predictions)))
 
 
-def f1_from(y, predictions, threshold=3.0):
+def f1_from(y: ArrayLike, predictions: ArrayLike, threshold: float = 3.0) -> float:
     """F1 of "at least the threshold" on both sides, which KLUE reports of its similarities.
 
     Args:

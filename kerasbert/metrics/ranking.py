@@ -3,10 +3,18 @@
 K texts of a query, N pairs of a query and a text.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
-def ndcg(y, predictions, k=10):
+
+def ndcg(y: Sequence[Any], predictions: Any, k: int = 10) -> float:
     """Normalized discounted cumulative gain: grades, less further down; the mean over queries.
 
     Args:
@@ -26,7 +34,7 @@ def ndcg(y, predictions, k=10):
     return _mean(gain_share, y, predictions, k)
 
 
-def mrr(y, predictions, k=10):
+def mrr(y: Any, predictions: Any, k: int = 10) -> float:
     """One divided by the rank of the first text with a grade above 0; the mean over queries.
 
     Args:

@@ -3,15 +3,22 @@
 N examples, W words.
 """
 
+from __future__ import annotations
+
 import collections
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert.data.tagging import OUTSIDE, TagSet
 from kerasbert.metrics.classes import check_sizes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
-def entities(y, predictions):
+
+def entities(y: Sequence[Any], predictions: Any) -> dict[str, Any]:
     """Precision, recall and F1 of entities, and the accuracy of tags, by the rules of `conlleval`.
 
     An entity is right if its first word, its last word and its type are. Tags may be of IOB1,
@@ -37,7 +44,7 @@ def entities(y, predictions):
     return {**_precision_recall(*counts), "accuracy": right}
 
 
-def entities_by_type(y, predictions):
+def entities_by_type(y: Sequence[Any], predictions: Any) -> dict[str, dict[str, Any]]:
     """The lines of `conlleval`'s table: the scores of each type of entity.
 
     Args:
@@ -58,7 +65,9 @@ def entities_by_type(y, predictions):
     }
 
 
-def klue_entities(y, predictions, labels=None):
+def klue_entities(
+    y: Sequence[Any], predictions: Any, labels: Sequence[str] | None = None
+) -> dict[str, Any]:
     """KLUE's scores of entities in tags of characters: the mean F1 of types and that of tags.
 
     Args:

@@ -6,18 +6,25 @@ Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word 
 NAACL, and the rules of its authors' `reporter.py`.
 """
 
+from __future__ import annotations
+
 import collections
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert.data.trees import DependencyTree
 from kerasbert.metrics.classes import check_sizes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
 LENGTHS = range(5, 51)  # Of the sentences whose correlations count, in words.
 
 
-def uuas(y, predictions):
+def uuas(y: Sequence[Any], predictions: Any) -> float:
     """Undirected unlabeled attachment score: the share of the trees' edges that are found.
 
     Both sides' edges are those of the minimum spanning tree over the words that are no
@@ -66,7 +73,7 @@ def spanning_edges(distances, words=None):
     return {(int(words[a]), int(words[b])) for a, b in zip(*edges)}
 
 
-def distance_spearman(y, predictions):
+def distance_spearman(y: Sequence[Any], predictions: Any) -> float:
     """Spearman's correlation of distances: of each word's with all, the mean for each length.
 
     The score is the mean over the lengths of 5 to 50 words that there are. A word whose predicted
@@ -83,7 +90,7 @@ def distance_spearman(y, predictions):
     )
 
 
-def depth_spearman(y, predictions):
+def depth_spearman(y: Sequence[Any], predictions: Any) -> float:
     """Spearman's correlation of depths in a sentence, the mean for each length; see above.
 
     Args:
@@ -101,7 +108,7 @@ def depth_spearman(y, predictions):
     )
 
 
-def root_accuracy(y, predictions):
+def root_accuracy(y: Sequence[Any], predictions: Any) -> float:
     """The share of sentences whose root is the least deep of the words but punctuation.
 
     Args:

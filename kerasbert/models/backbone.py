@@ -3,7 +3,10 @@
 B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
 """
 
+from __future__ import annotations
+
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -23,6 +26,16 @@ from kerasbert.layers.embeddings import PositionEmbedding
 from kerasbert.models.building import backbone_of, own_backbone
 from kerasbert.models.feature_model import FeatureModel
 from kerasbert.models.preset_backbone import PresetBackbone
+from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.tokenizers import CLASSES as TOKENIZERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import Found, Tensor
 
 # Layers between token ids and their vectors, which two encoders may share.
 _EMBEDDINGS = (
@@ -101,41 +114,41 @@ class BertBackbone(PresetBackbone):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        num_heads,
-        hidden_dim,
-        intermediate_dim,
-        dropout=0.1,
-        max_sequence_length=512,
-        num_segments=2,
-        attention_dropout=None,
-        activation="gelu_approximate",
-        layer_norm_epsilon=1e-12,
-        pooler=True,
-        embedding_dim=None,
-        embeddings_norm=True,
-        num_groups=None,
-        num_inner_repetitions=1,
-        position_embedding="learned",
-        position_offset=0,
-        bucket_size=256,
-        max_relative_positions=None,
-        rotary_base=10000.0,
-        local_rotary_base=None,
-        local_window=None,
-        global_every=1,
-        norm_first=False,
-        gated_mlp=False,
-        use_bias=True,
-        is_causal=False,
-        initializer_range=0.02,
-        family="bert",
-        finetuning_learning_rate=None,
-        rotary_factor=1.0,
-        dtype=None,
-        **kwargs,
-    ):
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.1,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        attention_dropout: float | None = None,
+        activation: str = "gelu_approximate",
+        layer_norm_epsilon: float = 1e-12,
+        pooler: bool = True,
+        embedding_dim: int | None = None,
+        embeddings_norm: bool = True,
+        num_groups: int | None = None,
+        num_inner_repetitions: int = 1,
+        position_embedding: str = "learned",
+        position_offset: int = 0,
+        bucket_size: int | None = 256,
+        max_relative_positions: int | None = None,
+        rotary_base: float = 10000.0,
+        local_rotary_base: float | None = None,
+        local_window: int | None = None,
+        global_every: int = 1,
+        norm_first: bool = False,
+        gated_mlp: bool = False,
+        use_bias: bool | Sequence[str] = True,
+        is_causal: bool = False,
+        initializer_range: float = 0.02,
+        family: str = "bert",
+        finetuning_learning_rate: float | None = None,
+        rotary_factor: float = 1.0,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         check_process()
         # The encoder whose tables and norm of the embeddings this one has too, as in ELECTRA's
         # pre-training. It is no setting: what is saved of it has its own.
@@ -279,7 +292,7 @@ class BertBackbone(PresetBackbone):
             )
 
     @classmethod
-    def from_family(cls, family, **settings):
+    def from_family(cls, family: str, **settings: Any) -> Self:
         """The encoder of a family, by its row in `kerasbert.families`, with `settings` over it.
 
         >>> BertBackbone.from_family(
@@ -291,11 +304,11 @@ class BertBackbone(PresetBackbone):
         return cls(**{**get_family(family).encoder, "family": family, **settings})
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         build = own_backbone if source.is_own else backbone_of
         return build(cls, source, load_weights, **kwargs)
 
-    def with_layers(self, layers):
+    def with_layers(self, layers: Sequence[int]) -> Self:
         """A new encoder with some of this one's layers, as a student to distil starts.
 
         It trains, also where this one is frozen, as a teacher is.
@@ -397,7 +410,9 @@ class BertBackbone(PresetBackbone):
             hidden_states[-1] = self.final_layer_norm(x)
         return hidden_states, maps
 
-    def call_with_cache(self, token_ids, cache, cache_update_index):
+    def call_with_cache(
+        self, token_ids: ArrayLike, cache: Tensor, cache_update_index: int
+    ) -> tuple[Any, ...]:
         """The last layer's output (B, S, D) of tokens whose predecessors are in a cache.
 
         Args:
@@ -435,7 +450,9 @@ class BertBackbone(PresetBackbone):
             outputs["pooled_output"] = self.pooled_dense(hidden_states[-1][:, 0, :])
         return outputs
 
-    def feature_model(self, output_hidden_states=True, output_attentions=False):
+    def feature_model(
+        self, output_hidden_states: bool = True, output_attentions: bool = False
+    ) -> keras.Model:
         """A model on the same weights that also gives what happens inside.
 
         Args:
@@ -457,14 +474,21 @@ class BertBackbone(PresetBackbone):
         """
         return FeatureModel(self, output_hidden_states, output_attentions)
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         check_process()  # Before the first tensor is made: JAX may compile for that.
         if isinstance(inputs, dict) and "token_ids" in inputs:
             self.check_padding(inputs)
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, positions=None, **kwargs):
+    def call(
+        self,
+        inputs: Tensor,
+        training: bool | None = None,
+        mask: Tensor = None,
+        positions: Tensor = None,
+        **kwargs: Any,
+    ) -> Tensor:
         """With `positions` (B, P), `sequence_output` is (B, P, D), of these tokens alone.
 
         The last layer's feed-forward then runs for them alone. It is a sixth of a mini encoder.
@@ -480,7 +504,13 @@ class BertBackbone(PresetBackbone):
         outputs = self._named_outputs(self._encode(inputs, positions=places)[0])
         return {**outputs, "sequence_output": outputs["sequence_output"][:, 1:]}
 
-    def compute_output_spec(self, inputs, training=None, mask=None, positions=None):
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        training: bool | None = None,
+        mask: Tensor = None,
+        positions: Tensor = None,
+    ) -> Any:
         outputs = super().compute_output_spec(inputs, training=training, mask=mask)
         if positions is None:
             return outputs
@@ -488,7 +518,7 @@ class BertBackbone(PresetBackbone):
         shape = (*positions.shape, tokens.shape[-1])
         return {**outputs, "sequence_output": keras.KerasTensor(shape, dtype=tokens.dtype)}
 
-    def check_padding(self, inputs):
+    def check_padding(self, inputs: Tensor) -> None:
         """Warn of arrays that are padded at the left, where transformers has other positions."""
         mask = inputs.get("padding_mask")
         if not self.position_offset or not isinstance(mask, (np.ndarray, list)):
@@ -503,7 +533,7 @@ class BertBackbone(PresetBackbone):
                 stacklevel=4,
             )
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         """Without segments all tokens are of segment 0, and without a mask none is padding."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
@@ -516,7 +546,7 @@ class BertBackbone(PresetBackbone):
             inputs = {**inputs, "segment_ids": ops.zeros_like(token_ids, dtype="int32")}
         return inputs
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         # Versions before these read configs without them.
         for name, unused in (("finetuning_learning_rate", None), ("rotary_factor", 1.0)):
@@ -526,3 +556,8 @@ class BertBackbone(PresetBackbone):
             for name in ("bucket_size", "max_relative_positions"):
                 config.pop(name, None)
         return config
+
+
+# KerasHub's loader finds the tokenizer and the preprocessor of a preset by its backbone.
+for _cls in (BertPreprocessor, *TOKENIZERS):
+    _cls.backbone_cls = BertBackbone

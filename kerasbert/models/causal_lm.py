@@ -3,8 +3,11 @@
 N texts, B batch, T tokens, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import keras
 import keras_hub
@@ -23,6 +26,12 @@ from kerasbert.models.masked_lm import MaskedHeadSettings, vocabulary_head
 from kerasbert.models.writing_task import WritingTask, begun, until_stop
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.causal_lm import BertCausalLMPreprocessor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
 
 # The most numbers in the logits of a batch that `score` runs: 256 MB.
 MOST_LOGITS = 2**26
@@ -72,15 +81,15 @@ class BertCausalLM(WritingTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm_epsilon=None,
-        output_bias=None,
-        tie_weights=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertCausalLMPreprocessor | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm_epsilon: float | None = None,
+        output_bias: bool | None = None,
+        tie_weights: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone, has_all=True)
         if not backbone.is_causal:
             raise ValueError(
@@ -117,11 +126,11 @@ class BertCausalLM(WritingTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         return False
 
     @classmethod
-    def output_weight(cls, settings):
+    def output_weight(cls, settings: Any) -> str:
         if settings.get("output_bias", False):
             return "lm_head/bias"
         return None if settings.get("tie_weights", True) else "lm_head/decoder/kernel"
@@ -129,20 +138,22 @@ class BertCausalLM(WritingTask):
     def _needs_labels(self, is_raw):
         return not is_raw
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy, a mean over the tokens."""
         return TokenCrossEntropy()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy and perplexity over the tokens."""
         return [TokenAccuracy(), Perplexity()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.backbone.vocabulary_size
 
     # === Writing on ===
 
-    def call_with_cache(self, token_ids, cache, cache_update_index):
+    def call_with_cache(
+        self, token_ids: Tensor, cache: Tensor, cache_update_index: Any
+    ) -> tuple[Any, ...]:
         """Logits of tokens whose predecessors are in a cache; see `BertBackbone.call_with_cache`.
 
         Returns:
@@ -169,7 +180,9 @@ class BertCausalLM(WritingTask):
     # model of a class by changing its bases, and fails where two of them have one base.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function
 
-    def generate_step(self, inputs, stop_token_ids=None):
+    def generate_step(
+        self, inputs: Mapping[str, Any], stop_token_ids: Any = None
+    ) -> dict[str, Any]:
         """Write on in a batch, compiled where the backend does so.
 
         Args:
@@ -211,12 +224,12 @@ class BertCausalLM(WritingTask):
 
     def generate(
         self,
-        inputs,
-        max_length=None,
-        stop_token_ids="auto",
-        strip_prompt=False,
-        batch_size=32,
-    ):
+        inputs: Texts,
+        max_length: int | None = None,
+        stop_token_ids: Any = "auto",
+        strip_prompt: bool = False,
+        batch_size: int = 32,
+    ) -> Any:
         """Write on from prompts, by the sampler of `compile`.
 
         Args:
@@ -272,7 +285,7 @@ class BertCausalLM(WritingTask):
 
     # === What texts are worth ===
 
-    def score(self, texts, stride=None, batch_size=32):
+    def score(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
         """How likely each token of a text is after those before it.
 
         The first token has none before it, and is left out; with `add_start_token=True` of the
@@ -315,7 +328,7 @@ class BertCausalLM(WritingTask):
             )
         return scored[0] if single else scored
 
-    def perplexity(self, texts, stride=None, batch_size=32):
+    def perplexity(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
         """e to the mean of the negative scores of a text's tokens; see `score`.
 
         Returns:
@@ -362,7 +375,7 @@ class BertCausalLM(WritingTask):
             self.__dict__["_scorer"] = scorer  # Not by `setattr`: Keras would track it.
         return np.asarray(backend.predict_batch(scorer, features))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         settings = {field.name: getattr(self, field.name) for field in fields(MaskedHeadSettings)}
         return {**super().get_config(), **settings}
 

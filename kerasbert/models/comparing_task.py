@@ -3,10 +3,13 @@
 N texts, B batch, C columns of texts, T tokens, D' width of a vector.
 """
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 import functools
 import itertools
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -27,6 +30,11 @@ from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.texts import label_rows, read_once
 from kerasbert.preprocessors.variety import warn_of_equal, warn_of_nothing
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
+
 # Losses that compare the rows of a batch with each other.
 _AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
 # The `_layers_model` of the model that is in a step of training or evaluation.
@@ -44,12 +52,14 @@ class ComparingTask(BertTask):
     # What gives the vectors (B, L + 1, D') of all layers, where the loss is an `AdaptiveLayer`.
     _layers_model = None
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, (list, tuple)):
             return _stacked(inputs, lambda column: self(column, *args, **kwargs))
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
         if isinstance(inputs, (list, tuple)):  # `fit` on JAX comes in here.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
         # Known before chunks are computed a second time, which may be in another thread.
@@ -64,7 +74,15 @@ class ComparingTask(BertTask):
             return in_chunks(embed, self.layers, self.fill_in(inputs), self.chunk_size)
         return embed(inputs)
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", chunk_size=None, **kwargs):
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        *,
+        metrics: Any = "auto",
+        chunk_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Configure training, as `BertTask.compile`.
 
         Args:
@@ -84,7 +102,7 @@ class ComparingTask(BertTask):
         # Not by `setattr`, as its weights are this model's.
         self.__dict__["_layers_model"] = layers_model
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         return config and {**config, "chunk_size": self.chunk_size}
 
@@ -98,18 +116,18 @@ class ComparingTask(BertTask):
         )
 
     @property
-    def variables(self):
+    def variables(self) -> list[Any]:
         losses = keras.tree.flatten(self.loss) if self._layers_model is not None else []
         drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
         return [*super().variables, *itertools.chain(*drawing)]
 
     # Not by `super()`: with several processes on PyTorch `self` is something that calls the model.
 
-    def train_step(self, *args):
+    def train_step(self, *args: Any) -> Any:
         with _step_of(self):
             return keras.Model.train_step(self, *args)
 
-    def test_step(self, *args):
+    def test_step(self, *args: Any) -> Any:
         with _step_of(self):
             return keras.Model.test_step(self, *args)
 
@@ -122,7 +140,14 @@ class ComparingTask(BertTask):
         """The vectors of inputs, where all layers have one those of the last."""
         return vectors[..., -1, :] if self._has_layers(x, vectors) else vectors
 
-    def fit(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Train; see the class for what it takes, and `keras.Model.fit`.
 
         Args:
@@ -189,7 +214,14 @@ class ComparingTask(BertTask):
                     "pass texts of another class too."
                 )
 
-    def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Loss and metrics, of what `fit` takes; see `keras.Model.evaluate`."""
         x, y, sample_weight = _three(self._in_columns(x, y, sample_weight, batch_size=batch_size))
         self._expect_labels(x, y)
@@ -279,7 +311,9 @@ class ComparingTask(BertTask):
             return columns
         return (*columns, *columns) if y is None else None
 
-    def predict(self, x=None, batch_size=None, role=None, **kwargs):
+    def predict(
+        self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
+    ) -> np.ndarray:
         """Vectors in the order of `x`, on raw texts or on ready arrays.
 
         `role` says what texts are, as of `embed`.
@@ -296,11 +330,13 @@ class ComparingTask(BertTask):
             raise ValueError(f"role={role!r} is for texts, and this model has no preprocessor.")
         return self.preprocessor.for_role(role)
 
-    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
+    ) -> Any:
         """One step, on what `fit` takes; see `keras.Model.train_on_batch`."""
         return super().train_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
 
-    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
         """Loss and metrics of a batch; see `keras.Model.test_on_batch`."""
         return super().test_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
 
@@ -309,7 +345,14 @@ class ComparingTask(BertTask):
         self._expect_labels(x, y)
         return x, y, sample_weight
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor = None,
+        sample_weight: Any = None,
+        training: bool | None = True,
+    ) -> Tensor:
         if self._layers_model is not None and not self._has_layers(x, y_pred):
             # Before the first step Keras comes here with what a call outside of a step gives.
             with _step_of(self):
@@ -317,7 +360,9 @@ class ComparingTask(BertTask):
         y = self._labels(y, self._last(x, y_pred))
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
         y_pred = self._last(x, y_pred)
         y = self._labels(y, y_pred)  # Keras may come here before the loss.
         return super().compute_metrics(x, y, y_pred, sample_weight)

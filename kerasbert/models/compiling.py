@@ -1,10 +1,16 @@
 """Losses by name, made to count from logits, which the heads here give."""
 
+from __future__ import annotations
+
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 
 from kerasbert.models.head_metrics import UnfitMetric
+
+if TYPE_CHECKING:
+    from typing import Any
 
 _CROSSENTROPIES = {
     "binarycrossentropy": "BinaryCrossentropy",
@@ -19,14 +25,14 @@ _CROSSENTROPIES = {
 class KeepsCompile:
     """Mixin of models with a `compile` of their own: saved, they are compiled as they were."""
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
             # `keras.models.clone_model` gives all other entries to Keras' own `compile`.
             config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
         return config
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         # Keras does not compile a loaded model whose class has a `compile` of its own.
         optimizer = config.get("optimizer")
         is_built = isinstance(optimizer, dict) and optimizer.get("built", False)

@@ -3,6 +3,10 @@
 B batch, T tokens, D width of the teacher, C classes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -13,6 +17,12 @@ from kerasbert.losses import TokenCrossEntropy
 from kerasbert.losses.vectors import DISTANCES
 from kerasbert.models.task import BertTask
 from kerasbert.parts import same_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -67,16 +77,16 @@ class BertDistiller(BertTask):
 
     def __init__(
         self,
-        student,
-        teacher,
-        temperature=2.0,
-        soft_weight=0.5,
-        label_weight=0.5,
-        hidden_weight=0.0,
-        hidden_loss="cosine",
-        layer_map="last",
-        **kwargs,
-    ):
+        student: Any,
+        teacher: Any,
+        temperature: float = 2.0,
+        soft_weight: float = 0.5,
+        label_weight: float = 0.5,
+        hidden_weight: float = 0.0,
+        hidden_loss: str = "cosine",
+        layer_map: str | Sequence[Any] = "last",
+        **kwargs: Any,
+    ) -> None:
         _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidden_loss)
         _check_pair(student, teacher)
         pairs = _layer_pairs(student, teacher, layer_map) if hidden_weight else []
@@ -138,32 +148,39 @@ class BertDistiller(BertTask):
         if compile:
             self.compile()
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """The student's."""
         return self.student.default_loss()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """The student's."""
         return self.student.default_metrics()
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return self.student.metric_forms()
 
-    def gives_logits(self):
+    def gives_logits(self) -> bool:
         return self.student.gives_logits()
 
-    def untrained_weights(self):
+    def untrained_weights(self) -> list[Any]:
         return [*self.student.untrained_weights(), *self.teacher.weights]
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """The student's outputs."""
         return self.student.predict(x, batch_size=batch_size, **kwargs)
 
-    def save_to_preset(self, preset_dir, **kwargs):
+    def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
         """Save the student; load it by its class."""
         self.student.save_to_preset(preset_dir, **kwargs)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor = None,
+        sample_weight: Any = None,
+        training: bool | None = True,
+    ) -> Tensor:
         outputs, states = y_pred["outputs"], y_pred["hidden_states"]
         x = self.teacher.backbone.fill_in(x)
         features = {name: x[name] for name in self.teacher.input}
@@ -182,7 +199,7 @@ class BertDistiller(BertTask):
             loss = loss + self._part("hidden_loss", hidden, self.hidden_weight)
         return loss
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         # PyTorch's `fit` calls it. Keras registers weights by their paths, and the teacher's paths
         # are the student's: without this the student's gradients would add up over the steps.
         for weight in self.trainable_variables:
@@ -207,19 +224,21 @@ class BertDistiller(BertTask):
         ]
         return sum(losses) / len(losses)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
         if y is None:
             return self.get_metrics_result()
         return super().compute_metrics(x, y, y_pred["outputs"], sample_weight)
 
-    def get_metrics_result(self):
+    def get_metrics_result(self) -> dict[str, Any]:
         compiled = private_names.compiled_metrics(self)
         if compiled is None or compiled.built:
             return super().get_metrics_result()
         # There were no labels yet.
         return {metric.name: metric.result() for metric in self.metrics if metric is not compiled}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "student": keras.saving.serialize_keras_object(self.student),
             "teacher": keras.saving.serialize_keras_object(self.teacher),
@@ -233,7 +252,7 @@ class BertDistiller(BertTask):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         models = {
             name: keras.saving.deserialize_keras_object(config[name])
             for name in ("student", "teacher")

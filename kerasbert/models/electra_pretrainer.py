@@ -3,13 +3,17 @@
 B batch, T tokens, P predictions, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from kerasbert._errors import check_value
 from kerasbert._keywords import check_keyword
 from kerasbert.layers.replacement import TokenReplacement, at_tokens
-from kerasbert.losses import (
+from kerasbert.losses.logits import (
     BinaryTokenAccuracy,
     BinaryTokenCrossEntropy,
     Perplexity,
@@ -27,6 +31,12 @@ from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
 from kerasbert.preprocessors.replaced_token_detector import (
     BertReplacedTokenDetectorPreprocessor,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 # What a generator has of its own; all else is the encoder's.
 OWN = (
@@ -91,13 +101,13 @@ class ElectraPretrainer(MaskedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        generator=None,
-        mlm_weight=1.0,
-        detection_weight=50.0,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: ElectraPretrainerPreprocessor | None = None,
+        generator: Mapping[str, Any] | None = None,
+        mlm_weight: float = 1.0,
+        detection_weight: float = 50.0,
+        **kwargs: Any,
+    ) -> None:
         for name, weight in (("mlm_weight", mlm_weight), ("detection_weight", detection_weight)):
             check_value(name, weight, "number")
         # === Layers ===
@@ -125,14 +135,14 @@ class ElectraPretrainer(MaskedTask):
         outputs = {"mlm_logits": logits, "token_ids": ids, "detection_logits": found}
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropies: a mean over the hidden tokens, and one over all tokens."""
         return {"mlm_logits": TokenCrossEntropy(), "detection_logits": BinaryTokenCrossEntropy()}
 
-    def default_loss_weights(self):
+    def default_loss_weights(self) -> Any:
         return {"mlm_logits": self.mlm_weight, "detection_logits": self.detection_weight}
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy and perplexity of the hidden tokens; of detection four shares.
 
         `accuracy`; `precision` and `recall` of what was replaced; and `replaced`, the share of the
@@ -148,7 +158,7 @@ class ElectraPretrainer(MaskedTask):
             ],
         }
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return {
             "mlm_logits": (TOKEN_CLASSES, self.backbone.vocabulary_size),
             "detection_logits": (TOKEN_FLAGS, None),
@@ -157,11 +167,20 @@ class ElectraPretrainer(MaskedTask):
     def _may_go_without_labels(self):
         return False
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor = None,
+        sample_weight: Any = None,
+        training: bool | None = True,
+    ) -> Tensor:
         y, y_pred, weights = self._targets(x, y, y_pred, sample_weight)
         return super().compute_loss(x, y, y_pred, weights, training)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
         return super().compute_metrics(x, *self._targets(x, y, y_pred, sample_weight))
 
     def _targets(self, x, y, y_pred, sample_weight):
@@ -192,7 +211,7 @@ class ElectraPretrainer(MaskedTask):
     def _mlm_logits(self, outputs):
         return outputs["mlm_logits"]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "generator": None if self.generator is None else dict(self.generator),

@@ -7,10 +7,17 @@ bases from the start, so Keras changes nothing, and the method resolution order 
 KerasHub's own models.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras_hub
 
 from kerasbert import private_names
 from kerasbert.backend import KeepsWeights
+
+if TYPE_CHECKING:
+    from typing import Any
 
 _Functional = private_names.functional()
 
@@ -22,7 +29,7 @@ class Backbone(KeepsWeights, keras_hub.models.Backbone, _Functional):
 class _FunctionalPipeline(private_names.pipeline_model(), _Functional):
     """`PipelineModel` with a fixed functional base, after `keras_hub.models.Task` in the bases."""
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         _Functional.__init__(self, *args, **kwargs)
 
 

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from kerasbert import private_names
-from kerasbert.losses import (
+from kerasbert.losses.logits import (
     BinaryTokenAccuracy,
     ClassAccuracy,
     ClassScore,

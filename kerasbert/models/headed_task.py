@@ -3,7 +3,10 @@
 B batch, T tokens, D width, U logits.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
@@ -17,6 +20,9 @@ from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import BiLSTM, Pooling, last_positions
 from kerasbert.models.task import BertTask
 from kerasbert.preprocessors.texts import label_list
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @dataclass(frozen=True)
@@ -38,11 +44,11 @@ class HeadedTask(BertTask):
     """Base of the tasks that compute logits from one vector a text or a token."""
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         return not settings.get("bilstm_units") and super().needs_pooler(settings)
 
     @property
-    def uses_pooler(self):
+    def uses_pooler(self) -> bool:
         return self.pooling == "pooler"
 
     def _make_head(self, units, given):
@@ -149,7 +155,7 @@ class HeadedTask(BertTask):
                 x = self.pooling_layer(x, padding_mask=mask)  # (B, D)
         return unit_length(x) if self.normalize else x
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         # What a kind of head fixes, such as its pooling, is no argument of it.
         names = arguments(type(self))
         given = {f.name: getattr(self, f.name) for f in fields(HeadSettings) if f.name in names}

@@ -1,6 +1,15 @@
 """`model.export`: Keras' own where its files run, and otherwise an error that names ours."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kerasbert import backend, private_names
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
 
 # What to use instead of a format that Keras 3.15 does not write right for these models. Those that
 # it writes right are in `backend.keras_exports`. Its ONNX files hold an op that ONNX does not have
@@ -17,7 +26,7 @@ OURS = {
 class KerasExport:
     """Mixin, before Keras' model among the bases."""
 
-    def export(self, filepath, format="tf_saved_model", **kwargs):
+    def export(self, filepath: AnyPath, format: str = "tf_saved_model", **kwargs: Any) -> str:
         """Write a graph from token ids on with Keras' own exporter; see `keras.Model.export`.
 
         `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` do so on

@@ -3,7 +3,10 @@
 B batch, T tokens, P predictions, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -22,6 +25,11 @@ from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
 from kerasbert.preprocessors.texts import text_columns
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,11 @@ class HasVocabularyHead:
     """What tasks with the head of a masked language model share."""
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         return False
 
     @classmethod
-    def output_weight(cls, settings):
+    def output_weight(cls, settings: Any) -> str:
         return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
 
     def _make_mlm_head(self, given, cls=MaskedLMHead, **settings):
@@ -79,7 +87,7 @@ class HasVocabularyHead:
         self._set_given(vars(given), defaults)
         self.mlm_head = vocabulary_head(self, "mlm_head", cls, **settings)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(self))]
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
@@ -92,7 +100,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
         return {**self.backbone.input, "mask_positions": positions}
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         """Without positions, every token is predicted."""
         inputs = self.backbone.fill_in(inputs)
         if "mask_positions" not in inputs:
@@ -100,7 +108,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
             inputs = {**inputs, "mask_positions": positions}
         return inputs
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Logits of ready arrays; see `keras.Model.predict`.
 
         Of N texts, it hides the tokens that `evaluate` does, and gives their logits (N, P, V); P
@@ -122,7 +130,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
                         "of its own choice; call fill_mask(texts)."
                     )
 
-    def check_arrays(self, x, y=None):
+    def check_arrays(self, x: Any, y: Any = None) -> None:
         """Raise for positions beyond the row, which would read the next one."""
         if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
             return
@@ -138,7 +146,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def _needs_labels(self, is_raw):
         return not is_raw  # The preprocessor hides tokens, or says what it lacks.
 
-    def fill_mask(self, texts, top_k=5, batch_size=32):
+    def fill_mask(self, texts: Texts, top_k: int = 5, batch_size: int = 32) -> Any:
         """The likeliest tokens in place of the mask tokens in a text.
 
         A text longer than the preprocessor's `sequence_length` is cut to what is around the mask.
@@ -275,15 +283,15 @@ class BertMaskedLM(MaskedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm_epsilon=None,
-        output_bias=None,
-        tie_weights=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertMaskedLMPreprocessor | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm_epsilon: float | None = None,
+        output_bias: bool | None = None,
+        tie_weights: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
@@ -296,15 +304,15 @@ class BertMaskedLM(MaskedTask):
         outputs = self.mlm_head(encoded["sequence_output"])  # (B, P, D) -> (B, P, V)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy, a mean over the hidden tokens, without empty slots."""
         return TokenCrossEntropy()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy over the hidden tokens."""
         return [TokenAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.backbone.vocabulary_size
 
 

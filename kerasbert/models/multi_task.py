@@ -3,15 +3,19 @@
 N examples, B batch.
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import random
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import distribution, private_names
+import kerasbert.distribution as distribution
+from kerasbert import private_names
 from kerasbert._errors import check_choice
 from kerasbert._finite import with_finite_check
 from kerasbert._keywords import arguments, config_of
@@ -21,6 +25,12 @@ from kerasbert.models.sampling import SAMPLING, array_batches, plan_steps
 from kerasbert.models.task import BertTask
 from kerasbert.parts import same_tokens
 from kerasbert.preprocessors.packing import BertPreprocessor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -64,7 +74,7 @@ class BertMultiTask(BertTask):
     preprocessor_cls = BertPreprocessor
     kind = "multi_task"
 
-    def __init__(self, tasks, **kwargs):
+    def __init__(self, tasks: Mapping[str, Any], **kwargs: Any) -> None:
         # This preprocessor only holds the tokenizer in a preset. Each task has one of its own.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
@@ -78,11 +88,13 @@ class BertMultiTask(BertTask):
         outputs = {name: task(inputs[name]) for name, task in tasks.items()}
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Map a dict of inputs by task, of all or some, to a dict of their outputs."""
         return {name: self.tasks[name](x, training=training) for name, x in inputs.items()}
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
+    ) -> None:
         """Configure training; see `BertTask.compile`. Losses and metrics are those of the tasks."""
         given = {"loss": loss, "metrics": metrics, **kwargs}
         for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
@@ -94,15 +106,22 @@ class BertMultiTask(BertTask):
                 )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """None: each task has its own, as it was compiled with."""
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """None: each task has its own, as it was compiled with."""
 
     # === What Keras' training step asks for; `x`, `y` and the like are dicts of one task ===
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor = None,
+        sample_weight: Any = None,
+        training: bool | None = True,
+    ) -> Tensor:
         loss = 0.0
         for name, outputs in y_pred.items():
             task = self.tasks[name]
@@ -126,7 +145,9 @@ class BertMultiTask(BertTask):
         used = {id(weight) for task in tasks for weight in task.trainable_weights}
         return [weight for weight in self.trainable_weights if id(weight) not in used]
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
         results = {"loss": private_names.loss_tracker(self).result()}
         for name, outputs in y_pred.items():
             weights = sample_weight and sample_weight.get(name)
@@ -135,11 +156,11 @@ class BertMultiTask(BertTask):
         return results
 
     @property
-    def uses_pooler(self):
+    def uses_pooler(self) -> bool:
         return any(task.uses_pooler for task in self.tasks.values())
 
     @property
-    def metrics(self):
+    def metrics(self) -> list[Any]:
         """Those of all tasks; Keras leaves out those of models within models."""
         tasks = getattr(self, "tasks", {}).values()
         return [*super().metrics, *(metric for task in tasks for metric in task.metrics)]
@@ -148,17 +169,17 @@ class BertMultiTask(BertTask):
 
     def fit(
         self,
-        data,
-        sampling="size",
-        batch_size=32,
-        epochs=1,
-        steps_per_epoch=None,
-        validation_data=None,
-        callbacks=None,
-        verbose="auto",
-        seed=None,
-        initial_epoch=0,
-    ):
+        data: Mapping[str, Any],
+        sampling: str = "size",
+        batch_size: Any = 32,
+        epochs: int = 1,
+        steps_per_epoch: int | None = None,
+        validation_data: Any = None,
+        callbacks: Sequence[Any] | None = None,
+        verbose: Any = "auto",
+        seed: int | None = None,
+        initial_epoch: int = 0,
+    ) -> keras.callbacks.History:
         """Train on all tasks, a batch of one task at each step.
 
         Args:
@@ -278,7 +299,9 @@ class BertMultiTask(BertTask):
 
         return size, endless()
 
-    def evaluate(self, data, batch_size=None, verbose=0):
+    def evaluate(
+        self, data: Mapping[str, Any], batch_size: Any = None, verbose: Any = 0
+    ) -> dict[str, Any]:
         """Loss and metrics of some or all of the tasks.
 
         Args:
@@ -305,7 +328,9 @@ class BertMultiTask(BertTask):
             results.update(_prefixed(name, found))
         return {"loss": float(np.mean(losses)), **results}
 
-    def predict(self, data, batch_size=None, **kwargs):
+    def predict(
+        self, data: Mapping[str, Any], batch_size: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """Outputs of some or all of the tasks.
 
         Args:
@@ -334,7 +359,7 @@ class BertMultiTask(BertTask):
                     f"There is no task '{name}'; the tasks are {', '.join(self.tasks)}."
                 )
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         """Quantize the encoder, for example to "int8"; the heads stay as they are."""
         super().quantize(mode, **kwargs)
         for task in self.tasks.values():
@@ -342,7 +367,7 @@ class BertMultiTask(BertTask):
 
     # === Saving: one encoder and one tokenizer, the settings of each task without them ===
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         tasks = {}
         for name, task in self.tasks.items():
             config = {**config_of(task), "backbone": None, "preprocessor": None}
@@ -360,7 +385,7 @@ class BertMultiTask(BertTask):
         return {**super().get_config(), "tasks": tasks}
 
     @classmethod
-    def with_preprocessor_settings(cls, config, settings):
+    def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
         """Every task gets those that its preprocessor has."""
         tasks = {}
         for name, saved in config.get("tasks", {}).items():
@@ -374,7 +399,7 @@ class BertMultiTask(BertTask):
         return {**config, "tasks": tasks}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         check_content(config)
         config = dict(config)
         shared = [config.pop(part, None) for part in ("backbone", "preprocessor")]

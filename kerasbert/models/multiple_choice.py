@@ -3,16 +3,25 @@
 B batch, C choices, T tokens.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import PLACES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -48,17 +57,17 @@ class BertMultipleChoice(HeadedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        dropout=None,
-        pooling=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm=None,
-        dropout_first=None,
-        bilstm_units=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertMultipleChoicePreprocessor | None = None,
+        dropout: float | None = None,
+        pooling: str | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self._make_head(
@@ -77,18 +86,18 @@ class BertMultipleChoice(HeadedTask):
         )  # (B, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy over the choices."""
         return ClassCrossEntropy(from_logits=True)
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy."""
         return [ClassAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return PLACES, None
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
 
         Of raw texts each choice is a row of its own, sorted by length, so that neither choices
@@ -103,7 +112,7 @@ class BertMultipleChoice(HeadedTask):
         logits[is_there] = super().predict(rows, batch_size=batch_size, **kwargs)[:, 0]
         return logits
 
-    def check_arrays(self, x, y=None):
+    def check_arrays(self, x: Any, y: Any = None) -> None:
         if not isinstance(x, dict) or "token_ids" not in x:
             return
         names = [name for name in ("token_ids", "segment_ids", "padding_mask") if name in x]
@@ -137,7 +146,7 @@ class BertMultipleChoice(HeadedTask):
                 f"{np.flatnonzero(present[position]).tolist()}."
             )
 
-    def choose(self, prompt, choices, batch_size=32):
+    def choose(self, prompt: Texts, choices: Any, batch_size: int = 32) -> Any:
         """Choose the right one of each prompt's choices.
 
         Args:

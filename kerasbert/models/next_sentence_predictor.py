@@ -3,16 +3,25 @@
 B batch.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert.families import head_settings
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import CLASSES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, pair_pooling
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -45,7 +54,14 @@ class BertNextSentencePredictor(HeadedTask):
     preprocessor_cls = BertNextSentencePredictorPreprocessor
     kind = "next_sentence_predictor"
 
-    def __init__(self, backbone, preprocessor=None, dropout=None, sentence_order=None, **kwargs):
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertNextSentencePredictorPreprocessor | None = None,
+        dropout: float | None = None,
+        sentence_order: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
@@ -56,18 +72,18 @@ class BertNextSentencePredictor(HeadedTask):
         outputs = self.output_activation(self._logits(backbone.input))  # (B, 2)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy."""
         return ClassCrossEntropy(from_logits=True)
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy."""
         return [ClassAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return CLASSES, 2
 
-    def follows(self, a, b, batch_size=32):
+    def follows(self, a: Texts, b: Texts, batch_size: int = 32) -> Any:
         """The probability that `b` follows `a`.
 
         Args:
@@ -83,5 +99,5 @@ class BertNextSentencePredictor(HeadedTask):
         scores = 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))
         return float(scores[0]) if single else scores
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "sentence_order": self.sentence_order}

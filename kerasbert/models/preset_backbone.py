@@ -1,7 +1,10 @@
 """What encoders share: presets, low-rank adapters, quantized weights, and a config of all this."""
 
+from __future__ import annotations
+
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -17,6 +20,12 @@ from kerasbert.models.building import check_arguments
 from kerasbert.models.keras_export import KerasExport
 from kerasbert.subclasses import as_called
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
+
 
 class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
     """Base of `BertBackbone` and of other models without a head."""
@@ -24,7 +33,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
     # The arguments of the constructor that a config has, attributes of the same names.
     setting_names = ()
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
         for layer in private_names.flatten_layers(self, include_self=False):
@@ -40,15 +49,15 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
             setattr(self, name, given[name])
 
     @classmethod
-    def check_arguments(cls, kwargs):
+    def check_arguments(cls, kwargs: Any) -> None:
         check_arguments(cls, kwargs)
 
     @classmethod
-    def needs_files(cls, kwargs):
+    def needs_files(cls, kwargs: Any) -> bool:
         return False
 
     @classmethod
-    def from_own_preset(cls, directory, **kwargs):
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         saved = read_json(os.path.join(directory, "config.json"))
         if kwargs.get("dtype") is None:
             # KerasHub's loader drops the saved type. Without it nothing would be quantized.
@@ -61,7 +70,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
         kwargs.pop("load_weights", None)
         return made.from_config({**config, "dtype": None, **kwargs})
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""
         # Keras collects garbage for each weight that it replaces.
         with collect_once(), warnings.catch_warnings():
@@ -69,11 +78,11 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
             warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
             super().quantize(mode, **kwargs)
 
-    def default_lora_layer_names(self):
+    def default_lora_layer_names(self) -> list[str]:
         """The layers that `enable_lora` adapts where it is given no names."""
         return ["qkv"]
 
-    def enable_lora(self, rank, target_layer_names=None):
+    def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
         """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
 
         Args:
@@ -86,7 +95,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
         for weight in self.trainable_weights:
             weight.trainable = weight.name.startswith("lora_")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         dtype = self.dtype_policy
         quantized = {
             layer.path: layer.dtype_policy

@@ -3,6 +3,10 @@
 B batch, T tokens, D width, P predictions, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,7 +16,7 @@ from kerasbert._errors import check_value
 from kerasbert.families import head_settings
 from kerasbert.layers.heads import Pooling
 from kerasbert.layers.replacement import at_tokens
-from kerasbert.losses import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.losses.logits import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.losses.vectors import DISTANCES
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import CLASSES, TOKEN_CLASSES
@@ -21,6 +25,11 @@ from kerasbert.models.masked_lm import MaskedHeadSettings, MaskedTask
 from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.parts import own_preprocessor, same_tokens
 from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -77,20 +86,20 @@ class BertPretrainer(MaskedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        next_sentence=True,
-        sentence_order=None,
-        dropout=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm_epsilon=None,
-        output_bias=None,
-        tie_weights=None,
-        teacher=None,
-        teacher_weight=10.0,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertPretrainerPreprocessor | None = None,
+        next_sentence: bool = True,
+        sentence_order: bool | None = None,
+        dropout: float | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm_epsilon: float | None = None,
+        output_bias: bool | None = None,
+        tie_weights: bool | None = None,
+        teacher: BertTextEmbedder | None = None,
+        teacher_weight: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         self.pooling = pair_pooling(backbone) if next_sentence else None
         if self.uses_pooler and not backbone.pooler:
@@ -163,7 +172,7 @@ class BertPretrainer(MaskedTask):
             )
 
     @property
-    def non_trainable_variables(self):
+    def non_trainable_variables(self) -> list[Any]:
         # JAX's compiled steps get all that they use by this list.
         own = super().non_trainable_variables
         return own if self._teacher is None else [*own, *self._teacher.variables]
@@ -182,19 +191,19 @@ class BertPretrainer(MaskedTask):
         return activation(self.output_dense(self.dropout_layer(pooled)))
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         return settings.get("next_sentence", True)
 
     @property
-    def uses_pooler(self):
+    def uses_pooler(self) -> bool:
         return self.pooling == "pooler"
 
     @classmethod
-    def output_weight(cls, settings):
+    def output_weight(cls, settings: Any) -> str:
         has_pairs = settings.get("next_sentence", True)
         return "logits/kernel" if has_pairs else super().output_weight(settings)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropies: a mean over the hidden tokens, and one over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
@@ -204,18 +213,25 @@ class BertPretrainer(MaskedTask):
             )
         return losses
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy of each task, and the perplexity of the hidden tokens."""
         metrics = {"mlm_logits": [TokenAccuracy(), Perplexity()]}
         if self.next_sentence:
             metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
         return metrics
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         forms = {"mlm_logits": (TOKEN_CLASSES, self.backbone.vocabulary_size)}
         return {**forms, "nsp_logits": (CLASSES, 2)} if self.next_sentence else forms
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor = None,
+        sample_weight: Any = None,
+        training: bool | None = True,
+    ) -> Tensor:
         if self._teacher is None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         y, sample_weight = self._named(y), self._named(sample_weight)
@@ -240,10 +256,12 @@ class BertPretrainer(MaskedTask):
         distance = DISTANCES["cosine"](wanted, found) * is_used
         return ops.sum(distance) / ops.maximum(ops.sum(is_used), 1)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
         return super().compute_metrics(x, y, _logits(y_pred), sample_weight)
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         if self.next_sentence and self._is_raw(x):
             raise ValueError(
                 "predict() takes ready arrays here, as pairs of texts come with labels for "
@@ -251,7 +269,7 @@ class BertPretrainer(MaskedTask):
             )
         return super().predict(x, batch_size, **kwargs)
 
-    def complete_targets(self, y, sample_weight):
+    def complete_targets(self, y: Any, sample_weight: Any) -> Any:
         y, sample_weight = self._named(y), self._named(sample_weight)
         if sample_weight is not None and self.next_sentence:
             ones = np.ones(len(sample_weight["mlm_logits"]), "float32")
@@ -268,7 +286,7 @@ class BertPretrainer(MaskedTask):
     def _mlm_logits(self, outputs):
         return np.asarray(outputs["mlm_logits"])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "next_sentence": self.next_sentence,

@@ -3,6 +3,10 @@
 B batch, T tokens, N questions, W windows of their contexts.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -15,6 +19,11 @@ from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.models.spans import MASKED, best_spans
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 _OUTPUTS = ("start_logits", "end_logits")
 
@@ -59,16 +68,16 @@ class BertQuestionAnswering(HeadedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        dropout=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm=None,
-        dropout_first=None,
-        bilstm_units=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertQuestionAnsweringPreprocessor | None = None,
+        dropout: float | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self._make_head(
@@ -97,35 +106,35 @@ class BertQuestionAnswering(HeadedTask):
         """Logits and mask of rows in the order `[CLS] question [SEP] context [SEP]`, padding."""
         return logits, padding_mask
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy over the positions of the row, for the start and for the end."""
         return {
             name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS
         }
 
-    def default_loss_weights(self):
+    def default_loss_weights(self) -> Any:
         """The mean of both losses."""
         return dict.fromkeys(_OUTPUTS, 0.5)
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy of the start and of the end."""
         return {
             name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS
         }
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return dict.fromkeys(_OUTPUTS, (PLACES, None))
 
     def answer(
         self,
-        question,
-        context,
-        top_k=1,
-        null_threshold=None,
-        max_answer_length=30,
-        n_best=20,
-        batch_size=32,
-    ):
+        question: Texts,
+        context: Texts,
+        top_k: int = 1,
+        null_threshold: float | None = None,
+        max_answer_length: int = 30,
+        n_best: int = 20,
+        batch_size: int = 32,
+    ) -> Any:
         """Answer a question from its context, which may be far longer than the encoder's rows.
 
         Args:

@@ -3,11 +3,15 @@
 N texts, B batch, T tokens, P pieces of a text.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.losses import BinaryTokenAccuracy, BinaryTokenCrossEntropy
+from kerasbert.losses.logits import BinaryTokenAccuracy, BinaryTokenCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import TOKEN_FLAGS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
@@ -15,6 +19,11 @@ from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.replaced_token_detector import (
     BertReplacedTokenDetectorPreprocessor,
 )
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -46,7 +55,13 @@ class BertReplacedTokenDetector(HeadedTask):
     preprocessor_cls = BertReplacedTokenDetectorPreprocessor
     kind = "replaced_token_detector"
 
-    def __init__(self, backbone, preprocessor=None, head_activation=None, **kwargs):
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertReplacedTokenDetectorPreprocessor | None = None,
+        head_activation: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
@@ -58,21 +73,21 @@ class BertReplacedTokenDetector(HeadedTask):
         super().__init__(inputs=backbone.input, outputs=ops.squeeze(outputs, -1), **kwargs)
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         return False
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Binary cross-entropy, the mean over the tokens by their weights."""
         return BinaryTokenCrossEntropy()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy of the tokens that count."""
         return [BinaryTokenAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_FLAGS, None
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Logits of ready arrays (B, T), or of the pieces of texts or lists of words.
 
         Returns:
@@ -84,7 +99,7 @@ class BertReplacedTokenDetector(HeadedTask):
         pieces = self.preprocessor.read(x)
         return np.split(self._logits_of(pieces, batch_size, **kwargs), pieces.splits[1:-1])
 
-    def detect(self, x, batch_size=32):
+    def detect(self, x: Texts, batch_size: int = 32) -> Any:
         """How likely each token of a text was replaced.
 
         Args:
@@ -130,5 +145,5 @@ class BertReplacedTokenDetector(HeadedTask):
         rows = (np.asarray(row)[:, None] for _, batch in outputs for row in batch)
         return self.preprocessor.join_windows(pieces, rows, order)[:, 0]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "head_activation": self.head_activation}

@@ -3,12 +3,16 @@
 B batch, C texts of a query, T tokens.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
 
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
-from kerasbert.losses import PairAccuracy, PairCrossEntropy, PairSquaredError
+from kerasbert.losses.logits import PairAccuracy, PairCrossEntropy, PairSquaredError
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import PAIRS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
@@ -16,6 +20,12 @@ from kerasbert.models.multiple_choice import by_pairs
 from kerasbert.models.reading import best_first, check_ranked, is_dataset
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.reranker import BertRerankerPreprocessor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
 
 ACTIVATIONS = ("sigmoid", "linear")
 # Keras' own take a batch of numbers (B,) for one row of them.
@@ -71,19 +81,19 @@ class BertReranker(HeadedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        activation="sigmoid",
-        dropout=None,
-        pooling=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm=None,
-        dropout_first=None,
-        bilstm_units=None,
-        output_bias=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertRerankerPreprocessor | None = None,
+        activation: str | None = "sigmoid",
+        dropout: float | None = None,
+        pooling: str | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        output_bias: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.activation = "linear" if activation is None else activation
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r}; use one of {', '.join(ACTIVATIONS)}.")
@@ -109,7 +119,9 @@ class BertReranker(HeadedTask):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
         self.input_spec = None  # Lists have an axis more than the pairs that the graph takes.
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
         if len(inputs["token_ids"].shape) < 3:
             return super().call(inputs, training=training, **kwargs)
         inputs = self.fill_in(inputs)
@@ -133,18 +145,20 @@ class BertReranker(HeadedTask):
         step = {"fit": "train", "evaluate": "test"}.get(name, name.partition("_")[0])
         self._expect(_rank(x), step)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Binary cross-entropy of each pair; lists count alike."""
         return PairCrossEntropy()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy."""
         return [PairAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return PAIRS, None
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
+    ) -> None:
         """Configure training; see `BertTask.compile`.
 
         Args:
@@ -178,7 +192,7 @@ class BertReranker(HeadedTask):
                         "lists of grades a loss of keras-rs."
                     )
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> np.ndarray:
         """Logits (N,) of pairs, (N, C) of lists, in the order of `x`, raw or ready arrays.
 
         Of raw lists each text is a row of its own, sorted by length; `batch_size` counts these
@@ -194,7 +208,7 @@ class BertReranker(HeadedTask):
         logits[is_there] = super().predict(pairs, batch_size=batch_size, **kwargs)
         return logits
 
-    def score(self, pairs, batch_size=32):
+    def score(self, pairs: Texts, batch_size: int = 32) -> Any:
         """How well each text fits its query, as `activation` says.
 
         Args:
@@ -219,7 +233,14 @@ class BertReranker(HeadedTask):
             logits = np.exp(-np.logaddexp(0, -logits))
         return logits.astype("float32")
 
-    def rank(self, query, texts, top_k=None, batch_size=32, return_texts=False):
+    def rank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        top_k: int | None = None,
+        batch_size: int = 32,
+        return_texts: bool = False,
+    ) -> list[dict[str, Any]]:
         """Put texts in the order in which they fit a query, as sentence-transformers' `rank`.
 
         Args:
@@ -245,7 +266,7 @@ class BertReranker(HeadedTask):
         # By logits: of high ones the sigmoid is 1 for all.
         return best_first(logits, self._scores(logits), texts, top_k, return_texts)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "activation": self.activation}
 
 

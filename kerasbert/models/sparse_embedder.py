@@ -3,6 +3,10 @@
 N texts, B batch, C columns of texts, T tokens, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -15,6 +19,13 @@ from kerasbert.models.comparing_task import ComparingTask, check_alike
 from kerasbert.models.masked_lm import HasVocabularyHead, MaskedHeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.sparse_embedder import BertSparseEmbedderPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -60,17 +71,17 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        pooling="max",
-        activation="relu",
-        head_activation=None,
-        head_bias=None,
-        head_norm_epsilon=None,
-        output_bias=None,
-        tie_weights=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertSparseEmbedderPreprocessor | None = None,
+        pooling: str = "max",
+        activation: str = "relu",
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm_epsilon: float | None = None,
+        output_bias: bool | None = None,
+        tie_weights: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
@@ -85,15 +96,15 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         outputs = self.mlm_head(states, padding_mask=inputs["padding_mask"])  # (B, V)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """What fits the labels, by products, and few words; see `kerasbert.losses.Sparse`."""
         return Sparse(EmbeddingLoss(similarity="dot"))
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """The cosine of what belongs together, and how many words have a weight."""
         return [MatchingCosine(), ActiveWords()]
 
-    def shift_logits(self, texts, active_words=50, batch_size=32):
+    def shift_logits(self, texts: Texts, active_words: int = 50, batch_size: int = 32) -> float:
         """Add one number to all logits, by which texts have so many active words in the mean.
 
         A masked language model is taught by a softmax, to which it makes no difference whether
@@ -141,7 +152,9 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         self.mlm_head.bias.assign(self.mlm_head.bias + shift)
         return shift
 
-    def embed(self, texts, top_k=None, batch_size=32, role=None):
+    def embed(
+        self, texts: Texts, top_k: int | None = None, batch_size: int = 32, role: str | None = None
+    ) -> Any:
         """The weights of words in texts, of any number: they run sorted by length, in batches.
 
         Args:
@@ -170,7 +183,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
             parts.append(sparse.csr_array(weights))
         return sparse.vstack(parts, format="csr")[np.argsort(order)]
 
-    def decode(self, vectors, top_k=None):
+    def decode(self, vectors: ArrayLike, top_k: int | None = None) -> list[Any]:
         """The words that have weights, as sentence-transformers' `decode`.
 
         Args:
@@ -212,11 +225,11 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
             found.append([(tokenizer.id_to_token(int(ids[i])), float(weights[i])) for i in order])
         return found[0] if single else found
 
-    def similarity(self, query_embeddings, document_embeddings):
+    def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Any:
         """The products of vectors (M, V) and (N, V), sparse or dense, as float32 (M, N)."""
         check_alike(query_embeddings, document_embeddings)
         products = query_embeddings @ document_embeddings.T
         return products.toarray() if hasattr(products, "toarray") else np.asarray(products)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pooling": self.pooling, "activation": self.activation}

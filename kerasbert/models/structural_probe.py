@@ -3,6 +3,10 @@
 N sentences, B batch, T tokens, W words.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -14,6 +18,11 @@ from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.task import BertTask
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.structural_probe import BertStructuralProbePreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -56,7 +65,15 @@ class BertStructuralProbe(BertTask):
     preprocessor_cls = BertStructuralProbePreprocessor
     kind = "structural_probe"
 
-    def __init__(self, backbone, preprocessor=None, kind="distance", layer=-1, rank=64, **kwargs):
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertStructuralProbePreprocessor | None = None,
+        kind: str = "distance",
+        layer: int = -1,
+        rank: int = 64,
+        **kwargs: Any,
+    ) -> None:
         self._check_encoder(backbone)
         check_whole("layer", layer, -1)
         if layer > backbone.num_layers:
@@ -89,21 +106,23 @@ class BertStructuralProbe(BertTask):
         )
         super().__init__(inputs=inputs, outputs=self.probe(words), **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
         return super().call(inputs, training=False, **kwargs)  # The encoder drops nothing out.
 
-    def untrained_weights(self):
+    def untrained_weights(self) -> list[Any]:
         return self.backbone.weights
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """The L1 loss of the paper; see `kerasbert.losses.TreeLoss`."""
         return TreeLoss()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """None: scores of trees are in `kerasbert.metrics`."""
         return []
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Distances or depths of ready arrays, or of sentences.
 
         Returns:
@@ -131,7 +150,7 @@ class BertStructuralProbe(BertTask):
             found[place] = np.asarray(row)[(words,) * row.ndim]
         return found
 
-    def parse(self, words, batch_size=32):
+    def parse(self, words: Any, batch_size: int = 32) -> Any:
         """The edges of sentences: of the minimum spanning tree over the distances of their words.
 
         Args:
@@ -159,7 +178,7 @@ class BertStructuralProbe(BertTask):
         edges = [sorted(spanning_edges(one)) for one in distances]
         return edges[0] if single else edges
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "kind": self.probe.kind,

@@ -1,12 +1,16 @@
 """What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from kerasbert import backend, distribution, private_names
+import kerasbert.distribution as distribution
+from kerasbert import backend, private_names
 from kerasbert._finite import check_outputs, check_targets, with_finite_check
 from kerasbert._keywords import config_of
 from kerasbert._memory import give_back
@@ -39,6 +43,12 @@ from kerasbert.models.reading import (
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW
 from kerasbert.parts import head_weights
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Found, Tensor
+
 
 class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Task):
     """Base of the task models.
@@ -58,7 +68,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     uses_pooler = False
     _keeps_metrics = False
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
 
@@ -84,7 +94,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         for name, value in given.items():
             setattr(self, name, defaults[name] if value is None else value)
 
-    def untrained_weights(self):
+    def untrained_weights(self) -> list[Any]:
         """Weights that this model never trains, but others may: those of a pooler without use."""
         if self.uses_pooler or not self.backbone.pooler:
             return []
@@ -93,53 +103,53 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     # Weight decay would shrink those, as JAX gives them a gradient of zero.
 
     @property
-    def trainable_variables(self):
+    def trainable_variables(self) -> list[Any]:
         return _without(self.untrained_weights(), super().trainable_variables)
 
     @property
-    def non_trainable_variables(self):
+    def non_trainable_variables(self) -> list[Any]:
         return _without(self.trainable_variables, self.variables)
 
     @property
-    def trainable_weights(self):
+    def trainable_weights(self) -> list[Any]:
         return _without(self.untrained_weights(), super().trainable_weights)
 
     @property
-    def non_trainable_weights(self):
+    def non_trainable_weights(self) -> list[Any]:
         return _without(self.trainable_weights, self.weights)
 
     @classmethod
-    def check_arguments(cls, kwargs):
+    def check_arguments(cls, kwargs: Any) -> None:
         check_arguments(cls, kwargs)
 
     @classmethod
-    def needs_files(cls, kwargs):
+    def needs_files(cls, kwargs: Any) -> bool:
         return "preprocessor" not in kwargs
 
     @classmethod
-    def from_source(cls, source, load_weights=True, **kwargs):
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         return (own_task if source.is_own else task_of)(cls, source, load_weights, **kwargs)
 
     @classmethod
-    def needs_pooler(cls, settings):
+    def needs_pooler(cls, settings: Any) -> bool:
         """Whether the head of these settings needs an encoder with a pooler."""
         return settings.get("pooling", "pooler") == "pooler"
 
     @classmethod
-    def output_weight(cls, settings):
+    def output_weight(cls, settings: Any) -> str:
         """The weight that a checkpoint with the head of these settings has, or `None`."""
         return "logits/kernel"
 
     @classmethod
-    def with_preprocessor_settings(cls, config, settings):
+    def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
         """A saved config with these settings of the preprocessor, where it holds any itself."""
         return config
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         """Add the inputs that may be left out."""
         return self.backbone.fill_in(inputs)
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         check_process()  # Before the first tensor is made: JAX may compile for that.
         if has_ids(inputs):
             if hasattr(self.backbone, "check_padding"):
@@ -147,17 +157,19 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             inputs = self.fill_in(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
         # `fit` and `predict` on JAX come in here.
         inputs = self.fill_in(inputs)
         return super().call(inputs, training=training, mask=None, **kwargs)
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         """Quantize the encoder, for example to "int8"; the small head stays as it is."""
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
-    def with_layers(self, layers):
+    def with_layers(self, layers: Sequence[int]) -> Self:
         """A new model with some of the encoder's layers; its weights are copies of this one's.
 
         It trains, also where this one is frozen, as a teacher is.
@@ -174,11 +186,11 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     # A preset is for use and for new training: the optimizer's state stays with `.keras` files.
 
-    def save_task_weights(self, filepath):
+    def save_task_weights(self, filepath: AnyPath) -> None:
         """Save the weights of the head."""
         keras.saving.save_weights(self, filepath, objects_to_skip=self._all_but_head())
 
-    def load_task_weights(self, filepath):
+    def load_task_weights(self, filepath: AnyPath) -> None:
         """Load the weights of the head."""
         keras.saving.load_weights(self, filepath, objects_to_skip=self._all_but_head())
 
@@ -188,26 +200,28 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     # === Ready arrays; a task refines these two ===
 
-    def check_arrays(self, x, y=None):
+    def check_arrays(self, x: Any, y: Any = None) -> None:
         """Refuse those that a compiled step would take as they are."""
 
-    def complete_targets(self, y, sample_weight):
+    def complete_targets(self, y: Any, sample_weight: Any) -> Any:
         """Labels and their weights, with what may be left out."""
         return y, sample_weight
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """What `compile(loss="auto")` takes."""
         raise NotImplementedError
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """What `compile(metrics="auto")` takes; weighted as the loss is."""
         raise NotImplementedError
 
-    def default_loss_weights(self):
+    def default_loss_weights(self) -> Any:
         """What each output's default loss counts; `None` adds them up."""
         return None
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", **kwargs):
+    def compile(
+        self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
+    ) -> None:
         """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
 
         Args:
@@ -248,34 +262,36 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         private_names.forget_metrics(self)
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         """What metrics see: `(form, number of classes)`, a dict of these by output, or `None`.
 
         The forms are those of `kerasbert.models.head_metrics`.
         """
         return None
 
-    def gives_logits(self):
+    def gives_logits(self) -> bool:
         """Whether the outputs are logits, and no probabilities."""
         return True
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
         if counts_tokens(self) and has_ids(x):
             sample_weight = without_padding(self.fill_in(x), y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def fit(
         self,
-        x=None,
-        y=None,
-        batch_size=None,
-        sample_weight=None,
-        validation_data=None,
-        validation_split=None,
-        shuffle=True,
-        class_weight=None,
-        **kwargs,
-    ):
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        validation_data: Any = None,
+        validation_split: float | None = None,
+        shuffle: bool = True,
+        class_weight: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Train, on raw texts or on ready arrays; see `keras.Model.fit`.
 
         Args:
@@ -335,7 +351,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             self.__dict__.pop("_held_out", None)  # It may be large.
             give_back()
 
-    def evaluate(self, x=None, y=None, batch_size=None, sample_weight=None, **kwargs):
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Loss and metrics, on raw texts or on ready arrays; see `keras.Model.evaluate`."""
         check_process()
         check_batch_size(batch_size)
@@ -351,7 +374,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         found = self._run(keras.Model.evaluate, x, y, sample_weight, batch_size, is_raw, **kwargs)
         return check_outputs(self, found, may_be_nan=True)
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Outputs in the order of `x`, on raw texts or on ready arrays.
 
         Raw texts run sorted by length, so that none is padded far.
@@ -468,23 +491,25 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         finally:
             self._keeps_metrics = False
 
-    def reset_metrics(self):
+    def reset_metrics(self) -> None:
         if not self._keeps_metrics:
             super().reset_metrics()
 
     # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.
 
-    def train_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
+    ) -> Any:
         """One step, on raw texts or on ready arrays; see `keras.Model.train_on_batch`."""
         batch = self._as_batch(x, y, sample_weight)
         return self._call_keras(keras.Model.train_on_batch, *batch, **kwargs)
 
-    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
         """Loss and metrics of a batch, raw or ready; see `keras.Model.test_on_batch`."""
         batch = self._as_batch(x, y, sample_weight)
         return self._call_keras(keras.Model.test_on_batch, *batch, **kwargs)
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         """Outputs of a batch, raw or ready; see `keras.Model.predict_on_batch`."""
         batch = self._as_batch(x)[0]
         return check_outputs(self, self._call_keras(keras.Model.predict_on_batch, batch))
@@ -558,13 +583,13 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 raise self._reading_error from None
             raise
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """Make the step of `fit`, as `keras.Model.make_train_function`."""
         if force or self.train_function is None:
             with backend.compiling(self, self._say_compiling):
                 super().make_train_function(force)
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> Callable[..., Any]:
         """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
         if force or self.test_function is None:
             super().make_test_function(force)

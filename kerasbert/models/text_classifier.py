@@ -3,15 +3,25 @@
 B batch, T tokens, D width, C classes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import CLASSES, SEVERAL
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -64,23 +74,23 @@ class BertTextClassifier(HeadedTask):
 
     def __init__(
         self,
-        backbone,
-        num_classes=None,
-        preprocessor=None,
-        labels=None,
-        multi_label=False,
-        activation=None,
-        dropout=None,
-        pooling=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm=None,
-        dropout_first=None,
-        bilstm_units=None,
-        output_bias=None,
-        normalize=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        num_classes: int | None = None,
+        preprocessor: BertTextClassifierPreprocessor | None = None,
+        labels: Any = None,
+        multi_label: bool = False,
+        activation: Any = None,
+        dropout: float | None = None,
+        pooling: str | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        output_bias: bool | None = None,
+        normalize: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         num_classes, labels = check_classes(num_classes, labels)
         # === Layers ===
         self.backbone = backbone
@@ -118,31 +128,31 @@ class BertTextClassifier(HeadedTask):
         outputs = self.output_activation(self._logits(inputs))  # (B, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy, with `multi_label` a binary one for each class."""
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=self.gives_logits())
         return ClassCrossEntropy(from_logits=self.gives_logits())
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy."""
         if self.multi_label:
             return [keras.metrics.BinaryAccuracy(name="accuracy")]
         return [ClassAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return (SEVERAL if self.multi_label else CLASSES), self.num_classes
 
-    def gives_logits(self):
+    def gives_logits(self) -> bool:
         """Whether the outputs are logits, as they are without an `activation`."""
         return self.activation == keras.activations.linear
 
     @property
-    def label_names(self):
+    def label_names(self) -> list[str]:
         """`labels`, or "LABEL_0", "LABEL_1", ... where there are none."""
         return class_names(self.num_classes, self.labels)
 
-    def predict_proba(self, texts, batch_size=32):
+    def predict_proba(self, texts: Texts, batch_size: int = 32) -> Any:
         """Probabilities (N, C) of N texts, in their order."""
         outputs = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
         if not self.gives_logits():
@@ -154,12 +164,12 @@ class BertTextClassifier(HeadedTask):
 
     def classify(
         self,
-        texts,
-        batch_size=32,
-        labels=None,
-        template="This example is {}.",
-        multi_label=False,
-    ):
+        texts: Texts,
+        batch_size: int = 32,
+        labels: Sequence[str] | None = None,
+        template: str = "This example is {}.",
+        multi_label: bool = False,
+    ) -> Any:
         """Name the class of each text.
 
         A model of entailment can take classes that nobody trained it on: a text belongs to the
@@ -210,7 +220,7 @@ class BertTextClassifier(HeadedTask):
         found = np.exp(logits[..., yes] - logits[..., yes].max(axis=-1, keepdims=True))
         return found / found.sum(axis=-1, keepdims=True)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_classes": self.num_classes,

@@ -3,6 +3,10 @@
 N texts, B batch, C columns, T tokens, D width of the encoder, D' width of a vector.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -19,6 +23,12 @@ from kerasbert.models.head_metrics import VECTORS
 from kerasbert.models.reading import best_first, check_ranked
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
 
 # What a vector can be made of, and how many layers the encoder needs for it.
 LAYERS = {
@@ -109,18 +119,18 @@ class BertTextEmbedder(ComparingTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        pooling="mean",
-        layers="last",
-        normalize=None,
-        pooling_mode=None,
-        projection_dim=None,
-        projection_bias=False,
-        projection_activation=None,
-        truncate_dim=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertTextEmbedderPreprocessor | None = None,
+        pooling: str | Sequence[str] = "mean",
+        layers: Any = "last",
+        normalize: bool | None = None,
+        pooling_mode: Any = None,
+        projection_dim: int | None = None,
+        projection_bias: bool = False,
+        projection_activation: str | None = None,
+        truncate_dim: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         if pooling_mode is not None:
             if pooling not in ("mean", pooling_mode):
                 raise ValueError(
@@ -248,37 +258,39 @@ class BertTextEmbedder(ComparingTask):
         return model
 
     @property
-    def has_late_interaction(self):
+    def has_late_interaction(self) -> bool:
         """Whether some tokens may have no vector, and others one that no token sees."""
         return self.pooling == "tokens" and self.projection is not None
 
-    def fill_in(self, inputs):
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
         inputs = self.backbone.fill_in(inputs)
         if self.has_late_interaction:
             return {"vector_mask": inputs["padding_mask"], **inputs}
         return {name: x for name, x in inputs.items() if name != "vector_mask"}
 
     @property
-    def uses_pooler(self):
+    def uses_pooler(self) -> bool:
         return self.pooling == "pooler"
 
     @property
-    def pooling_mode(self):
+    def pooling_mode(self) -> str:
         """KerasHub's name for `pooling`."""
         return self.pooling
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """What fits the labels; see `kerasbert.losses.EmbeddingLoss`."""
         return EmbeddingLoss()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """The cosine of what belongs together."""
         return [MatchingCosine()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return None if self.pooling == "tokens" else (VECTORS, None)
 
-    def predict(self, x=None, batch_size=None, role=None, **kwargs):
+    def predict(
+        self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
+    ) -> np.ndarray:
         """Vectors in the order of `x`, on raw texts or on ready arrays.
 
         With `pooling="tokens"`, T is the longest text's number of vectors; `embed` gives the same
@@ -292,7 +304,7 @@ class BertTextEmbedder(ComparingTask):
             vector[: len(row)] = row
         return vectors
 
-    def embed(self, texts, batch_size=32, role=None):
+    def embed(self, texts: Texts, batch_size: int = 32, role: str | None = None) -> Any:
         """The vectors of texts, of any number: they run sorted by length, in batches.
 
         Args:
@@ -314,7 +326,14 @@ class BertTextEmbedder(ComparingTask):
             vectors = np.asarray(vectors, "float32")
         return vectors[0] if single else vectors
 
-    def rank(self, query, texts, top_k=None, batch_size=32, return_texts=False):
+    def rank(
+        self,
+        query: str,
+        texts: Texts,
+        top_k: int | None = None,
+        batch_size: int = 32,
+        return_texts: bool = False,
+    ) -> list[dict[str, Any]]:
         """Put texts in the order in which they fit a query, by `similarity`.
 
         It takes and returns what `BertReranker.rank` does, so that it can be the `reranker` of a
@@ -340,15 +359,15 @@ class BertTextEmbedder(ComparingTask):
 
     # === KerasHub's names; the keyword arguments are those of `predict` ===
 
-    def encode_text(self, text, **kwargs):
+    def encode_text(self, text: str, **kwargs: Any) -> Any:
         """The vectors (N, D') of a list of N texts, or of one text, which makes a list of one."""
         return self.predict([text] if isinstance(text, str) else text, **kwargs)
 
-    def encode_documents(self, documents, **kwargs):
+    def encode_documents(self, documents: Any, **kwargs: Any) -> Any:
         """As `encode_text`."""
         return self.encode_text(documents, **kwargs)
 
-    def similarity(self, query_embeddings, document_embeddings):
+    def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Tensor:
         """The products of vectors (M, D') and (N, D'): their cosines where `normalize` is set.
 
         Of vectors of tokens (M, S, D') and (N, T, D') the MaxSim.
@@ -376,7 +395,7 @@ class BertTextEmbedder(ComparingTask):
             rows += [row[mask] for row, mask in zip(vectors, masks.astype(bool), strict=True)]
         return [rows[i] for i in np.argsort(order)]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         # Versions before this one read configs without it.
         truncation = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
         return {

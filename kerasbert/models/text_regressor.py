@@ -3,6 +3,10 @@
 B batch.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,6 +16,11 @@ from kerasbert.models.head_metrics import NUMBERS
 from kerasbert.models.headed_task import HeadedTask, HeadSettings
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -62,18 +71,18 @@ class BertTextRegressor(HeadedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
-        dropout=None,
-        pooling=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm=None,
-        dropout_first=None,
-        bilstm_units=None,
-        output_bias=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        preprocessor: BertTextRegressorPreprocessor | None = None,
+        dropout: float | None = None,
+        pooling: str | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        output_bias: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self._make_head(
@@ -93,18 +102,18 @@ class BertTextRegressor(HeadedTask):
         outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """The mean squared error."""
         return SquaredError()
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """The mean absolute error."""
         return [keras.metrics.MeanMetricWrapper(_absolute_error, name="mae")]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return NUMBERS, None
 
-    def score(self, texts, batch_size=32):
+    def score(self, texts: Texts, batch_size: int = 32) -> Any:
         """The number of each text.
 
         Args:

@@ -3,16 +3,26 @@
 B batch, T tokens, C classes, N texts, P pieces of a text, W words of a text.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert.data.tagging import TagSet, tag_names
-from kerasbert.losses import ClassAccuracy, ClassCrossEntropy
+from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.head_metrics import TOKEN_CLASSES
 from kerasbert.models.headed_task import HeadedTask, HeadSettings, check_classes, class_names
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Texts
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -56,19 +66,19 @@ class BertTokenClassifier(HeadedTask):
 
     def __init__(
         self,
-        backbone,
-        num_classes=None,
-        preprocessor=None,
-        labels=None,
-        scheme=None,
-        dropout=None,
-        head_activation=None,
-        head_bias=None,
-        head_norm=None,
-        dropout_first=None,
-        bilstm_units=None,
-        **kwargs,
-    ):
+        backbone: BertBackbone,
+        num_classes: int | None = None,
+        preprocessor: BertTokenClassifierPreprocessor | None = None,
+        labels: Any = None,
+        scheme: str | None = None,
+        dropout: float | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         labels = None if labels is None else check_classes(None, labels)[1]
         names = None if labels is None else tag_names(labels, scheme)
         num_classes, names = check_classes(num_classes, names)
@@ -104,24 +114,24 @@ class BertTokenClassifier(HeadedTask):
         outputs = self.output_activation(self._logits(backbone.input))  # (B, T, C)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
-    def default_loss(self):
+    def default_loss(self) -> Any:
         """Cross-entropy, the mean over the pieces by their weights."""
         return ClassCrossEntropy(from_logits=True, reduction="mean_with_sample_weight")
 
-    def default_metrics(self):
+    def default_metrics(self) -> Any:
         """Accuracy of the pieces that count."""
         return [ClassAccuracy()]
 
-    def metric_forms(self):
+    def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.num_classes
 
     @property
-    def label_names(self):
+    def label_names(self) -> list[str]:
         """The names of the classes; "LABEL_0", "LABEL_1", ... where there are none."""
         names = None if self.labels is None else tag_names(self.labels, self.scheme)
         return class_names(self.num_classes, names)
 
-    def predict(self, x=None, batch_size=None, **kwargs):
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Logits of ready arrays (B, T, C), or of the pieces of texts or lists of words.
 
         Returns:
@@ -134,7 +144,7 @@ class BertTokenClassifier(HeadedTask):
         pieces = self.preprocessor.read(x)
         return np.split(self._logits_of(pieces, batch_size, **kwargs), pieces.splits[1:-1])
 
-    def predict_proba(self, x, batch_size=32):
+    def predict_proba(self, x: Any, batch_size: int = 32) -> list[np.ndarray]:
         """Probabilities of words: a list of N arrays (W, C).
 
         Args:
@@ -144,7 +154,7 @@ class BertTokenClassifier(HeadedTask):
         pieces, probabilities = self._probabilities(x, batch_size, "predict_proba()")
         return np.split(probabilities, pieces.unit_splits[1:-1])
 
-    def predict_labels(self, words, batch_size=32):
+    def predict_labels(self, words: Sequence[Any], batch_size: int = 32) -> list[list[str]]:
         """The label of each word.
 
         Args:
@@ -173,7 +183,7 @@ class BertTokenClassifier(HeadedTask):
         splits = pieces.unit_splits
         return [labels[begin:end] for begin, end in zip(splits[:-1], splits[1:])]
 
-    def tag(self, x, batch_size=32):
+    def tag(self, x: Texts, batch_size: int = 32) -> Any:
         """Find the entities of texts, or, where labels are no "B-", "I-", ..., label each word.
 
         Args:
@@ -229,7 +239,7 @@ class BertTokenClassifier(HeadedTask):
         outputs = (row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch)
         return self.preprocessor.join_windows(pieces, outputs, order)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_classes": self.num_classes,

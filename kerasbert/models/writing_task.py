@@ -3,6 +3,10 @@
 B batch, T tokens.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -11,6 +15,9 @@ from kerasbert._errors import is_whole
 from kerasbert._finite import check_weights
 from kerasbert.models.task import BertTask
 from kerasbert.samplers import own_sampler
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class WritingTask(BertTask):
@@ -23,7 +30,15 @@ class WritingTask(BertTask):
         """Forget what was compiled to write."""
         self.generate_function = None
 
-    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", sampler="auto", **kwargs):
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        *,
+        metrics: Any = "auto",
+        sampler: Any = "auto",
+        **kwargs: Any,
+    ) -> None:
         """Configure training and `generate`; see `BertTask.compile`.
 
         Args:
@@ -36,21 +51,21 @@ class WritingTask(BertTask):
         self._forget_writing()  # It is compiled with the sampler.
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
             # Beside "built", where `keras.models.clone_model` does not look.
             config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
         return config
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         optimizer = config.get("optimizer")
         sampler = optimizer.pop("sampler", None) if isinstance(optimizer, dict) else None
         super().compile_from_config(config)
         if sampler is not None:
             self.sampler = own_sampler(sampler)
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         super().quantize(mode, **kwargs)
         self._forget_writing()
 

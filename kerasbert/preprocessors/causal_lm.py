@@ -3,12 +3,23 @@
 N texts, B batch, T tokens of the packed row, P tokens of a text, W windows of all texts.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert._errors import check_value, check_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -52,13 +63,13 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=1024,
-        add_start_token=False,
-        add_end_token=True,
-        num_segments=0,
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 1024,
+        add_start_token: bool = False,
+        add_end_token: bool = True,
+        num_segments: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(tokenizer, sequence_length, num_segments=num_segments, **kwargs)
         check_value("add_start_token", add_start_token, "flag")
         check_value("add_end_token", add_end_token, "flag")
@@ -67,21 +78,21 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
     # === Training: the segment is a text's tokens with its start and end ===
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         raise ValueError(
             "A language model makes its own labels, the next tokens; pass texts alone, such as a "
             "prompt and its continuation as one string."
         )
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         return self.check_labels(y, None)
 
-    def columns(self, x):
+    def columns(self, x: Any) -> tuple[Any, ...]:
         columns, batched = super().columns(x)
         self._check_single(columns)
         return columns, batched
 
-    def columns_in_graph(self, x):
+    def columns_in_graph(self, x: Any) -> list[Any]:
         columns = super().columns_in_graph(x)
         self._check_single(columns)
         return columns
@@ -98,7 +109,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             return ids
         return tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
 
-    def with_start(self, ids, *places):
+    def with_start(self, ids: Any, *places: Any) -> tuple[Any, Any]:
         """Ragged tokens (N, P) with the start token where it is added, and their places with 0."""
         if not self.add_start_token:
             return ids, *places
@@ -126,11 +137,11 @@ class BertCausalLMPreprocessor(BertPreprocessor):
                 sample_weight = tf.constant(np.asarray(sample_weight)[rows])
             return (ids,), [None, sample_weight]
 
-    def packed_lengths(self, segments):
+    def packed_lengths(self, segments: Any) -> Any:
         lengths = tf.cast(segments[0].row_lengths(), tf.int32)
         return tf.clip_by_value(lengths - 1, 1, self.sequence_length)
 
-    def pack(self, segments, length=None):
+    def pack(self, segments: Any, length: int | None = None) -> Any:
         """Cut rows of tokens and pad them: the dict of the class' description."""
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
@@ -138,7 +149,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
         return self.padded(segments[0], length)
 
-    def padded(self, ids, length):
+    def padded(self, ids: Any, length: int) -> dict[str, Any]:
         """Ragged tokens (B, None) as the dict of the class' description, of `length` columns."""
         pad = self.tokenizer.pad_token_id
         count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
@@ -148,7 +159,9 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             features["segment_ids"] = tf.zeros_like(token_ids)
         return features
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         features = self.pack(segments, length)
         (ids,) = segments
         length = tf.shape(features["token_ids"])[1]
@@ -167,7 +180,9 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
     # === Writing on ===
 
-    def generate_preprocess(self, x, sequence_length=None, first=0):
+    def generate_preprocess(
+        self, x: Texts, sequence_length: int | None = None, first: int = 0
+    ) -> dict[str, Any]:
         """Prompts with room behind them.
 
         Args:
@@ -216,7 +231,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
                 }
             )
 
-    def generate_postprocess(self, x):
+    def generate_postprocess(self, x: Any) -> list[str]:
         """Rows of tokens as N strings, without padding and special tokens."""
         ids, mask = (
             np.asarray(keras.ops.convert_to_numpy(x[name]))
@@ -229,11 +244,11 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
     # === Scores ===
 
-    def usual_stride(self):
+    def usual_stride(self) -> int:
         """Half a window."""
         return max(self.sequence_length // 2, 1)
 
-    def windows(self, texts, stride=None):
+    def windows(self, texts: Sequence[str], stride: int | None = None) -> Any:
         """Tokens of texts, and the windows in which each of them has its score.
 
         Args:

@@ -3,9 +3,18 @@
 B batch, P predictions.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
 from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 # Of the tokens that are chosen 85 % are hidden, and the rest stay as they are: so it is in
 # pretrain/pretrain_helpers.py of google-research/electra, where the paper says that all are hidden.
@@ -47,18 +56,18 @@ class ElectraPretrainerPreprocessor(BertMaskedLMPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        truncate="longest_first",
-        num_segments=2,
-        mask_selection_rate=0.15,
-        mask_selection_length=None,
-        mask_token_rate=MASKING["mask_token_rate"],
-        random_token_rate=MASKING["random_token_rate"],
-        mask_unit="token",
-        word_boundaries="marks",
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        mask_selection_rate: float = 0.15,
+        mask_selection_length: int | None = None,
+        mask_token_rate: float = MASKING["mask_token_rate"],
+        random_token_rate: float = MASKING["random_token_rate"],
+        mask_unit: str = "token",
+        word_boundaries: str = "marks",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             tokenizer,
             sequence_length,
@@ -73,7 +82,14 @@ class ElectraPretrainerPreprocessor(BertMaskedLMPreprocessor):
             **kwargs,
         )
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+    def assemble(
+        self,
+        segments: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        length: int | None = None,
+        seed: Any = None,
+    ) -> Any:
         features, mask_ids, weights = self.masked(segments, sample_weight, length, seed)
         weights = {"mlm_logits": weights}
         if sample_weight is not None:

@@ -4,9 +4,17 @@ N sentences, W words of a sentence, B batch, T tokens (words, and the two ends o
 characters of a token.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 # Numbers of characters are bytes + 1, and these; 0 is no token.
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(257, 262)
@@ -49,7 +57,9 @@ def sentence_words(sentences, method):
     return found, False
 
 
-def character_ids(sentences, characters_per_token=50):
+def character_ids(
+    sentences: Sequence[Any], characters_per_token: int = 50
+) -> tuple[np.ndarray, np.ndarray]:
     """Sentences of words to the numbers of their characters, with the ends of a sentence.
 
     A word's characters are its bytes in UTF-8; those that are too many are cut off.

@@ -3,7 +3,10 @@
 B batch, T tokens of the packed row, P predictions.
 """
 
+from __future__ import annotations
+
 import random
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -15,6 +18,12 @@ from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.variety import warn_of_nothing
 from kerasbert.tokenizers.alignment import valid_utf8
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 BOUNDARIES = ("marks", "spaces")
 # Between tokenizing and packing, this is added to the ids of pieces that continue a word.
@@ -37,18 +46,18 @@ class MaskingPreprocessor(BertPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        truncate="longest_first",
-        num_segments=2,
-        mask_selection_rate=0.15,
-        mask_selection_length=None,
-        mask_token_rate=0.8,
-        random_token_rate=0.1,
-        mask_unit="token",
-        word_boundaries="marks",
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        mask_selection_rate: float = 0.15,
+        mask_selection_length: int | None = None,
+        mask_token_rate: float = 0.8,
+        random_token_rate: float = 0.1,
+        mask_unit: str = "token",
+        word_boundaries: str = "marks",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
         check_rates(
             mask_selection_rate,
@@ -66,7 +75,7 @@ class MaskingPreprocessor(BertPreprocessor):
         self.mask_unit = mask_unit
         self.word_boundaries = word_boundaries
 
-    def tokenize(self, x):
+    def tokenize(self, x: Any) -> Any:
         return tuple(segment % GOES_ON for segment in super().tokenize(x))
 
     def _tokens(self, texts):
@@ -83,7 +92,7 @@ class MaskingPreprocessor(BertPreprocessor):
         pieces = pieces.with_values(tf.where(begins, pieces.values, pieces.values + GOES_ON))
         return words.with_values(pieces).merge_dims(1, 2)
 
-    def check_variety(self, segments, y=None, sample_weight=None):
+    def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         special = list(self.tokenizer.special_token_ids)
         ids = np.concatenate([np.asarray(segment.flat_values) for segment in segments]) % GOES_ON
         if not self.mask_selection_rate:
@@ -95,7 +104,9 @@ class MaskingPreprocessor(BertPreprocessor):
                 "check the texts, and the tokenizer with them",
             )
 
-    def masked(self, segments, sample_weight=None, length=None, seed=None):
+    def masked(
+        self, segments: Any, sample_weight: Any = None, length: int | None = None, seed: Any = None
+    ) -> tuple[Any, Any, Any]:
         """Pack segments and hide some of their tokens.
 
         Args:
@@ -138,7 +149,9 @@ class MaskingPreprocessor(BertPreprocessor):
         features["mask_positions"] = hidden["mask_positions"]
         return features, hidden["mask_ids"], weights
 
-    def fill_in(self, texts, rows, starts, ends, before, tokens):
+    def fill_in(
+        self, texts: Texts, rows: Any, starts: Any, ends: Any, before: Any, tokens: Any
+    ) -> tuple[Any, Any]:
         """Texts with tokens in place of a mask; eagerly and in the graph.
 
         Args:
@@ -228,14 +241,21 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
     arXiv 1907.11692.
     """
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+    def assemble(
+        self,
+        segments: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        length: int | None = None,
+        seed: Any = None,
+    ) -> Any:
         return self.masked(segments, sample_weight, length, seed)
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         raise ValueError(
             "A masked language model makes its own labels, the tokens that it hides; pass texts "
             "alone, and pairs of texts as a tuple of two columns."
         )
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         return self.check_labels(y, None)

@@ -3,12 +3,21 @@
 N examples, B batch, C choices, R pairs of all prompts with their choices, T tokens of a row.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import choice_columns, number_rows, numbers_in_graph
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -43,10 +52,10 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 4.4.
     """
 
-    def columns(self, x):
+    def columns(self, x: Any) -> tuple[Any, ...]:
         return choice_columns(x)
 
-    def columns_in_graph(self, x):
+    def columns_in_graph(self, x: Any) -> list[Any]:
         if isinstance(x, dict):
             x = tuple(x.get(name) for name in ("prompt", "choices"))
         if not isinstance(x, (tuple, list)) or len(x) != 2 or any(one is None for one in x):
@@ -79,14 +88,14 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
                     )
         return y, sample_weight
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         def is_number(value):
             return value == value // 1 and value >= 0
 
         rows = number_rows(y, count, is_number, "the number of the right choice, from 0")
         return np.asarray(rows, "int32")
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         return numbers_in_graph(y, "int32", "prompt")
 
     # === Tokens ===
@@ -115,14 +124,14 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
     # === Packing: the base class sees R pairs ===
 
-    def packed_lengths(self, segments):
+    def packed_lengths(self, segments: Any) -> Any:
         """Tokens of each example's longest row: int32 (N,); of each row where they are pairs."""
         if segments[1].shape.rank == 2:
             return super().packed_lengths(segments)
         lengths = super().packed_lengths(_pairs(segments))  # (R,)
         return tf.reduce_max(segments[1].with_values(lengths), axis=1)
 
-    def pack(self, segments, length=None):
+    def pack(self, segments: Any, length: int | None = None) -> Any:
         """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
 
         Where the second are tokens of texts (B, None), they are packed as pairs.
@@ -141,7 +150,9 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
             for name, values in rows.items()
         }  # (B, C, T)
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         counts = tf.cast(segments[1].row_lengths(), tf.int32)
         # For `tf.data`, where no one has looked yet.
         tf.debugging.Assert(

@@ -1,9 +1,18 @@
 """Preprocessing for pairs of texts of which one may follow the other."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -25,8 +34,13 @@ class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
     settings = BertPreprocessor.settings
 
     def __init__(
-        self, tokenizer, sequence_length=512, truncate="longest_first", num_segments=2, **kwargs
-    ):
+        self,
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             tokenizer, sequence_length, truncate, num_segments, num_classes=2, **kwargs
         )

@@ -3,10 +3,13 @@
 N examples, B batch, T tokens of the packed row.
 """
 
+from __future__ import annotations
+
 import inspect
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import keras
 import keras_hub
@@ -32,6 +35,14 @@ from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.looks import FRUITLESS, looks_of
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
 from kerasbert.subclasses import as_called, own_object, with_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Tensor
+    from kerasbert.conversion.checkpoint import Checkpoint
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 # What a `preprocessor.json` says, of whichever task.
 _FIELDS = {
@@ -119,13 +130,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        truncate="longest_first",
-        num_segments=2,
-        normalize=None,
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        normalize: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.built = True  # there is nothing to build
         if not hasattr(tokenizer, "num_separators"):
@@ -143,12 +154,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         self.num_segments = num_segments
 
     @property
-    def sequence_length(self):
+    def sequence_length(self) -> int:
         """The most tokens in a row."""
         return self._sequence_length
 
     @sequence_length.setter
-    def sequence_length(self, value):
+    def sequence_length(self, value: Any) -> None:
         special = 2 + self.tokenizer.num_separators
         if not is_whole(value) or value < special:
             raise ValueError(
@@ -158,19 +169,19 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         self._sequence_length = value
 
     @property
-    def normalize(self):
+    def normalize(self) -> str | None:
         """The normal form that texts are brought into; `None` for none."""
         return self.tokenizer.normalize
 
     @normalize.setter
-    def normalize(self, value):
+    def normalize(self, value: Any) -> None:
         self.tokenizer = self.tokenizer.with_normal_form(value)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.settings}}
 
     @classmethod
-    def check_family(cls, family, where=""):
+    def check_family(cls, family: str | None, where: str = "") -> None:
         """Raise where encoders of a family need rows of another form.
 
         Args:
@@ -187,7 +198,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             )
 
     @classmethod
-    def from_checkpoint(cls, checkpoint, **kwargs):
+    def from_checkpoint(cls, checkpoint: Checkpoint, **kwargs: Any) -> Self:
         cls.check_family(checkpoint.family, f" in '{checkpoint.source}'")
         settings = checkpoint.encoder_settings()
         parameters = inspect.signature(own_class(cls).__init__).parameters
@@ -204,7 +215,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return cls(tokenizer, **{**known, **kwargs})
 
     @classmethod
-    def from_own_preset(cls, directory, **kwargs):
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         """Load from a local directory that `save_to_preset` wrote.
 
         A directory that holds the preprocessor of another task lends its tokenizer, length,
@@ -240,12 +251,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             preprocessor.load_preset_assets(directory)
         return preprocessor
 
-    def __call__(self, x, y=None, sample_weight=None):
+    def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         # Keras' own `__call__` would take the second text of `((a, b),)` for labels, and add a page
         # about the arguments to each error.
         return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
 
-    def call(self, x, y=None, sample_weight=None):
+    def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
         if not tf.executing_eagerly():
             return self._call_in_graph(x, y, sample_weight)
         columns, batched = self.columns(x)
@@ -275,11 +286,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     # === Columns; a task with another `x` refines these two ===
 
-    def columns(self, x):
+    def columns(self, x: Any) -> tuple[Any, ...]:
         """Read texts in memory: `(columns, batched)`, as `text_columns` does."""
         return text_columns(x)
 
-    def columns_in_graph(self, x):
+    def columns_in_graph(self, x: Any) -> list[Any]:
         """String tensors of a `tf.data` element: a list of one or two."""
         return _graph_columns(x)
 
@@ -290,21 +301,21 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     # === Labels; a task refines these two ===
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         """Check the labels of `count` texts, of any kind; return an array, in 32 bits."""
         y = np.asarray(label_rows(y, count))
         return y.astype({"int64": "int32", "float64": "float32"}.get(y.dtype.name, y.dtype))
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         """The same for a tensor inside `tf.data`, with assertions."""
         return y
 
-    def check_variety(self, segments, y=None, sample_weight=None):
+    def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         """Warn of examples that leave nothing to learn, where a task can tell."""
 
     # === Tokens ===
 
-    def tokenize(self, x):
+    def tokenize(self, x: Any) -> Any:
         """Tokenize `x`, of any kind that a call accepts, without special tokens.
 
         Returns:
@@ -429,7 +440,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     # === Packing ===
 
-    def packed_lengths(self, segments):
+    def packed_lengths(self, segments: Any) -> Any:
         """Tokens of each packed row, special ones included: int32 (N,)."""
         special = 2 if len(segments) == 1 else 2 + self.tokenizer.num_separators
         return sum(self._kept(segments)) + special
@@ -453,14 +464,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             a = tf.minimum(a, budget - tf.minimum(b, budget))
         return [a, tf.minimum(b, budget - a)]
 
-    def bucket(self, length):
+    def bucket(self, length: int) -> Any:
         """The padded length of a batch whose longest row has `length` tokens, int or tensor."""
         if not hasattr(length, "dtype") or isinstance(length, np.generic):
             return min(bucket_length(length), self.sequence_length)
         buckets = tf.constant(buckets_up_to(self.sequence_length))
         return tf.gather(buckets, tf.searchsorted(buckets, [length])[0])
 
-    def pack(self, segments, length=None):
+    def pack(self, segments: Any, length: int | None = None) -> Any:
         """Truncate and join segments, add the special tokens and pad.
 
         Args:
@@ -504,7 +515,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             )
         return features
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         """From a batch of segments to `x`, `(x, y)` or `(x, y, sample_weight)`.
 
         A task refines it; it runs eagerly and in the graph.
@@ -515,16 +528,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def batches(
         self,
-        x,
-        y=None,
-        sample_weight=None,
-        batch_size=32,
-        shuffle=True,
-        seed=None,
-        buckets=True,
-        shape_cost=0,
-        first_epoch=0,
-    ):
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int | None = None,
+        buckets: bool = True,
+        shape_cost: float = 0,
+        first_epoch: int = 0,
+    ) -> Any:
         """Batches of similar length for `fit`: every example once an epoch, a new order in each.
 
         Everything is tokenized once, here.
@@ -567,7 +580,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             segments, targets, plan, buckets, lambda epoch: (seed, epoch), first_epoch
         )
 
-    def sorted_batches(self, x, batch_size=32, y=None, sample_weight=None, buckets=True, few=0):
+    def sorted_batches(
+        self,
+        x: Any,
+        batch_size: int = 32,
+        y: Any = None,
+        sample_weight: Any = None,
+        buckets: Any = True,
+        few: int = 0,
+    ) -> tuple[Any, Any]:
         """Batches sorted by length, the longest first, for `predict` and `evaluate`.
 
         The other arguments are those of `batches`.
@@ -662,7 +683,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             make = self._maker(segments, targets, buckets)
             return batch_dataset(plan, make, seeds if self.draws else None, first_epoch)
 
-    def map_dataset(self, dataset, anew=True):
+    def map_dataset(self, dataset: Any, anew: bool = True) -> Any:
         """Preprocess a `tf.data.Dataset` of batches of texts.
 
         Args:
@@ -683,7 +704,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=anew).batch(2)
         return map_ahead(tf.data.Dataset.zip((seeds, dataset)), make)
 
-    def traced(self, name, function):
+    def traced(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of tensors, `Traced` once with the settings that this preprocessor has now.
 
         Args:

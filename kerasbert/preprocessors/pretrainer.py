@@ -3,11 +3,23 @@
 B batch, P predictions.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.masked_lm import MaskingPreprocessor
 from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
+
+    from kerasbert._typing import Tensor
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -47,19 +59,19 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        truncate="longest_first",
-        num_segments=2,
-        mask_selection_rate=0.15,
-        mask_selection_length=None,
-        mask_token_rate=0.8,
-        random_token_rate=0.1,
-        next_sentence=True,
-        mask_unit="token",
-        word_boundaries="marks",
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        mask_selection_rate: float = 0.15,
+        mask_selection_length: int | None = None,
+        mask_token_rate: float = 0.8,
+        random_token_rate: float = 0.1,
+        next_sentence: bool = True,
+        mask_unit: str = "token",
+        word_boundaries: str = "marks",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             tokenizer,
             sequence_length,
@@ -75,7 +87,14 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         )
         self.next_sentence = next_sentence
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+    def assemble(
+        self,
+        segments: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        length: int | None = None,
+        seed: Any = None,
+    ) -> Any:
         if self.next_sentence and len(segments) != 2:
             raise ValueError(
                 "One text was given where a pair is needed; pass a tuple of two columns, or set "
@@ -103,8 +122,8 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
             )
         return BertNextSentencePredictorPreprocessor(self.tokenizer)
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         return self._pair_labels().check_labels(y, count)
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         return self._pair_labels().check_labels_in_graph(y)

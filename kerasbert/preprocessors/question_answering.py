@@ -3,8 +3,11 @@
 N examples, W windows of all of them, B batch, T tokens of a row, P tokens of a text.
 """
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -15,6 +18,12 @@ from kerasbert.data.windows import cut_windows_in_graph, take_windows
 from kerasbert.preprocessors.packing import BertPreprocessor, _graph_columns
 from kerasbert.preprocessors.texts import assert_all, columns_of, label_rows, text_columns, weights
 from kerasbert.preprocessors.variety import warn_of_nothing
+
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Tensor
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 NO_ANSWER = (-1, -1)
 _LONGEST_STRIDE = 128
@@ -98,13 +107,13 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=384,
-        max_query_length=64,
-        doc_stride=None,
-        num_segments=2,
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 384,
+        max_query_length: int = 64,
+        doc_stride: int | None = None,
+        num_segments: int = 2,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(tokenizer, sequence_length, "only_second", num_segments, **kwargs)
         check_whole("max_query_length", max_query_length)
         if doc_stride is not None:
@@ -125,7 +134,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             )
 
     @classmethod
-    def from_own_preset(cls, directory, **kwargs):
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         preprocessor = super().from_own_preset(directory, **kwargs)
         if "sequence_length" in kwargs and "doc_stride" not in kwargs:
             # Earlier versions saved this default, which other lengths do not fit.
@@ -134,7 +143,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return preprocessor
 
     @property
-    def stride(self):
+    def stride(self) -> int:
         """How many tokens apart windows start: `doc_stride`, or what `sequence_length` makes it."""
         if self.doc_stride is not None:
             return self.doc_stride
@@ -146,7 +155,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     # === Columns ===
 
-    def columns(self, x):
+    def columns(self, x: Any) -> tuple[Any, ...]:
         columns, _ = text_columns(_pair(x))
         if len(columns) != 2:
             raise ValueError(
@@ -154,7 +163,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             )
         return columns, True
 
-    def columns_in_graph(self, x):
+    def columns_in_graph(self, x: Any) -> list[Any]:
         columns = _graph_columns(_pair(x))
         if len(columns) != 2 or columns[0].shape.rank != 1:
             raise ValueError(
@@ -170,14 +179,14 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         y = None if y is None else _spans(y, contexts)
         return y, None if sample_weight is None else weights(sample_weight, len(contexts))
 
-    def check_variety(self, segments, y=None, sample_weight=None):
+    def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         if y is not None and not np.asarray(y).any():
             warn_of_nothing(
                 "No question has an answer in its context",
                 "add answers, or check where they come from",
             )
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         if y.shape.rank != 2 or y.shape[1] not in (None, 2):
             raise ValueError(
                 f"The dataset gives answers of shape {y.shape}; give (B, 2), the start and the end "
@@ -203,7 +212,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     # === Windows ===
 
-    def windows(self, x):
+    def windows(self, x: Any) -> Any:
         """Which tokens of which context stand where in the rows that `x` becomes.
 
         The rows are those of a call on `x`, and of what the model's `predict` returns.
@@ -227,7 +236,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         contexts = [c.decode("utf-8") if isinstance(c, bytes) else c for c in columns[1]]
         return Windows(examples, begins, lengths, positions, starts, ends, contexts, rows)
 
-    def cut(self, segments):
+    def cut(self, segments: Any) -> tuple[Any, Any, Any]:
         """The example, the first token and the number of tokens of each window, int32 (W,)."""
         self._check_room()
         if tf.executing_eagerly():
@@ -241,7 +250,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
         return cut_windows_in_graph(lengths, rooms, self.stride)
 
-    def begin_of_context(self, questions):
+    def begin_of_context(self, questions: Any) -> Any:
         """Where a row's context begins: int32 (N,)."""
         return 1 + tf.cast(questions.row_lengths(), tf.int32) + self.tokenizer.num_separators
 
@@ -295,7 +304,9 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
         return segments, [y, sample_weight]
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         if len(segments) > 2:  # A call on whole contexts; batches hold windows already.
             segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
         if y is not None:

@@ -1,10 +1,19 @@
 """Preprocessing for replaced-token detection: texts or words to pieces, each with its label."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert.preprocessors.pieces import checked_spans, units_touched
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 _REPLACED = "replaced"
 
@@ -37,7 +46,14 @@ class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
 
     settings = ("sequence_length", "truncate", "num_segments", "stride")
 
-    def __init__(self, tokenizer, sequence_length=512, stride=None, num_segments=2, **kwargs):
+    def __init__(
+        self,
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        stride: int | None = None,
+        num_segments: int = 2,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             tokenizer,
             sequence_length,

@@ -3,6 +3,10 @@
 N examples, B batch, C texts of a query, T tokens of a row.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -18,6 +22,11 @@ from kerasbert.preprocessors.texts import (
     weights,
 )
 from kerasbert.preprocessors.variety import counted, warn_of_equal
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 NAMES = ("query", "queries", "texts")
 # The label of a text that is missing or was not judged, as in keras-rs.
@@ -56,7 +65,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     # Under which a checkpoint keeps its own length.
     kind = "reranker"
 
-    def columns(self, x):
+    def columns(self, x: Any) -> tuple[Any, ...]:
         if holds_lists(x):
             return choice_columns(x, NAMES)
         columns, batched = text_columns(x)
@@ -67,7 +76,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
             )
         return columns, batched
 
-    def columns_in_graph(self, x):
+    def columns_in_graph(self, x: Any) -> list[Any]:
         if isinstance(x, dict) and set(x) == {"query", "texts"}:
             x = (x["query"], x["texts"])
         if isinstance(x, (tuple, list)) and len(x) == 2:
@@ -91,16 +100,16 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
             y = _relevance(y, columns[1]) if are_lists else self.check_labels(y, count)
         return y, None if sample_weight is None else weights(sample_weight, count)
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         rows = number_rows(y, count, np.isfinite, "one finite number for each pair")
         return np.asarray(rows, "float32")
 
-    def check_variety(self, segments, y=None, sample_weight=None):
+    def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         if y is not None:
             y = counted(y, sample_weight)
             warn_of_equal(y[y >= 0], "labels")
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         if isinstance(y, tf.RaggedTensor):
             y = y.to_tensor(tf.cast(UNKNOWN, y.dtype))
         if y.shape.rank not in (None, 1, 2):
@@ -139,7 +148,9 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
 
     # === Packing ===
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         if segments[1].shape.rank == 2:
             if y is not None and len(y.shape) == 2:
                 y = tf.ensure_shape(y, (None, 1))[:, 0]

@@ -3,12 +3,22 @@
 N pairs, B batch, T tokens of the packed rows.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor, Texts
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -45,7 +55,9 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     settings = ("sequence_length",)
     packing = "source_target"
 
-    def __init__(self, tokenizer, sequence_length=512, **kwargs):
+    def __init__(
+        self, tokenizer: SubwordTokenizer, sequence_length: int = 512, **kwargs: Any
+    ) -> None:
         super().__init__(tokenizer, sequence_length, num_segments=0, **kwargs)
 
     def _side_tokenizers(self):
@@ -54,21 +66,21 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
     # === Training ===
 
-    def columns(self, x):
+    def columns(self, x: Any) -> tuple[Any, ...]:
         return super().columns(_as_pair(x))
 
-    def columns_in_graph(self, x):
+    def columns_in_graph(self, x: Any) -> list[Any]:
         columns = super().columns_in_graph(_as_pair(x))
         _check_pairs(columns)
         return columns
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         raise ValueError(
             "Targets were passed as labels; pass them beside the sources, as fit((sources, "
             "targets)): labels are made of them."
         )
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         return self.check_labels(y, None)
 
     def _tokenize_columns(self, columns, most=None):
@@ -88,15 +100,17 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
         longest = np.maximum(*(np.diff(segment.row_splits) for segment in segments))
         return longest + 1 > self.sequence_length
 
-    def packed_lengths(self, segments):
+    def packed_lengths(self, segments: Any) -> Any:
         lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
         return tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0) + 1, self.sequence_length)
 
-    def pack(self, segments, length=None):
+    def pack(self, segments: Any, length: int | None = None) -> Any:
         """Cut rows of tokens and pad them: the `x` of the class' description."""
         return self.assemble(segments, length=length)[0]
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         if tf.executing_eagerly() and length is None:
             given = () if sample_weight is None else (sample_weight,)
             pack = self.traced(
@@ -134,7 +148,9 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
     # === Writing ===
 
-    def generate_preprocess(self, x, sequence_length=None, first=0):
+    def generate_preprocess(
+        self, x: Texts, sequence_length: int | None = None, first: int = 0
+    ) -> dict[str, Any]:
         """Sources, and targets that are begun, with room.
 
         Args:
@@ -190,7 +206,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
                 }
             )
 
-    def generate_postprocess(self, x):
+    def generate_postprocess(self, x: Any) -> list[str]:
         """Rows of tokens as N strings, without padding and special tokens."""
         ids, mask = (
             np.asarray(keras.ops.convert_to_numpy(x[f"decoder_{name}"]))

@@ -1,8 +1,17 @@
 """Preprocessing for weights of words."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -14,5 +23,5 @@ class BertSparseEmbedderPreprocessor(BertTextEmbedderPreprocessor):
 
     kind = "sparse_embedder"
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         return super().check_labels(y.toarray() if hasattr(y, "toarray") else y, count)

@@ -3,6 +3,10 @@
 N sentences, B batch, T tokens of the packed row, W words, P pieces of a sentence.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -14,6 +18,12 @@ from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
 from kerasbert.preprocessors.pieces import Pieces
 from kerasbert.preprocessors.texts import weights
 from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 NO_LABEL = -1
 
@@ -58,12 +68,19 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
 
     settings = ("sequence_length", "truncate", "num_segments", "kind")
 
-    def __init__(self, tokenizer, sequence_length=512, kind="distance", num_segments=2, **kwargs):
+    def __init__(
+        self,
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        kind: str = "distance",
+        num_segments: int = 2,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(tokenizer, sequence_length, num_segments=num_segments, **kwargs)
         check_choice("kind", kind, PROBES)
         self.kind = kind
 
-    def read(self, x):
+    def read(self, x: Any) -> Any:
         """Tokenize lists of words, trees or texts: a `Pieces`; one of these stays as it is."""
         if isinstance(x, Pieces):
             return x
@@ -79,7 +96,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
             self.__dict__["_reader"] = reader  # Not by `setattr`: Keras would track it.
         return reader.read(x)
 
-    def call(self, x, y=None, sample_weight=None):
+    def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
         if not tf.executing_eagerly():
             raise ValueError(
                 "Sentences and their trees are read from lists, not inside of tf.data; pass them "
@@ -146,10 +163,10 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
 
     # === Packing: the segments are pieces, and the starts and counts of the words ===
 
-    def packed_lengths(self, segments):
+    def packed_lengths(self, segments: Any) -> Any:
         return super().packed_lengths(segments[:1])
 
-    def pack(self, segments, length=None):
+    def pack(self, segments: Any, length: int | None = None) -> Any:
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         features = super().pack(segments[:1], length)
@@ -162,7 +179,9 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
             "word_counts": tf.where(there, counts, 0),
         }
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         features = self.pack(segments, length)
         if y is not None:
             width = tf.shape(features["token_ids"])[1]

@@ -3,7 +3,10 @@
 B batch, C classes.
 """
 
+from __future__ import annotations
+
 import unicodedata
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -21,6 +24,12 @@ from kerasbert.preprocessors.texts import (
 )
 from kerasbert.preprocessors.variety import counted, warn_of_columns, warn_of_equal
 from kerasbert.tokenizers.alignment import in_form
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -62,15 +71,15 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        truncate="longest_first",
-        num_segments=2,
-        labels=None,
-        multi_label=False,
-        num_classes=None,
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        labels: Any = None,
+        multi_label: bool = False,
+        num_classes: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
         self.labels = label_list(labels)
         check_value("multi_label", multi_label, "flag")
@@ -90,15 +99,15 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             )
 
     @property
-    def names(self):
+    def names(self) -> list[str]:
         """The names of the classes; empty without names."""
         return [] if self.labels is None else list(self.labels)
 
-    def class_count(self):
+    def class_count(self) -> int | None:
         """The number of classes; `None` if unknown."""
         return len(self.names) or self.num_classes
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         table = columns_of(y)
         is_wide = table is not None and len(table) > 1
         rows = label_rows(self._by_class(table) if is_wide else y, count)
@@ -148,7 +157,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             self.check_number(int(y[position]), position)
         return y.astype("int32")
 
-    def check_number(self, number, position):
+    def check_number(self, number: int, position: int) -> int:
         """The class that a number means, which it is itself where names are no numbers."""
         if numbers := class_numbers(self.names):
             return numbers.number(number, f"The label {number} at position {position}")
@@ -243,7 +252,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             + did_you_mean(name, names, "; correct it or add it to `labels`.", show=repr)
         )
 
-    def check_variety(self, segments, y=None, sample_weight=None):
+    def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         if y is None or self.class_count() == 1:
             return
         y = counted(y, sample_weight)
@@ -255,7 +264,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         names = self.names
         warn_of_equal(y, "labels", lambda number: repr(names[number]) if names else number)
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         y = tf.convert_to_tensor(y)
         if y.dtype == tf.string:
             return self._names_in_graph(y)

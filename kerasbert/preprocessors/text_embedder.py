@@ -1,8 +1,11 @@
 """Preprocessing for vectors of texts and pairs."""
 
+from __future__ import annotations
+
 import collections
 import random
 import zlib
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -18,6 +21,13 @@ from kerasbert.data.batching import (
 )
 from kerasbert.preprocessors.packing import BertPreprocessor, as_tensors
 from kerasbert.preprocessors.texts import label_rows, number_rows, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import Tensor
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 # What a text can be in a search.
 ROLES = ("query", "text")
@@ -93,20 +103,20 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        truncate="longest_first",
-        num_segments=2,
-        prompts=None,
-        role=None,
-        query_token="",
-        text_token="",
-        query_length=None,
-        expand_queries=False,
-        attend_to_expansion=False,
-        skiplist_words=(),
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        truncate: str = "longest_first",
+        num_segments: int = 2,
+        prompts: Mapping[str, Any] | None = None,
+        role: str | None = None,
+        query_token: str = "",
+        text_token: str = "",
+        query_length: int | None = None,
+        expand_queries: bool = False,
+        attend_to_expansion: bool = False,
+        skiplist_words: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
         for name, value in (
             ("expand_queries", expand_queries),
@@ -143,7 +153,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     # === Roles ===
 
     @property
-    def has_roles(self):
+    def has_roles(self) -> bool:
         """Whether queries and texts are read differently, or some tokens have no vector."""
         return bool(
             self.query_token
@@ -154,17 +164,17 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         )
 
     @property
-    def roles(self):
+    def roles(self) -> list[str]:
         """The names of the roles whose texts are not read as others: a list."""
         known = dict.fromkeys((*ROLES, *self.prompts))
         return [role for role in known if self.for_role(role) is not self]
 
-    def check_role(self, role):
+    def check_role(self, role: str) -> None:
         """Refuse a role that this preprocessor does not know."""
         if role is not None:
             check_choice("role", role, dict.fromkeys((*ROLES, *self.prompts)))
 
-    def for_role(self, role):
+    def for_role(self, role: str) -> Self:
         """The preprocessor of texts of a role, "query", "text" or one of `prompts`.
 
         Of `None`, and of a role that nothing is said of, this one.
@@ -187,7 +197,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         return type(self) is BertTextEmbedderPreprocessor
 
     @property
-    def prompt(self):
+    def prompt(self) -> str:
         """What stands in front of each text."""
         return self.prompts.get(self.role, "")
 
@@ -214,7 +224,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         first = tf.fill([tokens.nrows(), 1], self.tokenizer.token_to_id(token))
         return tf.concat([first, tokens], axis=1)
 
-    def pack(self, segments, length=None):
+    def pack(self, segments: Any, length: int | None = None) -> Any:
         is_expanded = self.role == "query" and self.expand_queries
         features = super().pack(segments, self.sequence_length if is_expanded else length)
         if not self.has_roles:
@@ -235,7 +245,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         words = set(self.skiplist_words)
         return [id for id, token in enumerate(self.tokenizer.get_vocabulary()) if token in words]
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         rows = label_rows(y, count)
         widths = [len(row) if isinstance(row, list) else None for row in rows]
         if rows and all(isinstance(row, str) for row in rows):
@@ -260,7 +270,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             )
         return vectors
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         if y.shape.rank not in (None, 1, 2):
             raise ValueError(
                 f"The dataset gives labels of shape {y.shape}; give one vector for each text."
@@ -270,8 +280,14 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     # === Columns: rows of two texts or more that are compared, and not packed together ===
 
     def column_batches(
-        self, x, y=None, sample_weight=None, batch_size=32, shuffle=True, coarse=False
-    ):
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        coarse: bool = False,
+    ) -> Any:
         """Batches of columns of texts, for the losses of `kerasbert.losses` that compare vectors.
 
         A batch is `(x, y)` or `(x, y, sample_weight)`, and `x` a tuple of the dicts of a call, one
@@ -314,7 +330,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         with tf.device("cpu"):
             return batch_dataset(plan, make)
 
-    def column_batch(self, x, y=None, sample_weight=None):
+    def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """One batch of columns, of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
 
         Labels that are floats stay so, as other batches may hold more than 0 and 1.
@@ -353,7 +369,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             return [self, self]
         return [self.for_role(ROLES[min(i, 1)]) for i in range(count)]
 
-    def map_columns(self, dataset):
+    def map_columns(self, dataset: Any) -> Any:
         """Preprocess a `tf.data.Dataset` of batches of columns, with labels or without."""
 
         @tf.autograph.experimental.do_not_convert

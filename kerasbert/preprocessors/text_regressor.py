@@ -1,11 +1,20 @@
 """Preprocessing for numbers of texts and pairs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import number_rows, numbers_in_graph
 from kerasbert.preprocessors.variety import counted, warn_of_equal
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -27,13 +36,13 @@ class BertTextRegressorPreprocessor(BertPreprocessor):
     [4.5, 1.0]
     """
 
-    def check_labels(self, y, count):
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
         rows = number_rows(y, count, np.isfinite, "one finite number for each text")
         return np.asarray(rows, "float32")
 
-    def check_variety(self, segments, y=None, sample_weight=None):
+    def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         if y is not None:
             warn_of_equal(counted(y, sample_weight), "labels")
 
-    def check_labels_in_graph(self, y):
+    def check_labels_in_graph(self, y: Any) -> Tensor:
         return numbers_in_graph(y, "float32", "text")

@@ -4,7 +4,10 @@ N texts, U units of a text (what takes one label: mostly words), P pieces of a t
 B batch, T tokens of the packed row, C classes.
 """
 
+from __future__ import annotations
+
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -31,6 +34,15 @@ from kerasbert.preprocessors.pieces import (
 )
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.preprocessors.texts import label_rows, text_columns, weights, word_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import Tensor
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 # Eagerly, in one graph.
 _match = Traced(lambda *places: units_of_pieces(places[:3], places[3:]))
@@ -114,16 +126,16 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     def __init__(
         self,
-        tokenizer,
-        sequence_length=512,
-        stride=None,
-        label_pieces="first",
-        labels=None,
-        scheme=None,
-        num_classes=None,
-        num_segments=2,
-        **kwargs,
-    ):
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        stride: int | None = None,
+        label_pieces: str = "first",
+        labels: Sequence[str] | None = None,
+        scheme: str | None = None,
+        num_classes: int | None = None,
+        num_segments: int = 2,
+        **kwargs: Any,
+    ) -> None:
         self.scheme = scheme
         super().__init__(
             tokenizer,
@@ -139,11 +151,11 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         cut_windows([0], self._window_size(), self._stride())  # Checks the stride.
 
     @property
-    def names(self):
+    def names(self) -> list[str]:
         """The names of the classes; empty without names."""
         return [] if self.labels is None else tag_names(self.labels, self.scheme)
 
-    def call(self, x, y=None, sample_weight=None):
+    def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
         if not tf.executing_eagerly():
             return self._call_in_graph(x, y, sample_weight)
         single = isinstance(x, str)
@@ -203,7 +215,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         numbers = self.check_labels_in_graph(tf.gather_nd(labels, places))
         return tf.tensor_scatter_nd_update(tf.fill(tf.shape(labels), -1), places, numbers)
 
-    def assemble(self, segments, y=None, sample_weight=None, length=None):
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
         features = self.pack(segments, length)
         if y is None:
             return features
@@ -218,7 +232,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     # === Pieces and units ===
 
-    def read(self, x):
+    def read(self, x: Any) -> Any:
         """Tokenize texts or lists of words: a `Pieces`."""
         x = list(x) if hasattr(x, "__next__") else x
         words = word_rows(x)
@@ -335,7 +349,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             label = tf.where(label < 0, -1, of_piece)
         return tf.maximum(label, 0), tf.cast(label >= 0, tf.float32)
 
-    def of_units(self, pieces, probabilities):
+    def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
         """Probabilities (pieces, C) of all pieces -> (units, C), zeros for units without any.
 
         A unit has those of its first piece, and with `label_pieces="all"` the mean of its pieces:
@@ -465,11 +479,11 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     def _stride(self):
         return max(self._window_size() // 2, 1) if self.stride is None else self.stride
 
-    def windows(self, pieces):
+    def windows(self, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`(rows, starts, ends)`, ints (R,): the windows over the pieces of each text."""
         return cut_windows(np.diff(pieces.splits), self._window_size(), self._stride())
 
-    def windows_in_graph(self, lengths):
+    def windows_in_graph(self, lengths: ArrayLike) -> Any:
         """`(rows, starts, lengths)` of the windows over texts of so many pieces, in the graph."""
         sizes = tf.fill(tf.shape(lengths), self._window_size())
         return cut_windows_in_graph(lengths, sizes, self._stride())
@@ -492,7 +506,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             )
         return (ids,), [y, sample_weight]
 
-    def join_windows(self, pieces, outputs, order):
+    def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:
         """Outputs of the windows -> (pieces of all texts, C), each from where it has most context.
 
         Args:

@@ -1,5 +1,8 @@
 """Vectors to answers: indexes of texts, and how well they find."""
 
+from typing import TYPE_CHECKING
+
+from kerasbert._lazy import deprecated
 from kerasbert.search.embed_corpus import embed_corpus, read_vectors
 from kerasbert.search.evaluation import (
     evaluate_clusters,
@@ -8,13 +11,11 @@ from kerasbert.search.evaluation import (
     read_beir,
     read_sts,
 )
-from kerasbert.search.index import SearchIndex
 from kerasbert.search.mining import mine_hard_negatives
 from kerasbert.search.mteb import MTEBEncoder
 
 __all__ = [
     "MTEBEncoder",
-    "SearchIndex",
     "embed_corpus",
     "evaluate_clusters",
     "evaluate_retrieval",
@@ -24,3 +25,7 @@ __all__ = [
     "read_sts",
     "read_vectors",
 ]
+
+# An alias until the next version; see the CHANGELOG.
+if not TYPE_CHECKING:  # These would otherwise accept any name.
+    __getattr__ = deprecated("kerasbert.search", {"SearchIndex": ""})

@@ -7,11 +7,14 @@ made in many.
 N rows of a shard, D width of a vector.
 """
 
+from __future__ import annotations
+
 import functools
 import io
 import itertools
 import json
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +30,11 @@ from kerasbert.models.text_embedder import BertTextEmbedder
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Corpus
+
 MANIFEST = "vectors.json"
 FORMATS = ("parquet", "npy")
 # Of the files of a shard, in the order in which they are written.
@@ -36,21 +44,21 @@ _IDS = ("id", "_id")
 
 
 def embed_corpus(
-    corpus,
-    output,
-    preset,
+    corpus: Corpus,
+    output: AnyPath,
+    preset: AnyPath,
     *,
-    text="text",
-    id=None,
-    format="parquet",
-    dtype="float32",
-    dims=None,
-    similarity="cosine",
-    prompt="",
-    rows=10_000,
-    batch_size=32,
-    options=None,
-):
+    text: Any = "text",
+    id: str | None = None,
+    format: str = "parquet",
+    dtype: str = "float32",
+    dims: int | None = None,
+    similarity: str = "cosine",
+    prompt: str = "",
+    rows: int = 10_000,
+    batch_size: int = 32,
+    options: Any = None,
+) -> dict[str, Any]:
     """Write the vectors of a corpus as shards, each whole or not at all; go on with what is done.
 
     The same call rebuilds missing or damaged shards, which the hashes in the manifest reveal, and
@@ -170,7 +178,7 @@ def _loaded(preset, model):
 # === The folder ===
 
 
-def read_vectors(folder):
+def read_vectors(folder: AnyPath) -> Any:
     """Read what `embed_corpus` wrote: for an index of ours, or any other.
 
         index = kerasbert.SearchIndex(embedder)

@@ -5,10 +5,13 @@ In `fit` they stand in the logs by `kerasbert.metrics.ScoreCallback`:
     ScoreCallback(lambda model: evaluate_retrieval(model, queries, corpus, relevant))
 """
 
+from __future__ import annotations
+
 import csv
 import json
 import math
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +22,12 @@ from kerasbert.metrics.ranking import average_precision, gain_share, recall, rec
 from kerasbert.search.index import SearchIndex
 from kerasbert.search.vectors import unit_vectors
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Texts
+
 _SCORES = {
     "ndcg": gain_share,
     "mrr": reciprocal_rank,
@@ -27,7 +36,14 @@ _SCORES = {
 }
 
 
-def evaluate_retrieval(model, queries, corpus, relevant, ks=(1, 5, 10), **settings):
+def evaluate_retrieval(
+    model: Any,
+    queries: Mapping[str, str],
+    corpus: Mapping[str, str] | None,
+    relevant: Mapping[str, Any],
+    ks: Sequence[Any] = (1, 5, 10),
+    **settings: Any,
+) -> dict[str, Any]:
     """How well a model finds the texts that are right for queries.
 
     Args:
@@ -122,7 +138,9 @@ def _check_ids(grades, index):
                 )
 
 
-def evaluate_similarity(model, texts, others, scores, batch_size=32):
+def evaluate_similarity(
+    model: Any, texts: Texts, others: Texts, scores: Any, batch_size: int = 32
+) -> dict[str, Any]:
     """How well cosines follow people's scores of how alike texts are.
 
     Args:
@@ -167,7 +185,9 @@ def evaluate_similarity(model, texts, others, scores, batch_size=32):
     return {"spearman": spearman(scores, cosines), "pearson": pearson(scores, cosines)}
 
 
-def evaluate_clusters(model, texts, labels, batch_size=32, seed=0):
+def evaluate_clusters(
+    model: Any, texts: Sequence[str], labels: Any, batch_size: int = 32, seed: int = 0
+) -> dict[str, Any]:
     """How well groups of near vectors agree with classes: the V-measure of k-means.
 
     Args:
@@ -208,7 +228,7 @@ def evaluate_clusters(model, texts, labels, batch_size=32, seed=0):
 # === Files ===
 
 
-def read_sts(path):
+def read_sts(path: AnyPath) -> Any:
     """Read pairs of texts with scores of how alike they are.
 
     Args:
@@ -265,7 +285,7 @@ def _sts_rows(path):
             yield number, dict(zip(("score", "sentence1", "sentence2"), cells[4:7]))
 
 
-def read_beir(folder, split="test"):
+def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
     """Read a folder of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
 
     Args:

@@ -3,9 +3,12 @@
 N texts, Q queries, D' width of the embedder's vectors, D of those that are kept.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,6 +43,15 @@ from kerasbert.search.columns import (
 )
 from kerasbert.search.engines import ENGINES, REMAKE
 from kerasbert.search.vectors import DTYPES, Vectors, unit_vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert._typing import AnyPath, Dtype, Texts
+    from kerasbert.models.question_answering import BertQuestionAnswering
 
 FORMAT = 1
 MANIFEST = "index.json"
@@ -136,21 +148,21 @@ class SearchIndex:
 
     def __init__(
         self,
-        embedder,
-        texts=None,
-        ids=None,
-        reranker=None,
-        reader=None,
-        dtype="float32",
-        dims=None,
-        rescore=4,
-        engine="exact",
-        engine_options=None,
-        similarity="cosine",
-        query_prompt=None,
-        text_prompt=None,
-        batch_size=32,
-    ):
+        embedder: Any,
+        texts: Sequence[str] | None = None,
+        ids: Any = None,
+        reranker: Any = None,
+        reader: BertQuestionAnswering | None = None,
+        dtype: Dtype = "float32",
+        dims: int | None = None,
+        rescore: int = 4,
+        engine: str = "exact",
+        engine_options: Mapping[str, Any] | None = None,
+        similarity: str = "cosine",
+        query_prompt: str | None = None,
+        text_prompt: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
         check_choice("dtype", dtype, DTYPES)
         check_choice("engine", engine, ("exact", *ENGINES))
         check_choice("similarity", similarity, ("cosine", "dot"))
@@ -201,20 +213,20 @@ class SearchIndex:
 
     # === Texts ===
 
-    def __len__(self):
+    def __len__(self) -> int:
         return int(self._alive.sum())
 
     @property
-    def ids(self):
+    def ids(self) -> list[Any]:
         """The ids of all texts, in the order in which they were added: a list."""
         return self._ids_of(np.flatnonzero(self._alive))
 
     @property
-    def texts(self):
+    def texts(self) -> list[str]:
         """All texts, in the same order: a list."""
         return self._texts.take(np.flatnonzero(self._alive))
 
-    def add(self, texts, ids=None, vectors=None):
+    def add(self, texts: Texts, ids: Any = None, vectors: ArrayLike | None = None) -> None:
         """Add texts. Of equal ones the vector is computed once.
 
         Args:
@@ -281,7 +293,7 @@ class SearchIndex:
         # Last: a search in another thread looks at these rows alone.
         self._alive = np.append(self._alive, np.ones(len(texts), bool))
 
-    def remove(self, ids):
+    def remove(self, ids: Any) -> None:
         """Remove the texts of some ids: a list, or one id.
 
         Raises:
@@ -300,7 +312,9 @@ class SearchIndex:
 
     # === Search ===
 
-    def search(self, queries, top_k=10, candidates=None, **answer_settings):
+    def search(
+        self, queries: Texts, top_k: int = 10, candidates: int | None = None, **answer_settings: Any
+    ) -> list[Any]:
         """The nearest texts of queries.
 
         Args:
@@ -348,11 +362,11 @@ class SearchIndex:
             self._add_answers(queries, results, answer_settings)
         return results[0] if single else results
 
-    def query_vectors(self, queries):
+    def query_vectors(self, queries: Any) -> np.ndarray:
         """The vectors (Q, D') of a list of queries, as `search_vectors` takes them."""
         return self._embed(queries, "query")
 
-    def search_vectors(self, vectors, top_k=10):
+    def search_vectors(self, vectors: Any, top_k: int = 10) -> list[Any]:
         """As `search`, of vectors (Q, D') or (D',) of the embedder; without reranker and reader."""
         check_whole("top_k", top_k)
         single = np.ndim(vectors) == 1
@@ -383,7 +397,7 @@ class SearchIndex:
         order = np.lexsort((rows, -scores), axis=-1)[:, :count]
         return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
 
-    def findable(self):
+    def findable(self) -> int:
         """How many texts a search can find: those that are not empty."""
         return int(self._findable().sum())
 
@@ -551,7 +565,7 @@ class SearchIndex:
 
     # === Files ===
 
-    def save(self, directory, overwrite=False, models=True):
+    def save(self, directory: AnyPath, overwrite: bool = False, models: bool = True) -> None:
         """Write the index to a folder: whole, or not at all.
 
         Args:
@@ -621,7 +635,7 @@ class SearchIndex:
                 "folder."
             )
 
-    def write_rows(self, folder):
+    def write_rows(self, folder: AnyPath) -> None:
         """Write vectors, texts and ids of what can be found to a folder, a file a column."""
         with self._changing:
             self._check_sample()
@@ -644,7 +658,14 @@ class SearchIndex:
         return columns
 
     @classmethod
-    def load(cls, directory, embedder=None, reranker=None, reader=None, mmap=True):
+    def load(
+        cls,
+        directory: AnyPath,
+        embedder: Any = None,
+        reranker: Any = None,
+        reader: Any = None,
+        mmap: bool = True,
+    ) -> Self:
         """Open an index that `save` wrote.
 
         Args:

@@ -1,5 +1,9 @@
 """Texts that are near to a query and wrong: what an embedder learns most from."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kerasbert._errors import check_choice, check_value, check_whole
@@ -7,25 +11,29 @@ from kerasbert.preprocessors.empty import say_nothing
 from kerasbert.search.index import SearchIndex, embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
 
 def mine_hard_negatives(
-    embedder,
-    queries,
-    texts,
-    corpus=(),
+    embedder: Any,
+    queries: Sequence[str],
+    texts: Sequence[str],
+    corpus: Any = (),
     *,
-    num_negatives=1,
-    range_min=0,
-    range_max=None,
-    max_score=None,
-    min_score=None,
-    absolute_margin=None,
-    relative_margin=None,
-    sampling_strategy="top",
-    reranker=None,
-    batch_size=32,
-    seed=0,
-):
+    num_negatives: int = 1,
+    range_min: int = 0,
+    range_max: int | None = None,
+    max_score: float | None = None,
+    min_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    sampling_strategy: str = "top",
+    reranker: Any = None,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> Any:
     """Find texts for each pair that a model takes for right, and that are not.
 
     All texts of equal queries are right for them. Empty texts, and those that the embedder's

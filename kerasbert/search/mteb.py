@@ -3,11 +3,19 @@
 N texts, D width of a vector.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kerasbert._errors import check_whole
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 
 class MTEBEncoder:
@@ -33,7 +41,9 @@ class MTEBEncoder:
     With `mteb` installed: `mteb.evaluate(MTEBEncoder(embedder, "me/mine"), tasks)`.
     """
 
-    def __init__(self, embedder, name="kerasbert/embedder", revision="unknown"):
+    def __init__(
+        self, embedder: Any, name: str = "kerasbert/embedder", revision: str = "unknown"
+    ) -> None:
         if not hasattr(embedder, "embed"):
             raise ValueError(
                 f"embedder={type(embedder).__name__} has no method `embed`; pass a model that has."
@@ -42,16 +52,16 @@ class MTEBEncoder:
 
     def encode(
         self,
-        inputs,
+        inputs: Sequence[str],
         *,
-        task_metadata=None,
-        hf_split=None,
-        hf_subset=None,
-        prompt_type=None,
-        batch_size=32,
-        show_progress_bar=False,
-        precision=None,
-    ):
+        task_metadata: Any = None,
+        hf_split: Any = None,
+        hf_subset: Any = None,
+        prompt_type: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool = False,
+        precision: str | None = None,
+    ) -> np.ndarray:
         """Vectors (N, D) of texts.
 
         Args:
@@ -76,16 +86,16 @@ class MTEBEncoder:
         role = {"document": "text", "passage": "text"}.get(role, role)
         return unit_vectors(embed_in_role(self.embedder, texts, role, batch_size))
 
-    def similarity(self, embeddings1, embeddings2):
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Products of all with all: float32 (M, D) and (N, D) to (M, N)."""
         return np.atleast_2d(embeddings1) @ np.atleast_2d(embeddings2).T
 
-    def similarity_pairwise(self, embeddings1, embeddings2):
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
         """Products of each with its own: (N, D) twice to (N,)."""
         return (np.atleast_2d(embeddings1) * np.atleast_2d(embeddings2)).sum(axis=1)
 
     @property
-    def mteb_model_meta(self):
+    def mteb_model_meta(self) -> Any:
         """What mteb files results under."""
         try:
             from mteb.models import ModelMeta

@@ -13,6 +13,8 @@
 `kerasbert.finetune(task, preset, output)` does all of it, with the settings of the paper.
 """
 
+from __future__ import annotations
+
 from kerasbert._errors import did_you_mean
 from kerasbert.tasks import conll, glue, japanese, korean, squad, swag
 from kerasbert.tasks.examples import Examples
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 
-def builtin_tasks():
+def builtin_tasks() -> dict[str, Task]:
     """The tasks that the package describes: a dict of name to `Task`.
 
     >>> builtin_tasks()["stsb"].metrics
@@ -43,7 +45,7 @@ def builtin_tasks():
     return {task.name: task for group in groups for task in group.TASKS}
 
 
-def get_task(name):
+def get_task(name: str) -> Task:
     """A task by its name, however it is written.
 
     >>> get_task("STS-B").name

@@ -1,7 +1,13 @@
 """What a task's reader gives."""
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass
@@ -23,10 +29,10 @@ class Examples:
     gold: list | None = None
     sentences: list | None = None
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, rows):
+    def take(self, rows: slice | Sequence[int]) -> Examples:
         """Some of the examples.
 
         Args:

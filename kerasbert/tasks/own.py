@@ -1,6 +1,9 @@
 """Your own files as a task."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kerasbert._errors import check_choice
 from kerasbert.kinds import KINDS, kinds_with
@@ -8,28 +11,32 @@ from kerasbert.metrics import METRICS
 from kerasbert.tasks.tables import written
 from kerasbert.tasks.task import Settings, Source, Task
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
 # One run, at the preset's rate; the grid of the papers is for their tasks.
 _SETTINGS = Settings((32,), None, (3,))
 
 
 def file_task(
-    train=None,
-    dev=None,
-    test=None,
+    train: Any = None,
+    dev: Any = None,
+    test: Any = None,
     *,
-    head="text_classifier",
-    columns=None,
-    label=None,
-    labels=None,
-    choices=("choices",),
-    choice_start="",
-    id="",
-    metrics=None,
-    settings=None,
-    quotes=None,
-    encoding=None,
-    name="own",
-):
+    head: str = "text_classifier",
+    columns: str | Sequence[str] | None = None,
+    label: str | None = None,
+    labels: Any = None,
+    choices: Sequence[str] = ("choices",),
+    choice_start: str = "",
+    id: str = "",
+    metrics: Sequence[str] | None = None,
+    settings: Settings | None = None,
+    quotes: bool | None = None,
+    encoding: str | None = None,
+    name: str = "own",
+) -> Task:
     """Make a task of your own files.
 
     Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx` (see

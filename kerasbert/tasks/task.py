@@ -1,9 +1,12 @@
 """A task as data: its columns and labels, its head, its scores, and where its data come from."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +15,13 @@ from kerasbert.kinds import KINDS
 from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE
 from kerasbert.tasks import readers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
+    from kerasbert.tasks.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Settings:
     warmup: float = 0.1
     sequence_length: int = 128
 
-    def grid(self):
+    def grid(self) -> list[dict[str, Any]]:
         """All combinations: a list of dicts of `batch_size`, `learning_rate` and `epochs`."""
         names = ("batch_size", "learning_rate", "epochs")
         rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
@@ -152,7 +162,7 @@ class Task:
     published: tuple = ()
     source: Source = Source()
     submission: str = "predictions.tsv"
-    trained_on: "Task | None" = None
+    trained_on: Task | None = None
 
     def __post_init__(self):
         # Tags and choices have no positive class either.
@@ -164,7 +174,7 @@ class Task:
             names = tuple(dict.fromkeys(MACRO.get(name, name) for name in self.metrics))
             object.__setattr__(self, "metrics", names)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """The task as JSON can hold it, without the paths of your own files.
 
         >>> from kerasbert.tasks import get_task
@@ -178,7 +188,7 @@ class Task:
         return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
 
     @classmethod
-    def from_dict(cls, values, source="the task"):
+    def from_dict(cls, values: Mapping[str, Any], source: str = "the task") -> Self:
         """Make a task from what `as_dict` returned.
 
         Args:
@@ -211,7 +221,7 @@ class Task:
                 check_name(name, source, nested=True)
         return task
 
-    def with_files(self, encoding=None, **paths):
+    def with_files(self, encoding: str | None = None, **paths: Any) -> Self:
         """The task with your own files in place of its data, in the form of the official ones.
 
         Args:
@@ -239,42 +249,42 @@ class Task:
         return task
 
     @property
-    def has_own_files(self):
+    def has_own_files(self) -> bool:
         """Whether its files are yours, by path."""
         return any(map(_is_own, self.source.files.values()))
 
     @property
-    def main_metric(self):
+    def main_metric(self) -> str:
         """The score to choose models by."""
         return MAIN_SCORES.get(self.metrics[0], self.metrics[0])
 
     @property
-    def mode(self):
+    def mode(self) -> str:
         """ "max", or "min" where less is better, as Keras' callbacks call it."""
         return "min" if self.main_metric.endswith("error") else "max"
 
     @property
-    def has_one_class(self):
+    def has_one_class(self) -> bool:
         """Whether each text has one class, as most tasks of a text classifier have it."""
         return self.head == "text_classifier" and not self.model.get("multi_label")
 
     @property
-    def model_class(self):
+    def model_class(self) -> type[Any]:
         """The class of its models, such as `kerasbert.models.BertTextClassifier`."""
         return KINDS[self.head].load("models")
 
     @property
-    def splits(self):
+    def splits(self) -> tuple[str, ...]:
         """The splits that there are, such as ("train", "dev", "test")."""
         more = self.trained_on.splits if self.trained_on else ()
         return tuple(dict.fromkeys([*more, *self.source.files]))
 
-    def model_settings(self):
+    def model_settings(self) -> dict[str, Any]:
         """The arguments of the model's `from_preset` for a new head: a dict."""
         length = {"sequence_length": self.settings.sequence_length}
         return {**self._data.settings(self), **length, **self.model}
 
-    def read(self, split, folder=None, limit=None):
+    def read(self, split: str, folder: AnyPath | None = None, limit: int | None = None) -> Examples:
         """Read a split.
 
         Args:
@@ -313,7 +323,7 @@ class Task:
         data = self._data.examples(self, table, split)
         return data if limit is None else data.take(slice(limit))
 
-    def cut(self, data, share):
+    def cut(self, data: Examples, share: float) -> tuple[Examples, Examples]:
         """Some examples and the rest, always the same; texts of one query stay together.
 
         Args:
@@ -340,7 +350,7 @@ class Task:
             data.take([row for row in rows if is_chosen[row]]),
         )
 
-    def check_model(self, model):
+    def check_model(self, model: Any) -> None:
         """Refuse a model of another kind, or of other classes.
 
         Raises:
@@ -353,7 +363,7 @@ class Task:
             )
         self._data.check_model(self, model)
 
-    def predict(self, model, data, batch_size=32):
+    def predict(self, model: Any, data: Examples, batch_size: int = 32) -> list[Any]:
         """What a model says of examples, in the form that `score` and `write` take.
 
         Args:
@@ -368,7 +378,7 @@ class Task:
         """
         return self.answers(model, data, batch_size)[0]
 
-    def answers(self, model, data, batch_size=32):
+    def answers(self, model: Any, data: Any, batch_size: int = 32) -> tuple[Any, Any]:
         """`predict`, and how probable the model holds it.
 
         Args:
@@ -382,11 +392,11 @@ class Task:
         self.check_model(model)
         return self._data.answers(self, model, data, batch_size)
 
-    def count(self, data):
+    def count(self, data: Any) -> int:
         """How many predictions there are of `Examples`: one each, or one a sentence."""
         return self._data.count(data)
 
-    def score(self, data, predictions):
+    def score(self, data: Any, predictions: Any) -> dict[str, float]:
         """The task's scores of predictions.
 
         Args:
@@ -403,7 +413,7 @@ class Task:
             )
         return self._data.scores(self, data, predictions)
 
-    def scores_by_class(self, data, predictions):
+    def scores_by_class(self, data: Any, predictions: Any) -> dict[str, dict[str, Any]]:
         """The scores of each class, or of each type of entity, where `score` averages over them.
 
         Args:
@@ -416,7 +426,9 @@ class Task:
         """
         return self._data.scores_by_class(self, data, predictions)
 
-    def score_callback(self, data, batch_size=32, prefix="val_"):
+    def score_callback(
+        self, data: Any, batch_size: int = 32, prefix: str = "val_"
+    ) -> ScoreCallback:
         """A callback of `fit` that scores the model on `data` after every epoch.
 
         Args:
@@ -431,7 +443,9 @@ class Task:
             lambda model: self.score(data, self.predict(model, data, batch_size)), prefix
         )
 
-    def write(self, folder, data, predictions, threshold=None):
+    def write(
+        self, folder: AnyPath, data: Examples, predictions: Any, threshold: float | None = None
+    ) -> None:
         """Write predictions as the official scorer or the leaderboard takes them.
 
         Args:

@@ -1,9 +1,15 @@
 """Treebanks: files of Universal Dependencies in CoNLL-U."""
 
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING
 
 from kerasbert.data.text_files import read_text
 from kerasbert.data.trees import DependencyTree
+
+if TYPE_CHECKING:
+    from kerasbert._typing import AnyPath
 
 COLUMNS = 10
 ID, FORM, TAG, HEAD, RELATION = 0, 1, 3, 6, 7
@@ -11,7 +17,7 @@ NAME = "# sent_id ="
 NO_WORD = re.compile("[0-9]+[-.][0-9]+")
 
 
-def read_conllu(path, encoding=None):
+def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTree]:
     """Read the trees of a CoNLL-U file.
 
     Args:

@@ -26,5 +26,18 @@ CLASSES = (
     XLNetTokenizer,
 )
 
-# `MarianTokenizer` stands beside them: it is no encoder's of the BERT family.
-__all__ = [*(cls.__name__ for cls in CLASSES), "MarianTokenizer", "tokenizer_from_files"]
+# `MarianTokenizer` is public but not in `CLASSES`: no encoder of the BERT family uses it.
+__all__ = [
+    "AlbertTokenizer",
+    "BertTokenizer",
+    "ByteFallbackTokenizer",
+    "DebertaV3Tokenizer",
+    "GPT2Tokenizer",
+    "GPTTokenizer",
+    "MarianTokenizer",
+    "ModernBertTokenizer",
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+    "XLNetTokenizer",
+    "tokenizer_from_files",
+]

@@ -1,13 +1,20 @@
 """Base class of tokenizers with added tokens, which are matched before words are split."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
+from typing import TYPE_CHECKING
 
 from kerasbert._errors import check_value
 from kerasbert._keywords import check_keyword
 from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 from kerasbert.tokenizers.alignment import NUL, align, character_sizes, distinct, valid_utf8
 from kerasbert.tokenizers.subword import SubwordTokenizer, once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 # Shapes: N texts, S segments of all texts (added tokens and the text between them), P pieces of a
 # text, C code points of all texts.
@@ -66,15 +73,15 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def __init__(
         self,
-        added_tokens,
-        special_tokens_in_strings,
-        unk_token,
-        cls_token,
-        sep_token,
-        pad_token,
-        mask_token,
-        **kwargs,
-    ):
+        added_tokens: Sequence[Any],
+        special_tokens_in_strings: bool,
+        unk_token: str,
+        cls_token: str,
+        sep_token: str,
+        pad_token: str,
+        mask_token: str,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             special_tokens_in_strings,
             unk_token,
@@ -92,7 +99,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
                 check_value(f"{name} of the added token {token['content']!r}", token[name], "flag")
         self.added_tokens = added_tokens
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         added = [dict(token) for token in self.added_tokens]
         return {**super().get_config(), "added_tokens": added}
 
@@ -108,12 +115,12 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return bool(token.get("control")) or token["content"] in self.special_tokens
 
     @property
-    def control_tokens(self):
+    def control_tokens(self) -> list[str]:
         """Distinct tokens that are matched in texts only with `special_tokens_in_strings`."""
         added = [t["content"] for t in self.added_tokens if self._is_control(t)]
         return list(dict.fromkeys(self.special_tokens + added))
 
-    def markers(self):
+    def markers(self) -> list[str]:
         """Return tokens such as `[unused1]`, matched only with `special_tokens_in_strings`."""
         if not self.special_tokens_in_strings or self._only_control:
             return []

@@ -6,7 +6,10 @@ and Llama's), and read as `transformers` does: the text is taken as it is, and w
 word, so that a piece may have a space inside.
 """
 
+from __future__ import annotations
+
 import pathlib
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -25,6 +28,12 @@ from kerasbert.tokenizers.sentence_piece import (
     read_proto,
 )
 from kerasbert.tokenizers.subword import once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
 
 # S segments of all texts, C code points of these, W parts between which no piece goes on.
 
@@ -169,18 +178,18 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
 
     def __init__(
         self,
-        proto=None,
-        prepend_scheme="never",
-        begins_second=False,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        cls_token="<s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-        **kwargs,
-    ):
+        proto: bytes | AnyPath | None = None,
+        prepend_scheme: str = "never",
+        begins_second: bool = False,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<s>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        **kwargs: Any,
+    ) -> None:
         check_choice("prepend_scheme", prepend_scheme, PREPEND_SCHEMES)
         super().__init__(
             proto,
@@ -197,10 +206,10 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         self.begins_second = begins_second
 
     @property
-    def num_separators(self):
+    def num_separators(self) -> int:
         return 1 + self.begins_second
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "prepend_scheme": self.prepend_scheme,

@@ -3,7 +3,10 @@
 KerasHub's `BytePairTokenizer` splits text with other rules (see the test of the differences).
 """
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -15,6 +18,12 @@ from kerasbert.tokenizers.added_tokens import SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.alignment import distinct, in_form
 from kerasbert.tokenizers.files import ANY, TokenizerFiles, as_lines, read_merges, tokens_by_id
 from kerasbert.tokenizers.subword import once
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
 
 # N texts, S segments of all texts (added tokens and what is between them), W words of all texts,
 # U different words, P pieces of a text, C code points of all texts, B bytes of all words.
@@ -60,12 +69,12 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     def __init__(
         self,
-        vocabulary,
-        merges,
-        add_prefix_space,
-        normalization,
-        **kwargs,
-    ):
+        vocabulary: Mapping[str, Any],
+        merges: Sequence[Any],
+        add_prefix_space: bool,
+        normalization: str | None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.add_prefix_space = add_prefix_space
         self.normalization = normalization
@@ -73,7 +82,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         self.set_vocabulary_and_merges(vocabulary, merges)
 
     @classmethod
-    def from_files(cls, directory, **overrides):
+    def from_files(cls, directory: AnyPath, **overrides: Any) -> Self:
         """Read the tokenizer of a Hugging Face directory, with its settings.
 
         Args:
@@ -122,7 +131,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             arguments["add_prefix_space"] = files.config["add_prefix_space"]
         return arguments
 
-    def set_vocabulary_and_merges(self, vocabulary, merges):
+    def set_vocabulary_and_merges(self, vocabulary: Any, merges: Any) -> None:
         """Set both, from data or files."""
         if vocabulary is None or merges is None:
             self.merges = None
@@ -146,17 +155,17 @@ class BytePairTokenizer(AddedTokensTokenizer):
                         f"{len(self.vocabulary)} tokens lacks: are both of one checkpoint?"
                     )
 
-    def save_assets(self, dir_path):
+    def save_assets(self, dir_path: AnyPath) -> None:
         self._check_vocabulary()
         vocabulary = to_json(self._token_ids, ensure_ascii=False).encode()
         write_files(dir_path, {VOCABULARY_FILE: vocabulary, MERGES_FILE: as_lines(self.merges)})
 
-    def load_assets(self, dir_path):
+    def load_assets(self, dir_path: AnyPath) -> None:
         self.set_vocabulary_and_merges(
             os.path.join(dir_path, VOCABULARY_FILE), os.path.join(dir_path, MERGES_FILE)
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "vocabulary": None,  # assets
@@ -430,19 +439,19 @@ class RobertaTokenizer(BytePairTokenizer):
 
     def __init__(
         self,
-        vocabulary=None,
-        merges=None,
-        add_prefix_space=False,
-        normalization=None,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        cls_token="<s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-        **kwargs,
-    ):
+        vocabulary: Any = None,
+        merges: Any = None,
+        add_prefix_space: bool = False,
+        normalization: str | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<s>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             vocabulary,
             merges,
@@ -476,19 +485,19 @@ class GPT2Tokenizer(BytePairTokenizer):
 
     def __init__(
         self,
-        vocabulary=None,
-        merges=None,
-        add_prefix_space=False,
-        normalization=None,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<|endoftext|>",
-        cls_token="<|endoftext|>",
-        sep_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        mask_token="<|endoftext|>",
-        **kwargs,
-    ):
+        vocabulary: Any = None,
+        merges: Any = None,
+        add_prefix_space: bool = False,
+        normalization: str | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<|endoftext|>",
+        cls_token: str = "<|endoftext|>",
+        sep_token: str = "<|endoftext|>",
+        pad_token: str = "<|endoftext|>",
+        mask_token: str = "<|endoftext|>",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             vocabulary,
             merges,
@@ -514,19 +523,19 @@ class ModernBertTokenizer(BytePairTokenizer):
 
     def __init__(
         self,
-        vocabulary=None,
-        merges=None,
-        add_prefix_space=False,
-        normalization="NFC",
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-        **kwargs,
-    ):
+        vocabulary: Any = None,
+        merges: Any = None,
+        add_prefix_space: bool = False,
+        normalization: str | None = "NFC",
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "[UNK]",
+        cls_token: str = "[CLS]",
+        sep_token: str = "[SEP]",
+        pad_token: str = "[PAD]",
+        mask_token: str = "[MASK]",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             vocabulary,
             merges,

@@ -1,6 +1,9 @@
 """Which tokenizer class a checkpoint needs."""
 
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING
 
 from kerasbert.families import get_family
 from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer
@@ -15,6 +18,12 @@ from kerasbert.tokenizers.sentence_piece import (
     XLNetTokenizer,
 )
 from kerasbert.tokenizers.wordpiece import BertTokenizer
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+    from kerasbert.tokenizers.subword import SubwordTokenizer
 
 # The classes that read each kind of model; the first one is for families of another kind.
 KINDS = {
@@ -45,7 +54,7 @@ CLASSES = {
 GENERIC = ("PreTrained", "TokenizersBackend", "")
 
 
-def tokenizer_from_files(directory, family, **overrides):
+def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> SubwordTokenizer:
     """Read the tokenizer of a checkpoint directory, whatever its class.
 
     Args:

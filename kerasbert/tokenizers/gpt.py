@@ -1,5 +1,9 @@
 """GPT's tokenizer (Radford et al. 2018), as `transformers` runs it, in the graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -9,6 +13,10 @@ from kerasbert.tokenizers.alignment import distinct
 from kerasbert.tokenizers.byte_pair import OPTIONS, BytePairTokenizer, fingerprint
 from kerasbert.tokenizers.subword import once
 from kerasbert.tokenizers.wordpiece import CJK, PUNCTUATION, SPACE, plain_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 # S segments of all texts, W words of all texts, U different words, C code points of these.
 
@@ -35,17 +43,17 @@ class GPTTokenizer(BytePairTokenizer):
 
     def __init__(
         self,
-        vocabulary=None,
-        merges=None,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        cls_token="<unk>",
-        sep_token="<unk>",
-        pad_token="<unk>",
-        mask_token="<unk>",
-        **kwargs,
-    ):
+        vocabulary: Any = None,
+        merges: Any = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<unk>",
+        sep_token: str = "<unk>",
+        pad_token: str = "<unk>",
+        mask_token: str = "<unk>",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             vocabulary,
             merges,
@@ -74,7 +82,7 @@ class GPTTokenizer(BytePairTokenizer):
             need_fields(files.model, ["end_of_word_suffix"], files.path("tokenizer.json"))
         return {}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name in ("add_prefix_space", "normalization"):
             config.pop(name)

@@ -1,7 +1,10 @@
 """Marian's tokenizer: a SentencePiece model a language, and one vocabulary for both."""
 
+from __future__ import annotations
+
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -18,6 +21,12 @@ from kerasbert.tokenizers.sentence_piece import (
     read_proto,
 )
 from kerasbert.tokenizers.subword import once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
 
 SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab.json")
 
@@ -39,15 +48,15 @@ class MarianTokenizer(SentencePieceTokenizer):
 
     def __init__(
         self,
-        source=None,
-        target=None,
-        tokens=None,
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        **kwargs,
-    ):
+        source: bytes | AnyPath | None = None,
+        target: bytes | AnyPath | None = None,
+        tokens: Sequence[str] | None = None,
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             None,
             added_tokens=(),
@@ -97,7 +106,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         check_proto(proto)
         return proto.SerializeToString(deterministic=True)
 
-    def for_targets(self):
+    def for_targets(self) -> Self:
         """The tokenizer of targets, on the same vocabulary.
 
         It is no property: Keras would look at each one's when it saves, without an end.
@@ -113,7 +122,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         return self._graphs["targets"]
 
     @classmethod
-    def from_files(cls, directory, **overrides):
+    def from_files(cls, directory: AnyPath, **overrides: Any) -> Self:
         """Read `source.spm`, `target.spm` and `vocab.json` of a directory.
 
         Args:
@@ -137,21 +146,21 @@ class MarianTokenizer(SentencePieceTokenizer):
         arguments |= {"source": files.path(SOURCE_FILE), "target": files.path(TARGET_FILE)}
         return cls(**{**arguments, "tokens": tokens, **files.settings(), **overrides})
 
-    def files(self):
+    def files(self) -> dict[str, bytes]:
         """The files of `from_files`: a dict of name to bytes."""
         self._check_vocabulary()
         ids = to_json(self._token_ids, ensure_ascii=False, indent=2)
         return dict(zip(FILES, (self.source, self.target, ids.encode())))
 
-    def save_assets(self, dir_path):
+    def save_assets(self, dir_path: AnyPath) -> None:
         for name, data in self.files().items():
             pathlib.Path(dir_path, name).write_bytes(data)
 
-    def load_assets(self, dir_path):
+    def load_assets(self, dir_path: AnyPath) -> None:
         source, target, ids = (pathlib.Path(dir_path, name) for name in FILES)
         self._set_parts(source.read_bytes(), target.read_bytes(), tokens_by_id(read_json(ids)))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name in ("proto", "added_tokens", "cls_token", "mask_token"):
             config.pop(name)  # They follow from the rest.

@@ -4,11 +4,14 @@ KerasHub's `SentencePieceTokenizer` runs the same op; it has no offsets, no spec
 strings, no lower case for ALBERT and no ids of `tokenizer.json`.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import math
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -20,6 +23,12 @@ from kerasbert.tokenizers.added_tokens import SPACE, AddedTokensTokenizer
 from kerasbert.tokenizers.alignment import FILLER, NUL
 from kerasbert.tokenizers.files import ANY, MODEL_FILES, ROLES, TokenizerFiles
 from kerasbert.tokenizers.subword import once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
 
 # S segments of all texts (added tokens and what is between them).
 
@@ -188,13 +197,13 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     _around = SPACE + r"\p{Cc}\p{Cf}"
     _begins_next = True
 
-    def __init__(self, proto, **kwargs):
+    def __init__(self, proto: bytes | AnyPath, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.file_assets = [VOCABULARY_FILE]
         self.set_proto(proto)
 
     @classmethod
-    def from_files(cls, directory, **overrides):
+    def from_files(cls, directory: AnyPath, **overrides: Any) -> Self:
         """Read the tokenizer of a Hugging Face directory, with its settings.
 
         Args:
@@ -302,7 +311,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         """The model with its pieces in the order of the ids."""
         return proto
 
-    def set_proto(self, proto):
+    def set_proto(self, proto: Any) -> None:
         """Set the model: bytes, or the path of a `.model` or `.spm` file."""
         if isinstance(proto, (str, os.PathLike)):
             proto = pathlib.Path(proto).read_bytes()
@@ -322,14 +331,14 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         self.proto = proto.SerializeToString(deterministic=True)
         self._set_tokens([piece.piece for piece in proto.pieces])
 
-    def save_assets(self, dir_path):
+    def save_assets(self, dir_path: AnyPath) -> None:
         self._check_vocabulary()
         pathlib.Path(dir_path, VOCABULARY_FILE).write_bytes(self.proto)
 
-    def load_assets(self, dir_path):
+    def load_assets(self, dir_path: AnyPath) -> None:
         self.set_proto(os.path.join(dir_path, VOCABULARY_FILE))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"proto": None}  # an asset
 
     def _as_text(self, token):
@@ -426,16 +435,16 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
 
     def __init__(
         self,
-        proto=None,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        cls_token="<s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-        **kwargs,
-    ):
+        proto: bytes | AnyPath | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<s>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             proto,
             added_tokens=added_tokens,
@@ -469,18 +478,18 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     def __init__(
         self,
-        proto=None,
-        lowercase=True,
-        keep_accents=False,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="<pad>",
-        mask_token="[MASK]",
-        **kwargs,
-    ):
+        proto: bytes | AnyPath | None = None,
+        lowercase: bool = True,
+        keep_accents: bool = False,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "[CLS]",
+        sep_token: str = "[SEP]",
+        pad_token: str = "<pad>",
+        mask_token: str = "[MASK]",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             proto,
             added_tokens=added_tokens,
@@ -495,7 +504,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "lowercase": self.lowercase,
@@ -540,16 +549,16 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
 
     def __init__(
         self,
-        proto=None,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-        **kwargs,
-    ):
+        proto: bytes | AnyPath | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "[UNK]",
+        cls_token: str = "[CLS]",
+        sep_token: str = "[SEP]",
+        pad_token: str = "[PAD]",
+        mask_token: str = "[MASK]",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             proto,
             added_tokens=added_tokens,
@@ -597,18 +606,18 @@ class XLNetTokenizer(AlbertTokenizer):
 
     def __init__(
         self,
-        proto=None,
-        lowercase=False,
-        keep_accents=False,
-        added_tokens=(),
-        special_tokens_in_strings=False,
-        unk_token="<unk>",
-        cls_token="<cls>",
-        sep_token="<sep>",
-        pad_token="<pad>",
-        mask_token="<mask>",
-        **kwargs,
-    ):
+        proto: bytes | AnyPath | None = None,
+        lowercase: bool = False,
+        keep_accents: bool = False,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<cls>",
+        sep_token: str = "<sep>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             proto,
             lowercase,

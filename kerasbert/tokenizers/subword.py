@@ -1,5 +1,7 @@
 """What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 import functools
@@ -8,6 +10,7 @@ import re
 import reprlib
 import threading
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 import keras_hub
@@ -20,6 +23,13 @@ from kerasbert.from_preset import FromPreset
 from kerasbert.subclasses import as_called
 from kerasbert.tokenizers.alignment import FORMS, align, character_sizes, in_form, valid_utf8
 from kerasbert.tokenizers.files import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath, Tensor
+    from kerasbert.conversion.checkpoint import Checkpoint
 
 # N texts, P pieces of a text, V tokens of the vocabulary.
 
@@ -101,15 +111,15 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     def __init__(
         self,
-        special_tokens_in_strings,
-        unk_token,
-        cls_token,
-        sep_token,
-        pad_token,
-        mask_token,
-        normalize=None,
-        **kwargs,
-    ):
+        special_tokens_in_strings: bool,
+        unk_token: str,
+        cls_token: str,
+        sep_token: str,
+        pad_token: str,
+        mask_token: str,
+        normalize: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         kwargs.setdefault("dtype", "int32")
         super().__init__(**kwargs)
         _check_form(normalize)
@@ -129,14 +139,14 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             check_value(name, value, SETTINGS[name])
         super().__setattr__(name, value)
 
-    def __call__(self, inputs, **kwargs):
+    def __call__(self, inputs: Tensor, **kwargs: Any) -> Any:
         # Not Keras' own: that walks over every string and rewords every error.
         return self.tokenize(inputs)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return self.tokenize(inputs)
 
-    def tokenize(self, inputs):
+    def tokenize(self, inputs: Tensor) -> Any:
         """Text to token ids.
 
         Args:
@@ -151,7 +161,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         """
         return self._run("_tokenize", inputs)[0]
 
-    def tokenize_with_offsets(self, inputs):
+    def tokenize_with_offsets(self, inputs: Tensor) -> tuple[Any, Any, Any]:
         """Text to token ids and where each came from.
 
         Args:
@@ -163,7 +173,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         """
         return self._run("_tokenize_with_offsets", inputs)
 
-    def detokenize(self, inputs):
+    def detokenize(self, inputs: Tensor) -> Any:
         """Token ids to text.
 
         Args:
@@ -197,22 +207,22 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             return texts[0] if inputs.shape.rank == 1 else texts
         return self.graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
 
-    def get_vocabulary(self):
+    def get_vocabulary(self) -> list[str]:
         """All tokens, in the order of their ids."""
         self._check_vocabulary()
         return list(self.vocabulary)
 
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         self._check_vocabulary()
         return len(self.vocabulary)
 
-    def id_to_token(self, id):
+    def id_to_token(self, id: int) -> str:
         self._check_vocabulary()
         if not 0 <= id < len(self.vocabulary):
             raise ValueError(f"Token id {id} is not in 0..{len(self.vocabulary) - 1}.")
         return self.vocabulary[id]
 
-    def token_to_id(self, token):
+    def token_to_id(self, token: str) -> int:
         self._check_vocabulary()
         try:
             return self._token_ids[token]
@@ -223,7 +233,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             ) from None
 
     @once
-    def word_edges(self):
+    def word_edges(self) -> np.ndarray:
         """Which tokens begin a word, and after which of them one begins.
 
         Words are those of BERT, whatever marks the vocabulary has: what white space separates,
@@ -237,7 +247,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         self._check_vocabulary()
         return np.array([self._word_edges(token) for token in self.vocabulary], bool)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "special_tokens_in_strings": self.special_tokens_in_strings,
@@ -250,11 +260,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         }
 
     @classmethod
-    def from_checkpoint(cls, checkpoint, **kwargs):
+    def from_checkpoint(cls, checkpoint: Checkpoint, **kwargs: Any) -> Self:
         return checkpoint.make_tokenizer(**kwargs)
 
     @classmethod
-    def from_own_preset(cls, directory, **kwargs):
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         # KerasHub's loader wants the encoder's config.json beside it.
         path = os.path.join(directory, "tokenizer.json")
         saved = read_json(path)
@@ -272,7 +282,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         tokenizer.load_preset_assets(directory)
         return tokenizer
 
-    def load_preset_assets(self, preset):
+    def load_preset_assets(self, preset: AnyPath) -> None:
         # The configuration says in which folder.
         folder, source = self.config_file.split(".")[0], os.path.join(preset, "tokenizer.json")
         inside(os.path.join(preset, "assets"), folder, source)
@@ -335,12 +345,12 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 )
 
     @property
-    def special_tokens(self):
+    def special_tokens(self) -> list[str]:
         """Special tokens, each once."""
         return list(dict.fromkeys(self._special_tokens().values()))
 
     @property
-    def special_token_ids(self):
+    def special_token_ids(self) -> list[int]:
         """Ids of the special tokens, each once."""
         return [self.token_to_id(token) for token in self.special_tokens]
 
@@ -351,11 +361,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 "or load it with `from_preset`, `from_files` or `load_assets`."
             )
 
-    def with_special_tokens(self):
+    def with_special_tokens(self) -> Self:
         """This tokenizer with `special_tokens_in_strings`, on the same vocabulary."""
         return self._with("special_tokens_in_strings", True)
 
-    def with_normal_form(self, form):
+    def with_normal_form(self, form: str) -> Self:
         """This tokenizer with `normalize`, on the same vocabulary.
 
         Raises:
@@ -379,7 +389,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             self._graphs[key] = other
         return self._graphs[key]
 
-    def report_control(self, texts):
+    def report_control(self, texts: Any) -> None:
         """Warn of the first text with a control token, which is read as text, and then no more.
 
         Args:
@@ -414,7 +424,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         # Past Keras' and TensorFlow's attribute tracking, which would save the functions too.
         object.__setattr__(self, "_graphs", {})
 
-    def graph(self, name):
+    def graph(self, name: str) -> Callable[..., Any]:
         """The method `name`, compiled when called eagerly; on the CPU in any case."""
         self._check_vocabulary()
 

@@ -1,8 +1,11 @@
 """BERT's tokenizer (Devlin et al. 2019; `tokenization.py` of google-research/bert) in the graph."""
 
+from __future__ import annotations
+
 import os
 import re
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -20,6 +23,12 @@ from kerasbert.tokenizers.files import (
     tokens_by_id,
 )
 from kerasbert.tokenizers.subword import once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from kerasbert._typing import AnyPath
 
 # N texts, P pieces of a text, W words of a text, C code points of all texts, U different ones.
 
@@ -116,25 +125,25 @@ class BertTokenizer(AddedTokensTokenizer):
 
     def __init__(
         self,
-        vocabulary=None,
-        lowercase=False,
-        strip_accents=None,
-        split_on_cjk=True,
-        split_on_punctuation=True,
-        split_characters=False,
-        suffix_indicator="##",
-        special_tokens_in_strings=False,
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-        extra_special_tokens=(),
-        added_tokens=(),
-        max_input_chars_per_word=MAX_WORD_CHARACTERS,
-        split_on="",
-        **kwargs,
-    ):
+        vocabulary: Sequence[str] | None = None,
+        lowercase: bool = False,
+        strip_accents: bool | None = None,
+        split_on_cjk: bool = True,
+        split_on_punctuation: bool = True,
+        split_characters: bool = False,
+        suffix_indicator: str = "##",
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "[UNK]",
+        cls_token: str = "[CLS]",
+        sep_token: str = "[SEP]",
+        pad_token: str = "[PAD]",
+        mask_token: str = "[MASK]",
+        extra_special_tokens: Sequence[Any] = (),
+        added_tokens: Sequence[Any] = (),
+        max_input_chars_per_word: int = MAX_WORD_CHARACTERS,
+        split_on: str = "",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             added_tokens,
             special_tokens_in_strings,
@@ -158,7 +167,7 @@ class BertTokenizer(AddedTokensTokenizer):
         self.set_vocabulary(vocabulary)
 
     @classmethod
-    def from_files(cls, directory, **overrides):
+    def from_files(cls, directory: AnyPath, **overrides: Any) -> Self:
         """Read the tokenizer of a Google or Hugging Face directory, with its settings.
 
         Args:
@@ -230,20 +239,20 @@ class BertTokenizer(AddedTokensTokenizer):
         files.follow_model(cls, {"continuing_subword_prefix": [prefix] if prefix else []})
         return rules[0] if rules else {}, splits
 
-    def set_vocabulary(self, vocabulary):
+    def set_vocabulary(self, vocabulary: Any) -> None:
         """Set the vocabulary: a list of tokens, or the path of a `vocab.txt`."""
         if isinstance(vocabulary, (str, os.PathLike)):
             vocabulary = read_vocabulary(vocabulary)
         self._set_tokens(vocabulary)
 
-    def save_assets(self, dir_path):
+    def save_assets(self, dir_path: AnyPath) -> None:
         self._check_vocabulary()
         write_files(dir_path, {VOCABULARY_FILE: as_lines(self.vocabulary)})
 
-    def load_assets(self, dir_path):
+    def load_assets(self, dir_path: AnyPath) -> None:
         self.set_vocabulary(os.path.join(dir_path, VOCABULARY_FILE))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "vocabulary": None,  # an asset
@@ -267,7 +276,7 @@ class BertTokenizer(AddedTokensTokenizer):
     # Special tokens in a text
 
     @property
-    def control_tokens(self):
+    def control_tokens(self) -> list[str]:
         return list(dict.fromkeys(super().control_tokens + list(self.extra_special_tokens)))
 
     def _strips_left(self, token):

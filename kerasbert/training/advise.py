@@ -10,6 +10,8 @@ What it leaves in its folder, each file whole or not there:
     settings.json                what all runs share
 """
 
+from __future__ import annotations
+
 import csv
 import io
 import json
@@ -17,6 +19,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,10 +46,17 @@ from kerasbert.training.settings import AdviseSettings, takes_settings
 from kerasbert.visualize.advice import label_curves, reliability_diagram
 from kerasbert.visualize.figures import save
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+
 
 @fills_output
 @takes_settings(AdviseSettings)
-def advise(data, preset, output, *, settings):
+def advise(
+    data: AnyPath, preset: AnyPath | None, output: AnyPath, *, settings: AdviseSettings
+) -> dict[str, Any]:
     """Say which way to classify a file's texts is enough, and what to label or check next.
 
     TF-IDF, an encoder as it comes, SetFit, adapters and full fine-tuning learn the same rows and

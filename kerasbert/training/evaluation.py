@@ -1,8 +1,11 @@
 """`evaluate` and `predict`: a model that is there, on a task's data or on a file."""
 
+from __future__ import annotations
+
 import os
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kerasbert import converter, presets
 from kerasbert.files import json_in
@@ -13,25 +16,31 @@ from kerasbert.tasks.own import model_task
 from kerasbert.tasks.task import Task
 from kerasbert.training.recording import Pulse
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+
 # Beside a preset: the task that it was trained on, its scores, and how.
 RECORD = "finetuning.json"
 _CHUNK = 2048  # Examples between two looks of the progress bar.
 
 
 def evaluate(
-    model,
-    data=None,
+    model: Any,
+    data: str | None = None,
     *,
-    task=None,
-    split="dev",
-    columns=None,
-    label=None,
-    encoding=None,
-    batch_size=32,
-    precision=None,
-    limit=None,
-    verbose=True,
-):
+    task: Any = None,
+    split: str = "dev",
+    columns: Sequence[str] | None = None,
+    label: str | Sequence[str] | None = None,
+    encoding: str | None = None,
+    batch_size: int = 32,
+    precision: str | None = None,
+    limit: int | None = None,
+    verbose: bool = True,
+) -> dict[str, Any]:
     """Score a model on labelled examples.
 
     Args:
@@ -76,19 +85,19 @@ def evaluate(
 
 
 def predict(
-    model,
-    data=None,
-    output=None,
+    model: Any,
+    data: Any = None,
+    output: AnyPath | None = None,
     *,
-    task=None,
-    split="test",
-    columns=None,
-    encoding=None,
-    batch_size=32,
-    precision=None,
-    limit=None,
-    verbose=True,
-):
+    task: Any = None,
+    split: str = "test",
+    columns: Sequence[str] | None = None,
+    encoding: str | None = None,
+    batch_size: int = 32,
+    precision: str | None = None,
+    limit: int | None = None,
+    verbose: Any = True,
+) -> dict[str, Any]:
     """What a model says of examples, and the files to hand in.
 
     Args:

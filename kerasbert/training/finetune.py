@@ -10,6 +10,8 @@ What it leaves in its folder, each file whole or not there:
     settings.json                what all runs share
 """
 
+from __future__ import annotations
+
 import contextlib
 import glob
 import hashlib
@@ -18,6 +20,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,9 +33,16 @@ from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.search import PARTS, Search, run_name, runs_in
 from kerasbert.training.settings import FinetuneSettings, takes_settings
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath
+
 
 @takes_settings(FinetuneSettings)
-def finetune(task, preset, output, *, settings):
+def finetune(
+    task: Any, preset: AnyPath, output: AnyPath, *, settings: FinetuneSettings
+) -> dict[str, Any]:
     """Fine-tune a preset on a task with all settings of a grid, and keep the best on dev.
 
     Every run trains as the paper does: `kerasbert.optimizers.AdamW`, whose rate rises over the

@@ -1,8 +1,11 @@
 """Predictions for a whole corpus as JSON lines, on one machine or on many by Apache Beam."""
 
+from __future__ import annotations
+
 import functools
 import json
 import os
+from typing import TYPE_CHECKING
 
 from kerasbert._errors import check_whole
 from kerasbert._json import to_json
@@ -11,22 +14,28 @@ from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.tasks.task import Task
 from kerasbert.training.evaluation import open_model, read_data
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Corpus
+
 _ENDINGS = (".jsonl",)
 
 
 def predict_corpus(
-    model,
-    corpus,
-    output,
+    model: AnyPath,
+    corpus: Corpus,
+    output: AnyPath,
     *,
-    task=None,
-    columns=None,
-    encoding=None,
-    precision=None,
-    rows=10_000,
-    batch_size=32,
-    options=None,
-):
+    task: Any = None,
+    columns: Sequence[str] | None = None,
+    encoding: str | None = None,
+    precision: str | None = None,
+    rows: int = 10_000,
+    batch_size: int = 32,
+    options: Any = None,
+) -> dict[str, Any]:
     """Predict every example of a corpus and write shards of JSON lines, each atomically.
 
     The same call rebuilds missing or damaged shards, detected by the hashes in the manifest, and no
@@ -105,7 +114,7 @@ def predict_corpus(
     return done["count"]
 
 
-def read_predictions(folder):
+def read_predictions(folder: AnyPath) -> Iterator[dict[str, Any]]:
     """Yield the rows that `predict_corpus` wrote, dicts in the order of the corpus.
 
     Verifies the sizes of all files first, and the hash of each shard before yielding its rows.

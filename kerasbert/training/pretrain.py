@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens, P predictions.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
@@ -11,6 +13,7 @@ import os
 import shutil
 import tempfile
 import warnings
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -84,6 +87,11 @@ from kerasbert.training.settings import PretrainSettings, takes_settings
 from kerasbert.upload import write_card
 from kerasbert.vocabulary import vocab
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Corpus
+
 SETTINGS = "settings.json"
 # Written when a training diverged: the next call may then change `_MAY_CHANGE`.
 DIVERGED = "diverged.json"
@@ -95,7 +103,7 @@ SAMPLE = 2000
 
 
 @takes_settings(PretrainSettings)
-def pretrain(corpus, output, *, settings):
+def pretrain(corpus: Corpus, output: AnyPath, *, settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train an encoder on masked tokens and sentence pairs, from text to a preset.
 
     Trains a new encoder, or continues with a preset on text of its domain. The recipe is BERT's

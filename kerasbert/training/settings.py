@@ -4,20 +4,23 @@ import dataclasses
 import functools
 import inspect
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kerasbert._errors import PRECISIONS, check_choice, check_value, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
 from kerasbert.preprocessors.electra_pretrainer import MASKING
 from kerasbert.training.setfit import SAMPLING
 
+Result = TypeVar("Result")
+
 # Peak learning rates: BERT's, one for batches of several hundred, and the one that
 # `benchmarks/recipe.py` found for new encoders.
 RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 3e-3}
 
 
-def takes_settings(kind):
+def takes_settings(kind: type) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function accept a dataclass's fields as keywords, and receive them as `settings`."""
     fields = dataclasses.fields(kind)
     keywords = [

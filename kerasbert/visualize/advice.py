@@ -1,10 +1,20 @@
 """Figures of `advise`: learning curves and reliability diagrams."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kerasbert.visualize.figures import new_figure, style
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from matplotlib.figure import Figure
 
 
 @style()
-def label_curves(curves, metric):
+def label_curves(curves: Mapping[str, Any], metric: str) -> Figure:
     """Draw scores of several systems over the number of training labels, with intervals.
 
     Args:
@@ -36,7 +46,7 @@ def label_curves(curves, metric):
 
 
 @style()
-def reliability_diagram(systems):
+def reliability_diagram(systems: Mapping[str, Any]) -> Figure:
     """Draw accuracy over confidence, one panel per system.
 
     Args:

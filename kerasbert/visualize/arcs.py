@@ -3,16 +3,25 @@
 W words.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kerasbert.data.trees import DependencyTree
 from kerasbert.visualize.figures import new_figure, style
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from matplotlib.figure import Figure
+
 _MOST_INCHES = 40
 
 
 @style()
-def dependency_arcs(sentence, edges=None):
+def dependency_arcs(sentence: DependencyTree, edges: Any = None) -> Figure:
     """Draw a sentence's dependency tree above its words, and a probe's edges below them.
 
     Args:

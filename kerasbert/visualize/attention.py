@@ -3,7 +3,10 @@
 L layers, N heads, T tokens.
 """
 
+from __future__ import annotations
+
 import typing
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -12,6 +15,11 @@ from kerasbert._errors import is_whole
 from kerasbert.parts import encoder_of
 from kerasbert.visualize.figures import close_grid, new_figure, style
 from kerasbert.visualize.tokens import read_text
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from matplotlib.figure import Figure
 
 _COLORS = "Blues"
 _MOST_INCHES = 20
@@ -30,7 +38,7 @@ class Attention(typing.NamedTuple):
     weights: np.ndarray
 
 
-def attention(model, text, special_tokens=True):
+def attention(model: Any, text: Any, special_tokens: bool = True) -> Attention:
     """Run a model's encoder over a text and return its attention weights.
 
     Args:
@@ -67,7 +75,7 @@ def attention(model, text, special_tokens=True):
 
 
 @style()
-def attention_map(attention, layer=-1, head=None):
+def attention_map(attention: Attention, layer: int = -1, head: int | None = None) -> Figure:
     """Draw the attention map of one head.
 
     Args:
@@ -100,7 +108,7 @@ def attention_map(attention, layer=-1, head=None):
 
 
 @style()
-def attention_grid(attention, layers=None, heads=None):
+def attention_grid(attention: Any, layers: Any = None, heads: Any = None) -> Figure:
     """Draw a grid of attention maps, with a row per layer and a column per head.
 
     Each map has its own color scale, up to its maximum.
@@ -139,7 +147,9 @@ def attention_grid(attention, layers=None, heads=None):
 
 
 @style()
-def attention_lines(attention, layer=-1, heads=None, token=None):
+def attention_lines(
+    attention: Any, layer: int = -1, heads: Any = None, token: Any = None
+) -> Figure:
     """Draw attention as lines from attending tokens, on the left, to attended tokens.
 
     Args:

@@ -3,10 +3,13 @@
 T tokens, W words, E width of the token embeddings, R rows per batch, S steps.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import html
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -19,6 +22,11 @@ from kerasbert.preprocessors.class_numbers import class_numbers
 from kerasbert.visualize.figures import new_figure, style
 from kerasbert.visualize.spans import BOX, marked
 from kerasbert.visualize.tokens import read_text
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from matplotlib.figure import Figure
 
 METHODS = ("integrated_gradients", "gradient_x_input", "attention_rollout")
 BASELINES = ("mask", "pad", "zero")
@@ -93,14 +101,14 @@ def _tint(share):
 
 
 def attributions(
-    model,
-    text,
-    target=None,
-    at=None,
-    method="integrated_gradients",
-    baseline=None,
-    steps=32,
-):
+    model: Any,
+    text: Any,
+    target: Any = None,
+    at: Any = None,
+    method: str = "integrated_gradients",
+    baseline: Any = None,
+    steps: int = 32,
+) -> Attributions:
     """Attribute an output of a model to the words of its text.
 
     Integrated gradients follow the token embeddings on a straight line from a baseline to the
@@ -447,7 +455,7 @@ def _rollout(model, read, at):
 
 
 @style()
-def attribution_bars(attributions, top=None):
+def attribution_bars(attributions: Attributions, top: int | None = None) -> Figure:
     """Draw each word's contribution to the output as a bar, in the order of the text.
 
     Args:

@@ -3,8 +3,11 @@
 L layers, T tokens, K best tokens, V tokens in the vocabulary, D width.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import html
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -14,6 +17,11 @@ from kerasbert.layers.heads import MaskedLMHead, WordWeights
 from kerasbert.parts import encoder_of
 from kerasbert.visualize.figures import new_figure, style
 from kerasbert.visualize.tokens import read_text
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from matplotlib.figure import Figure
 
 # Positions per batch, which bounds the memory for logits over the whole vocabulary.
 _AT_ONCE = 128
@@ -60,7 +68,7 @@ def _layer(number):
     return "embeddings" if number == 0 else f"layer {number}"
 
 
-def logit_lens(model, text, top_k=5, places=None):
+def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None) -> LogitLens:
     """Apply a masked language model's head to the output of every layer.
 
     A final norm (`norm_first`, as in ModernBERT) is applied before the head, so the last layer
@@ -138,7 +146,7 @@ def _best(head, x, places, count, vocabulary_size):
 
 
 @style()
-def logit_lens_grid(lens):
+def logit_lens_grid(lens: LogitLens) -> Figure:
     """Draw a `LogitLens` with a row per layer, the last at the top, and a column per token.
 
     Args:

@@ -3,18 +3,28 @@
 N texts, C classes, D width of an embedding.
 """
 
+from __future__ import annotations
+
 import textwrap
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert.visualize.figures import new_figure, style
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 _MOST_NUMBERS = 20  # With more classes the cells are too small for numbers.
 _MOST_NAMES = 60  # Points of a map.
 
 
 @style()
-def confusion_matrix(gold, predictions, labels):
+def confusion_matrix(gold: Any, predictions: Any, labels: Sequence[str]) -> Figure:
     """Draw a confusion matrix.
 
     Args:
@@ -50,7 +60,7 @@ def confusion_matrix(gold, predictions, labels):
 
 
 @style()
-def masked_words(found):
+def masked_words(found: Any) -> Figure:
     """Draw the probabilities of the words predicted for masks.
 
     Args:
@@ -82,7 +92,13 @@ def masked_words(found):
 
 
 @style()
-def embedding_map(vectors, labels=None, names=None, method="pca", seed=0):
+def embedding_map(
+    vectors: ArrayLike,
+    labels: Any = None,
+    names: Sequence[str] | None = None,
+    method: str = "pca",
+    seed: int = 0,
+) -> Figure:
     """Draw embeddings as points in two dimensions.
 
     Args:

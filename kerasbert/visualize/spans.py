@@ -3,11 +3,20 @@
 Positions are characters (code points) in the text, as returned by `tag` and `answer`.
 """
 
+from __future__ import annotations
+
 import html
 import itertools
 import os
+from typing import TYPE_CHECKING
 
 from kerasbert.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from kerasbert._typing import AnyPath, Texts
 
 # Light enough for black text, and consecutive ones are easy to tell apart.
 _COLORS = (
@@ -37,7 +46,7 @@ _NAME = (
 class Html:
     """HTML that a notebook displays; `str` returns it and `save` writes it as a page."""
 
-    def __init__(self, content):
+    def __init__(self, content: str) -> None:
         self.content = content
 
     def _repr_html_(self):
@@ -49,7 +58,7 @@ class Html:
     def __repr__(self):
         return f"<Html of {len(self.content)} characters; show it in a notebook, or save() it>"
 
-    def save(self, path):
+    def save(self, path: AnyPath) -> None:
         """Write a standalone HTML page.
 
         Args:
@@ -61,7 +70,9 @@ class Html:
         )
 
 
-def entities(text, entities, colors=None):
+def entities(
+    text: Texts, entities: Sequence[dict[str, Any]], colors: Mapping[str, Any] | None = None
+) -> Html:
     """Highlight the entities of a text, each with its label.
 
     Args:
@@ -96,7 +107,7 @@ def entities(text, entities, colors=None):
     return Html(f'<div dir="auto" style="{BOX}">{marked(text, spans)}</div>')
 
 
-def answers(context, answers, question=None):
+def answers(context: str, answers: Sequence[dict[str, Any]], question: str | None = None) -> Html:
     """Highlight answers in their context.
 
     Args:

@@ -1,11 +1,20 @@
 """Training curves: losses and scores over steps or epochs."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kerasbert.files import read_log
 from kerasbert.visualize.figures import new_figure, style
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from matplotlib.figure import Figure
 
 # Fields of a log's rows that are neither losses nor scores.
 _FACTS = (
@@ -21,7 +30,7 @@ _HELD_OUT = ("val_", "held_out_")
 
 
 @style()
-def training_curves(history):
+def training_curves(history: Any) -> Figure:
     """Draw the losses and scores of a training run, with a panel for each kind.
 
     Args:
@@ -115,7 +124,7 @@ def _plain(name):
 
 
 @style()
-def finetuning_curves(runs, best, metric):
+def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
     """Draw training loss and validation score of all runs of a search, the best in color.
 
     Args:

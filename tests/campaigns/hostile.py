@@ -31,8 +31,8 @@ import keras
 import numpy as np
 
 import kerasbert
-from kerasbert import data, models, tasks, tokenizers
-from kerasbert.search import SearchIndex, embed_corpus, read_vectors
+from kerasbert import SearchIndex, data, models, tasks, tokenizers
+from kerasbert.search import embed_corpus, read_vectors
 from kerasbert.tokenizers.byte_pair import byte_characters
 from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.peers import Peer

@@ -70,7 +70,7 @@ def _tasks():
 
 
 def _index():
-    from kerasbert.search import SearchIndex
+    from kerasbert import SearchIndex
 
     parts = {"reranker": tiny.task("Reranker"), "reader": tiny.task("QuestionAnswering")}
     texts = ["the weather in rome", "a good film", "서울의 날씨", "", "bob is old"]

@@ -13,9 +13,9 @@ import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
+from kerasbert import builtin_presets
 from kerasbert.cli import app
 from kerasbert.cli.app import command, settings, show
-from kerasbert.presets import builtin_presets
 from kerasbert.tasks.readers import read_inputs
 
 # A process each, of which one backend is enough.

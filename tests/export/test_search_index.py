@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasbert import SearchIndex
 from kerasbert.export import export_serving
 from kerasbert.export.search_index import ServedIndex
-from kerasbert.search import SearchIndex
 from tests.export import tiny
 from tests.export.test_serving import session_run
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kerasbert import presets
+from kerasbert import builtin_presets
 from kerasbert.loading import hub, names
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.text_classifier import BertTextClassifier
@@ -224,7 +224,7 @@ def test_missing_on_kaggle(kaggle):
 
 def test_names_that_only_keras_hub_has(kaggle):
     name = "bert_tiny_en_uncased_sst2"
-    assert name not in presets.builtin_presets()
+    assert name not in builtin_presets()
     with pytest.raises(ValueError, match="Cannot fetch 'kaggle://keras/bert/keras/bert_tiny_en_un"):
         BertBackbone.from_preset(name)
     assert kaggle == [(f"keras/bert/keras/{name}/5", None)]

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import convert, presets
+from kerasbert import builtin_presets, convert
 from kerasbert.loading import hub, names
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
@@ -305,7 +305,7 @@ def test_architecture_of_a_built_in_name_needs_no_download(monkeypatch):
     monkeypatch.setattr(hub, "fetch", fetch)
     for name in ("electra_small_generator_uncased_en", "bert_tiny_en_uncased"):
         backbone = BertBackbone.from_preset(name, load_weights=False)
-        assert backbone.count_params() == presets.builtin_presets()[name]["parameters"], name
+        assert backbone.count_params() == builtin_presets()[name]["parameters"], name
     task = BertTextClassifier.from_preset(
         name, load_weights=False, num_classes=2, preprocessor=None, attention_dropout=0.3
     )
@@ -360,7 +360,7 @@ def test_every_description_names_what_exists():
     from kerasbert import tokenizers
 
     known = set(inspect.signature(BertBackbone.__init__).parameters)
-    for preset in presets.builtin_presets().values():
+    for preset in builtin_presets().values():
         assert set(preset["settings"]) <= known
         if preset["tokenizer"]:
             assert hasattr(tokenizers, preset["tokenizer"]["class"])

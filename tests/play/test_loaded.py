@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from kerasbert import builtin_presets
 from kerasbert.play.loaded import DEFAULTS, MOST_WAITING, Loaded
-from kerasbert.presets import builtin_presets
 from tests.play import presets
 
 pytestmark = pytest.mark.backends("tensorflow")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from kerasbert import files
+from kerasbert import SearchIndex, files
 from kerasbert.cli import app
-from kerasbert.search import SearchIndex, embed_corpus, read_vectors
+from kerasbert.search import embed_corpus, read_vectors
 from tests.export import tiny
 
 LINES = ["the weather", "", "a good film", "서울의 날씨", "東京の天気", "  ", "the weather"]

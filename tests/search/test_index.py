@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert import files
+from kerasbert import SearchIndex, files
 from kerasbert.models import (
     BertQuestionAnswering,
     BertTextEmbedder,
     BertTextEmbedderPreprocessor,
 )
-from kerasbert.search import SearchIndex
 from tests.contracts import bert_tokenizer, perturb, tiny_backbone
 
 LETTERS = [chr(i) for i in range(97, 123)]

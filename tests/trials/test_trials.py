@@ -1,6 +1,7 @@
 """The two trials of the house: a kind of head and a family are added to a copy of the package.
 
-What is added, and nothing else, stands in `kind/` and `family/`: a row, and files.
+What is added, and nothing else, stands in `kind/` and `family/`: a row, and files. Public classes
+are imported in `models/__init__.py` and `preprocessors/__init__.py`.
 """
 
 import os
@@ -54,6 +55,12 @@ def test_a_kind_of_head(tmp_path):
     """A row and a file a room: it trains, answers, is saved, converted, served and fine-tuned."""
     copy = copy_of_package(tmp_path)
     insert(copy / "kinds.py", (HERE / "kind" / "row.txt").read_text(), ")\nKINDS = ")
+    for room, name in (
+        ("models", "BertTextCounter"),
+        ("preprocessors", "BertTextCounterPreprocessor"),
+    ):
+        line = f"from kerasbert.{room}.text_counter import {name}\n"
+        insert(copy / room / "__init__.py", line, "\n__all__ = [")
     for file in (HERE / "kind").glob("*/*.py"):
         shutil.copy(file, copy / file.parent.name)
     print(run(HERE / "kind" / "use.py", tmp_path))
