@@ -69,15 +69,29 @@ def arguments(cls):
     return names
 
 
+# Arguments of `from_preset`, besides those of a class and its parts.
+_OF_FROM_PRESET = ("load_weights", "new_head", "preset")
+
+
 def _check_parts(cls, name):
-    """Raise for an argument of what a task is made of."""
-    for role in ("backbone", "preprocessor"):
-        part = getattr(cls, f"{role}_cls", None)
-        if issubclass(cls, keras.Model) and part not in (None, cls) and name in arguments(part):
+    """Raise for an argument of what a task is made of, and for one of `from_preset`."""
+    is_task = issubclass(cls, keras.Model)
+    parts = {
+        "backbone": getattr(cls, "backbone_cls", None) if is_task else None,
+        "preprocessor": getattr(cls, "preprocessor_cls", None) if is_task else None,
+    }
+    parts["tokenizer"] = getattr(parts["preprocessor"] or cls, "usual_tokenizer", None)
+    for role, part in parts.items():
+        if part not in (None, cls) and name in arguments(part):
             raise ValueError(
                 f"{cls.__name__} has no argument '{name}', which is its {role}'s; pass it to "
                 f"{part.__name__}."
             )
+    if name in _OF_FROM_PRESET and hasattr(cls, "from_preset"):
+        raise ValueError(
+            f"{cls.__name__} has no argument '{name}', which is one of from_preset: "
+            f"{cls.__name__}.from_preset(preset, ...)."
+        )
 
 
 def own_class(cls):

@@ -4,6 +4,7 @@ Such a preset names the base class from this package with all its settings, so t
 the subclass is unknown; the subclass's name and additional settings are stored beside it.
 """
 
+import functools
 import json
 import os
 
@@ -41,11 +42,16 @@ def rename_in(folder, saved):
     layers = [*getattr(saved, "tasks", {}).values(), *layers]
     users = [one for one in layers if own_class(type(one)) not in (None, type(one))]
     names = {}
+
+    @functools.cache
+    def twin(layer):
+        return _twin(layer, own_class(type(layer)), names)
+
     for one in users:
         cls, name = type(one), keras.saving.get_registered_name(type(one))
         if type(names.get(name, one)) is not cls:
             raise ValueError(f"Two classes are registered as '{name}'; rename one of them.")
-        if name not in names and hasattr(one, "save_to_preset") and _may_be_renamed(one, names):
+        if name not in names and hasattr(one, "save_to_preset") and _may_be_renamed(one, twin):
             names[name] = one
     if not names:
         return
@@ -57,9 +63,8 @@ def rename_in(folder, saved):
         config["config"] = _serialized(whole)
     write_text(path, to_json(_renamed(config, names), indent=4))
     if any(task in names.values() for task in getattr(saved, "tasks", {}).values()):
-        twin = _twin(saved, own_class(type(saved)), names)
-        _copy_weights(head_weights(saved), head_weights(twin))
-        twin.save_task_weights(os.path.join(folder, "task.weights.h5"))
+        _copy_weights(head_weights(saved), head_weights(twin(saved)))
+        twin(saved).save_task_weights(os.path.join(folder, "task.weights.h5"))
 
 
 def _serialized(config):
@@ -103,11 +108,11 @@ def _renamed(saved, names):
     return {**saved, **named, **kept, "subclass": subclass}
 
 
-def _may_be_renamed(layer, names):
+def _may_be_renamed(layer, twin):
     """Return whether the base class can replace a subclass; raise if it must and cannot."""
     cls = type(layer)
     own, name = own_class(cls), keras.saving.get_registered_name(cls)
-    reason = _difference(layer, cls, own, names)
+    reason = _difference(layer, cls, own, twin)
     if reason and keras.saving.get_registered_object(name) is not cls:
         raise ValueError(
             f"{cls.__name__} cannot be saved as its base class {own.__name__}: {reason}. Register "
@@ -117,8 +122,8 @@ def _may_be_renamed(layer, names):
     return not reason
 
 
-def _difference(layer, cls, own, names):
-    """Return why the base class would behave differently, or "" if it would not."""
+def _difference(layer, cls, own, twin):
+    """Return why `twin(layer)`, of the base class, would behave differently, or ""."""
     if not isinstance(layer, keras.Model):
         between = cls.__mro__[: cls.__mro__.index(own)]
         changed = {name for one in between for name in vars(one) if callable(getattr(one, name))}
@@ -126,15 +131,15 @@ def _difference(layer, cls, own, names):
         return f"it overrides {', '.join(changed)}" if changed else ""
     held = head_weights(layer) if hasattr(layer, "backbone") else layer.weights
     try:
-        twin = _twin(layer, own, names)
+        made = twin(layer)
     except (TypeError, ValueError) as error:
         return f"its settings do not build one ({first_line(error)})"
-    new = head_weights(twin) if hasattr(layer, "backbone") else twin.weights
+    new = head_weights(made) if hasattr(layer, "backbone") else made.weights
     own_shapes = {weight.path: tuple(weight.shape) for weight in new}
     more = [w.path for w in held if own_shapes.pop(w.path, None) != tuple(w.shape)]
     if more or own_shapes:
         return f"it has other weights ({', '.join([*more, *own_shapes][:5])})"
-    if cls.call is not own.call and not _same_outputs(layer, twin, held, new):
+    if cls.call is not own.call and not _same_outputs(layer, made, held, new):
         return "its call() returns other outputs"
     return ""
 

@@ -114,6 +114,23 @@ def test_unknown_keywords(kind):
             lambda: models.BertTextRegressor(backbone(), dtype="bfloat16"),
             "'dtype', which is its backbone's; pass it to BertBackbone",
         ),
+        (
+            lambda: models.BertTextClassifier(backbone(), 2, normalize="NFC"),
+            "pass it to the preprocessor: preprocessor.normalize = 'NFC'",
+        ),
+        (lambda: models.BertTextClassifier(backbone(), 2, normalize=3), "true or false"),
+        (
+            lambda: models.BertTokenClassifier(backbone(), 2, special_tokens_in_strings=True),
+            "'special_tokens_in_strings', which is its tokenizer's; pass it to BertTokenizer.",
+        ),
+        (
+            lambda: models.BertRerankerPreprocessor(bert_tokenizer(TOKENS), lowercase=True),
+            "'lowercase', which is its tokenizer's; pass it to BertTokenizer.",
+        ),
+        (
+            lambda: models.BertTextRegressor(backbone(), new_head=True),
+            "'new_head', which is one of from_preset: BertTextRegressor.from_preset(preset, ...)",
+        ),
         (lambda: models.BertQuestionAnswering(backbone(), pooling="mean"), "argument 'pooling'"),
         (lambda: models.BertBackbone(**SETTINGS, num_layer=3), "did you mean num_layers?"),
         (lambda: optimizers.AdamW(beta1=0.9), "did you mean beta_1?"),

@@ -6,11 +6,13 @@ import json
 import keras
 import pytest
 
-from kerasbert import convert, export_serving, lineage, models
+from kerasbert import convert, export_serving, lineage, models, subclasses
 from kerasbert.models import BertBackbone, BertTextClassifier, BertTextEmbedder
 from kerasbert.preprocessors import BertTextClassifierPreprocessor, BertTextEmbedderPreprocessor
 from kerasbert.presets import NoHeadError
+from kerasbert.tasks.own import model_task
 from kerasbert.tokenizers import BertTokenizer
+from kerasbert.training.evaluation import open_model
 from tests.contracts import assert_close, batch, perturb, tiny_backbone
 from tests.export import tiny
 
@@ -117,12 +119,15 @@ def test_a_subclass_takes_the_arguments_that_it_passes_on(tmp_path):
     assert (loaded.num_classes, loaded.alpha, loaded.dropout) == (3, 0.1, 0.2)
 
 
-def test_a_subclass_of_causal_lm_and_of_several_tasks(tmp_path):
+def test_a_subclass_of_causal_lm_and_of_several_tasks(tmp_path, monkeypatch):
     decoder = tiny_backbone("gpt2")
     check_both(perturb(subclass(models.BertCausalLM)(decoder)), models.BertCausalLM, tmp_path / "a")
     part = perturb(subclass(BertTextClassifier)(encoder(), num_classes=2))
     whole = subclass(models.BertMultiTask)({"one": part})
+    made, build = [], subclasses._twin
+    monkeypatch.setattr(subclasses, "_twin", lambda one, *a: made.append(one) or build(one, *a))
     whole.save_to_preset(tmp_path / "b")
+    assert len(made) == len({id(one) for one in made})  # One of each.
     features = {"one": batch(part)}
     for cls in (models.BertMultiTask, type(whole)):
         loaded = cls.from_preset(tmp_path / "b")
@@ -216,6 +221,7 @@ def test_what_would_load_as_something_else_is_an_error_at_saving(tmp_path, regis
     model = perturb(registered(Other)(encoder(), num_classes=2))
     model.save_to_preset(tmp_path / "other")
     assert_close(Other.from_preset(tmp_path / "other")(batch(model)), model(batch(model)), atol=0)
+    assert type(open_model(str(tmp_path / "other"), model_task(model))[0]) is Other
     keras.saving.get_custom_objects().pop("mine>Other")
     with pytest.raises(NoHeadError, match="class 'mine>Other', which is not registered"):
         BertTextClassifier.from_preset(tmp_path / "other")

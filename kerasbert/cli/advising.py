@@ -7,6 +7,7 @@ import typer
 
 from kerasbert._json import to_json
 from kerasbert.cli.app import (
+    ENCODING,
     BackendOption,
     JsonOption,
     PrecisionOption,
@@ -39,9 +40,7 @@ def advise(
     label: Annotated[
         str | None, _own(help="Column of the labels; rows without one are to be labelled.")
     ] = None,
-    encoding: Annotated[
-        str | None, _own(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
-    ] = None,
+    encoding: Annotated[str | None, _own(help=ENCODING)] = None,
     limit: Annotated[int | None, _own(min=1, help="The most rows, to try it out.")] = None,
     arms: Annotated[
         str | None, _trial(help="Some of tfidf,frozen,setfit,lora,full; by default all.")

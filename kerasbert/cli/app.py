@@ -43,6 +43,8 @@ PrecisionOption = Annotated[
     Precision | None,
     typer.Option(help="What the model computes in; weights stay float32. By default float32."),
 ]
+ENCODING = "Encoding of files that are not UTF-8, such as cp949, shift_jis or utf-16."
+EncodingOption = Annotated[str | None, typer.Option(help=ENCODING)]
 RunnerOption = Annotated[
     str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
 ]
@@ -122,7 +124,7 @@ def show(*tables):
         left_out = []
         while is_terminal and len(table.columns) > 1 and _width(table) > Console().width:
             left_out.insert(0, str(table.columns.pop().header).replace("\n", " ").strip())
-        Console(width=_width(table)).print(table)
+        _console(_width(table)).print(table)
         if left_out:
             print(
                 "Not shown, for want of width: "
@@ -135,7 +137,12 @@ def _width(table):
     """The characters that a table needs with each of its cells in one line."""
     for column in table.columns:
         column.no_wrap = True
-    return max(Console(width=10_000).measure(table).maximum, Console().width)
+    return max(_console(10_000).measure(table).maximum, Console().width)
+
+
+def _console(width):
+    """A console that prints names such as "[red]" and ":heart:" as they are."""
+    return Console(width=width, markup=False, emoji=False)
 
 
 def settings(option, texts):

@@ -9,6 +9,7 @@ from rich.table import Table
 from kerasbert._json import to_json
 from kerasbert.cli.app import (
     BackendOption,
+    EncodingOption,
     JsonOption,
     app,
     command,
@@ -139,6 +140,7 @@ def export(
             "int8 from them."
         ),
     ] = None,
+    encoding: EncodingOption = None,
     sequence_length: Annotated[
         int | None, typer.Option(help="The tokens of each row, for litert.")
     ] = None,
@@ -201,7 +203,7 @@ def export(
             if texts is not None and format != "openvino":
                 raise ValueError(f"--texts is for --format openvino; leave it out for {format}.")
             if texts is not None:
-                arguments["texts"] = read_inputs(texts)
+                arguments["texts"] = read_inputs(texts, encoding=encoding)
         elif int8 or any(x is not None for x in (sequence_length, layout, texts)):
             raise ValueError(
                 "--int8, --texts, --sequence-length and --layout are for the other formats."
@@ -211,7 +213,7 @@ def export(
             arguments = {
                 "version": version,
                 "labels": None if labels is None else labels.split(","),
-                "warmup": None if warmup is None else read_inputs(warmup),
+                "warmup": None if warmup is None else read_inputs(warmup, encoding=encoding),
                 "signatures": signature or None,
                 "tokens_only": tokens_only,
                 **settings("--set", setting),
@@ -248,9 +250,7 @@ def bench(
     ] = None,
     text: Annotated[str | None, typer.Option(help="Column of the text in a table.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
-    encoding: Annotated[
-        str | None, typer.Option(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
-    ] = None,
+    encoding: EncodingOption = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts in a request of several.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="How often each format runs.")] = 3,
     seconds: Annotated[

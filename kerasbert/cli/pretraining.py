@@ -9,8 +9,10 @@ from rich.progress import Progress
 
 from kerasbert._json import to_json
 from kerasbert.cli.app import (
+    ENCODING,
     BackendOption,
     BeamOption,
+    EncodingOption,
     JsonOption,
     PrecisionOption,
     RunnerOption,
@@ -23,7 +25,6 @@ TextOrJsonLines = Annotated[
     list[str],
     typer.Argument(metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."),
 ]
-TextEncoding = Annotated[str, typer.Option(help="Of the files: utf-8, cp949, ...")]
 TextErrors = Annotated[
     str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
 ]
@@ -57,7 +58,7 @@ def vocab(
     text_key: Annotated[
         str | None, typer.Option(help="Where JSON or Parquet has the text.")
     ] = None,
-    encoding: TextEncoding = "utf-8",
+    encoding: EncodingOption = None,
     errors: TextErrors = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes that count words.")] = None,
@@ -98,7 +99,7 @@ def vocab(
             max_characters=max_characters,
             min_frequency=min_frequency,
             text_key=text_key,
-            encoding=encoding,
+            encoding=encoding or "utf-8",
             errors=errors,
             overwrite=overwrite,
             workers=workers,
@@ -125,7 +126,7 @@ def deduplicate(
         str | None, typer.Option(help="Where a document of text ends: empty_line, line or file.")
     ] = None,
     text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
-    encoding: TextEncoding = "utf-8",
+    encoding: EncodingOption = None,
     errors: TextErrors = "strict",
     runner: RunnerOption = None,
     beam: BeamOption = None,
@@ -150,7 +151,7 @@ def deduplicate(
             threshold=threshold,
             document_end=document_end,
             text_key=text_key,
-            encoding=encoding,
+            encoding=encoding or "utf-8",
             errors=errors,
             options=beam_options(runner, beam),
         )
@@ -196,6 +197,7 @@ def examples(
         list[str] | None,
         typer.Option(help="How text is read, such as sentences=lines or text_key=body."),
     ] = None,
+    encoding: EncodingOption = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes, without Beam.")] = None,
     runner: RunnerOption = None,
     beam: BeamOption = None,
@@ -217,7 +219,7 @@ def examples(
         from kerasbert.training.pretrain import tokenizer_of
         from kerasbert.training.recording import Pulse
 
-        further, reading = settings("--set", more), settings("--reading", reading)
+        further, reading = settings("--set", more), _reading(reading, encoding)
         for name in further:
             known = {*BlockExamples.__init__.__kwdefaults__, "block_bytes"}
             check_keyword("--set", name, known)
@@ -329,6 +331,7 @@ def pretrain(
         list[str] | None,
         _examples(help="How text is read, such as sentences=lines or text_key=body."),
     ] = None,
+    encoding: Annotated[str | None, _examples(help=ENCODING)] = None,
     copies: Annotated[int, _examples(help="Passes over the text to make examples.")] = 1,
     held_out: Annotated[float, _examples(help="The share that is kept to evaluate on.")] = 0.01,
     workers: Annotated[int | None, _examples(help="Processes that make examples.")] = None,
@@ -435,7 +438,7 @@ def pretrain(
             vocabulary=vocabulary,
             vocabulary_size=vocabulary_size,
             lowercase=not cased,
-            reading=settings("--reading", reading),
+            reading=_reading(reading, encoding),
             objective=objective,
             cut_sentences=cut_sentences,
             steps=steps,
@@ -472,6 +475,12 @@ def pretrain(
     for name, score in done["scores"].items():
         print(f"held out, {name}: {score:.4f}")
     print(f"{done['steps']:,} steps -> {done['preset']}")
+
+
+def _reading(texts, encoding):
+    """How text is read, from `--reading` and `--encoding`."""
+    found = settings("--reading", texts)
+    return found if encoding is None else {**found, "encoding": encoding}
 
 
 def _phase(text):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kerasbert.cli.app import BackendOption, BeamOption, RunnerOption, app, command
+from kerasbert.cli.app import BackendOption, BeamOption, EncodingOption, RunnerOption, app, command
 
 Format = StrEnum("Format", {name: name for name in ("parquet", "npy")})
 Dtype = StrEnum("Dtype", {name: name for name in ("float32", "float16")})
@@ -31,6 +31,7 @@ def embed(
     id: Annotated[
         str | None, typer.Option("--id", help="The column of the ids; by default id or _id.")
     ] = None,
+    encoding: EncodingOption = None,
     format: Annotated[
         Format, typer.Option("--format", help="parquet, or npy with a .jsonl of ids and texts.")
     ] = Format.parquet,
@@ -67,6 +68,7 @@ def embed(
             preset,
             text=text or "text",
             id=id,
+            encoding=encoding,
             format=str(format),
             dtype=str(dtype),
             dims=dims,

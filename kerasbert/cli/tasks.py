@@ -10,8 +10,10 @@ from rich.table import Table
 
 from kerasbert._json import to_json
 from kerasbert.cli.app import (
+    ENCODING,
     BackendOption,
     BeamOption,
+    EncodingOption,
     JsonOption,
     PrecisionOption,
     RunnerOption,
@@ -37,9 +39,6 @@ ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
 ]
 BatchOption = Annotated[int, typer.Option(min=1, help="Examples at a time.")]
-EncodingOption = Annotated[
-    str | None, typer.Option(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
-]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="The most examples.")]
 
 
@@ -124,9 +123,7 @@ def finetune(
     ] = None,
     choice_start: Annotated[str, _own(help="Column that all choices begin with.")] = "",
     id_column: Annotated[str, _own("--id", help="Column of the examples' names.")] = "",
-    encoding: Annotated[
-        str | None, _own(help="Of files that are not UTF-8: cp949, shift_jis, utf-16, ...")
-    ] = None,
+    encoding: Annotated[str | None, _own(help=ENCODING)] = None,
     metrics: Annotated[str | None, _own(help="Scores; the first one chooses: f1,accuracy.")] = None,
     batch_sizes: Annotated[
         str | None, _grid(help="By default those of the task's paper; 32 for your own files.")

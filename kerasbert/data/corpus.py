@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kerasbert._errors import need_packages, reading
-from kerasbert.data.encodings import codec_of, likely_encoding, split_mark
+from kerasbert.data.encodings import codec_of, is_utf8, likely_encoding, split_mark, without_mark
 from kerasbert.data.tables import (
     JSON,
     PARQUET,
@@ -112,7 +112,7 @@ def documents(
         text_key: string. The key of the text in a JSON line, or its column of a table: a string, or
             a list of strings, one per line. If given, every other file is read as JSON lines;
             `None` means `"text"`.
-        encoding: string. Encoding of files without a byte-order mark.
+        encoding: string. Encoding of files that are not UTF-8 and have no byte-order mark.
         errors: `"strict"`, or `"replace"` or `"ignore"` for invalid bytes.
 
     Yields:
@@ -399,9 +399,11 @@ def _chunks(path, settings, size, part=None, opened=open_file):
         marked = None
         if not start:
             marked, chunk = split_mark(chunk)
-        encoding = marked or codec_of(settings.encoding)
-        is_utf8 = encoding == "utf-8"
-        decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)(settings.errors)
+        encoding = marked or without_mark(codec_of(settings.encoding), chunk)
+        # As in `text_files.text_chunks`, `encoding` is for files that are not UTF-8.
+        decoder = None
+        if encoding != "utf-8" and (marked or not is_utf8(chunk)):
+            decoder = codecs.getincrementaldecoder(encoding)(settings.errors)
         line, held = 1, b""
         while chunk:
             more = read()
@@ -475,8 +477,8 @@ def _table_texts(path, key, settings, part, opened):
     """Yield `(position, text)` of a table, all of which belongs to the first part."""
     if part[0]:
         return
-    is_utf8 = codec_of(settings.encoding) == "utf-8"
-    reading = {"encoding": None if is_utf8 else settings.encoding, "opened": opened}
+    encoding = None if codec_of(settings.encoding) == "utf-8" else settings.encoding
+    reading = {"encoding": encoding, "opened": opened}
     if ending_of(path) not in SPREADSHEETS:
         reading["errors"] = settings.errors
     name = None

@@ -65,6 +65,22 @@ def split_mark(raw):
     return None, raw
 
 
+def without_mark(encoding, raw):
+    """The codec of text without a byte-order mark, which "utf-16" and "utf-32" only say with one.
+
+    >>> without_mark("utf-16", "a\\n".encode("utf-16-be")), without_mark("cp949", b"a")
+    ('utf-16-be', 'cp949')
+    """
+    if encoding not in ("utf-16", "utf-32"):
+        return encoding
+    if raw.isascii() and b"\0" not in raw:
+        return "utf-8"
+    # Windows writes little-endian; zeros of ASCII characters, such as line ends, tell.
+    step = 2 if encoding == "utf-16" else 4
+    is_big = raw[::step].count(0) > raw[step - 1 :: step].count(0)
+    return f"{encoding}-{'be' if is_big else 'le'}"
+
+
 def text_decoder(encoding, errors="strict"):
     """A decoder that takes the bytes of a text part by part."""
     return codecs.getincrementaldecoder(encoding)(errors)

@@ -10,12 +10,12 @@ import io
 import itertools
 import json
 import re
-import unicodedata
 import warnings
 import zipfile
 
 from kerasbert._errors import first_line, need_packages, reading
 from kerasbert.data import text_files
+from kerasbert.data.names import composed, trimmed
 from kerasbert.data.text_files import check_line, check_packed, ending_of, text_lines
 from kerasbert.storage import open_file
 
@@ -35,7 +35,7 @@ def plain_name(name):
     >>> plain_name(" Text ") == plain_name("text")
     True
     """
-    return unicodedata.normalize("NFC", str(name)).strip("\ufeff \t\r\n\xa0").casefold()
+    return composed(trimmed(str(name))).casefold()
 
 
 def find_name(names, wanted):
@@ -246,7 +246,7 @@ def _json_rows(lines, source):
     if not first.strip():
         raise EmptyTableError(f"{source} is empty.")
     row = _loads(first)
-    if row is _NO_JSON or _is_list_of_rows(row):
+    if row is _NO_JSON or _is_list_of_rows(row) or _rows_of_pandas(row):
         # The file is one array or object, possibly over several lines, or not valid JSON.
         rest = list(lines)
         whole = row if row is not _NO_JSON and not rest else _loads("".join([first, *rest]))
@@ -254,6 +254,7 @@ def _json_rows(lines, source):
             lines = rest
         else:
             row = whole["data"] if _is_list_of_rows(whole) and isinstance(whole, dict) else whole
+            row = _rows_of_pandas(row) or row
             yield from enumerate(row if isinstance(row, list) else [row], start=1)
             return
     yield from (
@@ -279,6 +280,22 @@ def _is_list_of_rows(row):
     """Return whether a value is the list of all rows, or an object with it under "data"."""
     rows = row.get("data") if isinstance(row, dict) else row
     return isinstance(rows, list) and bool(rows) and all(isinstance(one, dict) for one in rows)
+
+
+def _rows_of_pandas(value):
+    """Return the rows of what `DataFrame.to_json` writes by columns or by index, or `None`.
+
+    >>> _rows_of_pandas({"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}})
+    [{'text': 'a', 'label': 'x'}, {'text': 'b', 'label': 'y'}]
+    """
+    inner = list(value.values()) if isinstance(value, dict) else []
+    if not inner or not all(
+        isinstance(x, dict) and x and x.keys() == inner[0].keys() for x in inner
+    ):
+        return None
+    if all(key.isdecimal() for key in inner[0]):
+        return [{name: column[key] for name, column in value.items()} for key in inner[0]]
+    return inner if all(key.isdecimal() for key in value) else None
 
 
 def json_lines(lines, source, start=1):

@@ -1,4 +1,4 @@
-"""Tags of words: entities to BIO, BIOES, BILOU and IO tags and back, and the words of a text.
+"""Tags of words: entities to tags of the usual schemes and back, and the words of a text.
 
 C classes, W words.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert._errors import check_choice
+from kerasbert.data.names import composed
 from kerasbert.tokenizers.wordpiece import CJK
 
 if TYPE_CHECKING:
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 # The tags of an entity: the first of several words, one in the middle, the last, a word alone.
-SCHEMES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "IO": "I"}
+# IOB1 and IOE have the letters of others, but an entity's tags depend on its neighbors.
+SCHEMES = {
+    **dict.fromkeys(("BIO", "IOB", "IOB2"), "BI"),
+    **dict.fromkeys(("BIOES", "IOBES"), "BIES"),
+    **dict.fromkeys(("BILOU", "BILUO"), "BILU"),
+    "BMES": "BMES",
+    "BMEWO": "BMEW",
+    "IO": "I",
+}
 OUTSIDE = "O"
 # What a character is to the words of a text.
 SPACE, LETTER, MARK, ALONE = range(4)
@@ -40,9 +49,15 @@ _LETTERS = {
 }
 # BMES and BMEWO have letters of their own for the middle and for a word alone.
 LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
-SEPARATORS = "-_:/."
+# The usual ones first, then those of full width, and dashes that editors put in place of "-".
+SEPARATORS = "-_:/.－＿：／．–—‐‑−"
 # What published taggers call words in no entity.
-OUTSIDES = ("o", "-", "_", "0", "out", "outside", "none", "other")
+OUTSIDES = ("o", "-", "–", "—", "_", "0", "out", "outside", "none", "other")
+
+
+def is_outside(name):
+    """Whether a tag is a name of words in no entity, in either case and width."""
+    return unicodedata.normalize("NFKC", name).lower() in OUTSIDES
 
 
 @dataclass(frozen=True)
@@ -63,16 +78,18 @@ class Spelling:
         """`(letter, type)` of a tag, the letter in upper case; `None` of anything else."""
         parts = name.split(self.separator, 1) if self.letter_first else None
         parts = parts or name.rsplit(self.separator, 1)[::-1]
-        if len(parts) != 2 or parts[0].upper() not in LETTERS or not parts[1]:
+        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # "Ｂ" of full width.
+        if len(parts) != 2 or letter not in LETTERS or not parts[1]:
             return None
-        return parts[0].upper(), parts[1]
+        return letter, parts[1]
 
 
 def spelling_of(names):
     """The `Spelling` of tags, `None` where they are no such tags, as parts of speech.
 
-    Tags may be "B-PER" or "PER-B", with "-", "_", ":", "/" or "." between, in either case; words in
-    no entity may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
+    Tags may be "B-PER" or "PER-B", with "-", "_", ":", "/" or "." between, in either case and of
+    full width; words in no entity may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or
+    "other".
 
     >>> spelling_of(["-", "PER-B", "PER-I"]).read("PER-B")
     ('B', 'PER')
@@ -83,7 +100,7 @@ def spelling_of(names):
     if OUTSIDE in names:
         outside = frozenset([OUTSIDE])
     else:
-        outside = frozenset(name for name in names if name.lower() in OUTSIDES)
+        outside = frozenset(filter(is_outside, names))
     tags = [name for name in names if name not in outside]
     for separator, letter_first in itertools.product(SEPARATORS, (True, False)):
         spelling = Spelling(separator, letter_first, outside)
@@ -146,8 +163,10 @@ class TagSet:
         self.names = list(names)
         bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
         spelling = None if bare else spelling_of(self.names)
-        # (type, begins, ends) of each class; `None` outside.
-        self.meanings = [self._meaning(name, bare, spelling) for name in self.names]
+        # (type, begins, ends) of each class; `None` outside. A type has the form that comes first.
+        meanings = [self._meaning(name, bare, spelling) for name in self.names]
+        types = {composed(m[0]): m[0] for m in reversed(meanings) if m is not None}
+        self.meanings = [m and (types[composed(m[0])], *m[1:]) for m in meanings]
         self.outside = self.meanings.index(None) if None in self.meanings else None
         # Of two classes that mean the same, the first.
         self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}

@@ -6,7 +6,14 @@ import os
 import re
 
 from kerasbert._errors import reading
-from kerasbert.data.encodings import codec_of, is_utf8, likely_encoding, split_mark, text_decoder
+from kerasbert.data.encodings import (
+    codec_of,
+    is_utf8,
+    likely_encoding,
+    split_mark,
+    text_decoder,
+    without_mark,
+)
 from kerasbert.files import check_regular
 from kerasbert.storage import open_file
 
@@ -30,10 +37,6 @@ _NO_TEXT = {
     b"\x1f\x8b": "gzip files (.gz)",
     b"SQLite format 3": "databases",
 }
-_NAME_IT = (
-    "name its encoding, such as --encoding {} or {} (in Python encoding=), or save it again as"
-    " UTF-8"
-)
 
 
 def ending_of(path):
@@ -47,10 +50,11 @@ def ending_of(path):
 
 
 @contextlib.contextmanager
-def unpacked(path, opened=open_file):
+def unpacked(path, opened=open_file, name=None):
     """Open a file that may be compressed.
 
     Yields `(file, raw)`: the unpacked content, and the file itself, whose position shows progress.
+    Errors call it `name`.
     """
     package = COMPRESSED.get(os.path.splitext(path)[1].lower())
     try:
@@ -59,7 +63,7 @@ def unpacked(path, opened=open_file):
         raise ImportError(
             f"'{path}' needs the package '{package}': `pip install {package}`."
         ) from None
-    with opened(path) as raw, reading(path, what="truncated or damaged"):
+    with opened(path) as raw, reading(name or path, what="truncated or damaged"):
         with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
             yield file, raw
 
@@ -95,7 +99,6 @@ def text_chunks(
     encoding=None,
     name=None,
     *,
-    way_out=_NAME_IT,
     whole=False,
     errors="strict",
     opened=open_file,
@@ -108,7 +111,6 @@ def text_chunks(
             writes one with UTF-8 and UTF-16. It is not guessed, since a wrong guess would
             silently give wrong text.
         name: string. Name of the file in errors, by default its path.
-        way_out: string. What the error recommends for another encoding.
         whole: bool. Whether the caller keeps all text in memory, so that the expansion of
             compressed files is limited.
         errors: string. Handling of undecodable bytes, as in `codecs`.
@@ -123,7 +125,7 @@ def text_chunks(
         check_regular(path)
     line_end, held, size, line = None, "", 0, 1
     whole = whole and os.path.splitext(path)[1].lower() in COMPRESSED
-    with unpacked(path, opened) as (file, _):
+    with unpacked(path, opened, name) as (file, _):
         marked, chunk = split_mark(file.read(CHUNK))
         for start, usual in _NO_TEXT.items():
             if chunk.startswith(start):
@@ -131,7 +133,7 @@ def text_chunks(
                     f"'{name}' is not a text file, but begins as {usual} do; rename it with that "
                     "extension, or save it as text."
                 )
-        found = marked or codec or "utf-8"
+        found = marked or without_mark(codec or "utf-8", chunk)
         is_settled = codec is None or marked is not None
         decoder = text_decoder(found, errors)
         while chunk:
@@ -152,7 +154,7 @@ def text_chunks(
             if wrong:
                 called = encoding if found == codec else found
                 raw = None if marked else chunk
-                raise _undecodable(name, found, called, wrong, raw, way_out)
+                raise _undecodable(name, found, called, wrong, raw)
             size += len(chunk)
             text, held = held + text, ""
             if more:  # The newline may come with the next chunk.
@@ -170,16 +172,16 @@ def text_chunks(
             chunk = more
 
 
-def _undecodable(name, found, called, wrong, raw, way_out):
+def _undecodable(name, found, called, wrong, raw):
     likely = None if raw is None else likely_encoding(raw)
     guess = ""
     if likely not in (None, found):
         guess = f"it may be {likely}, then pass --encoding {likely}. Otherwise "
-        if way_out is not _NAME_IT:
-            guess = f"it may be {likely}; "
-    examples = [x for x in ("cp949", "shift_jis", "utf-16") if codec_of(x) != found]
-    said = way_out.format(*examples)
-    return ValueError(f"'{name}' is not {called.upper()} text ({wrong}); {guess}{said}.")
+    one, other, *_ = (x for x in ("cp949", "shift_jis", "utf-16") if codec_of(x) != found)
+    return ValueError(
+        f"'{name}' is not {called.upper()} text ({wrong}); {guess}name its encoding, such as "
+        f"--encoding {one} or {other} (in Python encoding=), or save it again as UTF-8."
+    )
 
 
 def text_lines(path, encoding=None, name=None, **settings):

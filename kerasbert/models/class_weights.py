@@ -10,8 +10,8 @@ import numpy as np
 
 from kerasbert._errors import did_you_mean, is_whole
 from kerasbert.backend.tensorflow import tf
+from kerasbert.data.names import known_name
 from kerasbert.preprocessors.class_numbers import class_numbers as numbers_of
-from kerasbert.preprocessors.texts import known_name
 
 
 def class_weights(given, names, count):

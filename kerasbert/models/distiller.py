@@ -12,6 +12,7 @@ from keras import ops
 
 from kerasbert import backend, private_names
 from kerasbert._errors import check_choice
+from kerasbert.data.names import composed
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
 from kerasbert.losses.vectors import DISTANCES
@@ -404,7 +405,9 @@ def _check_pair(student, teacher):
         for model in (student, teacher)
     ]
     labels = [getattr(model, "labels", None) for model in (student, teacher)]
-    if shapes[0] != shapes[1] or (all(labels) and labels[0] != labels[1]):
+    if shapes[0] != shapes[1] or (
+        all(labels) and list(map(composed, labels[0])) != list(map(composed, labels[1]))
+    ):
         raise ValueError(
             f"The outputs differ: the student's have shape {shapes[0]} and labels {labels[0]}, "
             f"the teacher's {shapes[1]} and {labels[1]}; give both the same classes in one order."

@@ -9,16 +9,19 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 from keras import ops
 
-from kerasbert._errors import check_whole
+from kerasbert._errors import check_value, check_whole
 from kerasbert._keywords import arguments
 from kerasbert.backend import unit_length
+from kerasbert.data.names import composed
 from kerasbert.families import head_settings
 from kerasbert.layers.block import layer_norm
 from kerasbert.layers.dense import activation_function
 from kerasbert.layers.heads import BiLSTM, Pooling, last_positions
 from kerasbert.models.task import BertTask
+from kerasbert.preprocessors.class_numbers import check_positions
 from kerasbert.preprocessors.texts import label_list
 
 if TYPE_CHECKING:
@@ -40,6 +43,16 @@ class HeadSettings:
     normalize: bool | None = None
 
 
+def check_vector_norm(normalize):
+    """Check the `normalize` of a head, a bool; preprocessors have a setting of that name, too."""
+    if isinstance(normalize, str):
+        raise ValueError(
+            f"normalize={normalize!r} is a form of texts, and a model's normalize is of its "
+            f"vectors, a bool; pass it to the preprocessor: preprocessor.normalize = {normalize!r}."
+        )
+    check_value("normalize", normalize, "flag?")
+
+
 class HeadedTask(BertTask):
     """Base of the tasks that compute logits from one vector a text or a token."""
 
@@ -51,6 +64,14 @@ class HeadedTask(BertTask):
     def uses_pooler(self) -> bool:
         return self.pooling == "pooler"
 
+    def check_arrays(self, x, y=None):
+        super().check_arrays(x, y)
+        if y is None or not getattr(self, "labels", None) or getattr(self, "multi_label", False):
+            return
+        shape = np.shape(y)
+        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # No rows, one number per class.
+            check_positions(self.label_names, y)
+
     def _make_head(self, units, given):
         """Make the layers of the head.
 
@@ -60,6 +81,7 @@ class HeadedTask(BertTask):
         """
         backbone = self.backbone
         self._check_encoder(backbone)
+        check_vector_norm(given.normalize)
         defaults = {
             "dropout": backbone.dropout,
             "pooling": "pooler" if backbone.pooler else "cls",
@@ -184,7 +206,7 @@ def check_classes(num_classes, labels):
     if labels is None:
         check_whole("num_classes", num_classes)
         return num_classes, None
-    if len(set(labels)) != len(labels) or not labels:
+    if len(set(map(composed, labels))) != len(labels) or not labels:
         raise ValueError(f"labels={labels} has to hold at least one name, each once.")
     if num_classes not in (None, len(labels)):
         raise ValueError(f"num_classes={num_classes}, but labels has {len(labels)} names.")

@@ -20,6 +20,7 @@ from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
 from kerasbert.models.backbone import BertBackbone
 from kerasbert.models.comparing_task import ComparingTask, check_alike
 from kerasbert.models.head_metrics import VECTORS
+from kerasbert.models.headed_task import check_vector_norm
 from kerasbert.models.reading import best_first, check_ranked
 from kerasbert.parts import own_preprocessor
 from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
@@ -138,11 +139,7 @@ class BertTextEmbedder(ComparingTask):
                     "setting; leave one of them out."
                 )
             pooling = pooling_mode
-        if isinstance(normalize, str):
-            raise ValueError(
-                f"normalize={normalize!r} is a form of texts, and an embedder's normalize is of "
-                f"its vectors, a bool; set embedder.preprocessor.normalize = {normalize!r}."
-            )
+        check_vector_norm(normalize)
         if normalize is None:
             normalize = pooling_mode is not None
         pooling = pooling if isinstance(pooling, str) else list(pooling)

@@ -39,7 +39,8 @@ class BertTokenClassifier(HeadedTask):
         preprocessor: a `BertTokenClassifierPreprocessor`, or `None` for ready arrays.
         labels: list of names, one a class, such as "O", "B-PER", "I-PER"; with a `scheme` types
             of entities, such as "PER", will do. They are kept in the preset.
-        scheme: string. "BIO", "BIOES", "BILOU" or "IO": the tags that are made of types.
+        scheme: string. The tags that are made of types: "BIO" (also called "IOB" and "IOB2"),
+            "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO".
         dropout: float. Before the logits.
         head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.

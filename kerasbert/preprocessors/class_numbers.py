@@ -6,6 +6,7 @@ Shapes: C classes, N labels.
 import functools
 import re
 
+import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
@@ -36,8 +37,10 @@ class ClassNumbers:
         self.names = names
         self._named = named = {}
         for number, name in enumerate(names):
-            if (value := _value(name)) is not None:
-                named.setdefault(value, number)
+            value = _value(name)
+            # Of "007" and "7" the number 7 means the second.
+            if value is not None and (value not in named or name == f"{value:g}"):
+                named[value] = number
         positions = {float(number): number for number in range(len(names))}
         self.only_names = len(named) == len(names)
         self._ambiguous = {
@@ -118,6 +121,31 @@ class ClassNumbers:
         """Return the class indices of False and True if the names are these two, else `None`."""
         names = [name.lower() for name in self.names]
         return [names.index(n) for n in ("false", "true")] if set(names) == set(_FLAGS) else None
+
+
+def check_positions(names, y):
+    """Check labels that go with ready arrays, where numbers are positions and never names.
+
+    Tensors pass, since preprocessors return the positions of classes as such.
+
+    Raises:
+        ValueError: for other numbers that are names of classes at other positions.
+    """
+    numbers = class_numbers(names)
+    if numbers is None or keras.ops.is_tensor(y) or hasattr(y, "numpy"):
+        return
+    values = np.unique(np.asarray(y))
+    if values.dtype.kind not in "iuf" or not len(values):
+        return
+    named = [numbers.named(value) for value in values.tolist()]
+    if None not in named and named != values.tolist():
+        value, number = next(pair for pair in zip(values.tolist(), named) if pair[0] != pair[1])
+        raise ValueError(
+            f"The label {value:g} is the name of the class at position {number}, but with ready "
+            f"arrays numbers are positions in {', '.join(map(repr, names))}. Train on texts, whose "
+            "labels are read as names, or pass the y that the preprocessor returns for texts and "
+            "labels, which is a tensor of positions."
+        )
 
 
 def class_numbers(names):

@@ -35,6 +35,7 @@ from kerasbert.from_preset import FromPreset
 from kerasbert.preprocessors.looks import FRUITLESS, looks_of
 from kerasbert.preprocessors.texts import dict_columns, label_rows, text_columns, weights
 from kerasbert.subclasses import as_called, own_object, with_known
+from kerasbert.tokenizers.wordpiece import BertTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +124,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     # The arguments of the constructor that a config has, attributes of the same names.
     settings = ("sequence_length", "truncate", "num_segments")
+    usual_tokenizer = BertTokenizer  # Its arguments are known in errors.
     # Whether `assemble` takes a `seed` too, for what a task draws anew in every epoch.
     draws = False
     # Of which form its rows are; see `kerasbert.families.PACKINGS`.

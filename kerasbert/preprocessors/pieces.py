@@ -10,7 +10,7 @@ import numpy as np
 
 from kerasbert._errors import is_whole
 from kerasbert.backend.tensorflow import tf
-from kerasbert.preprocessors.texts import known_name
+from kerasbert.data.names import known_name
 
 
 @dataclass

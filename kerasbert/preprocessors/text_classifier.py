@@ -5,7 +5,6 @@ B batch, C classes.
 
 from __future__ import annotations
 
-import unicodedata
 from typing import TYPE_CHECKING
 
 import keras
@@ -13,12 +12,12 @@ import numpy as np
 
 from kerasbert._errors import check_value, did_you_mean
 from kerasbert.backend.tensorflow import tf
+from kerasbert.data.names import composed, known_name
 from kerasbert.preprocessors.class_numbers import class_numbers
 from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.texts import (
     assert_all,
     columns_of,
-    known_name,
     label_list,
     label_rows,
 )
@@ -118,7 +117,8 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
 
     def _by_class(self, table):
         """The columns of a table of labels in the order of the classes, where they name these."""
-        names, columns = self.names, [str(name) for name in table]
+        names = self.names
+        columns = [known_name(str(name), names) or str(name) for name in table]
         if not set(names) & set(columns) or columns == names:
             return table
         are_counted = list(table) == list(range(len(names)))  # As pandas does by default.
@@ -301,7 +301,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 "labels=[...] and one name for each text; for pairs of texts let the dataset give "
                 "((a, b), y)."
             )
-        names = [unicodedata.normalize("NFC", name) for name in self.names]
+        names = list(map(composed, self.names))
         match = tf.equal(in_form(y, "NFC")[:, None], tf.constant(names))  # (B, C)
         known = f"Labels must be of {', '.join(self.names)}, but there are:"
         assert_all(tf.reduce_any(match, -1), y, known)

@@ -1,7 +1,5 @@
 """Columns of text and their labels, out of whatever holds them, with errors that name the row."""
 
-import unicodedata
-
 import keras
 import numpy as np
 
@@ -274,20 +272,6 @@ def label_list(labels):
             "pass a list of names, or a dict such as {0: 'ham', 1: 'spam'}."
         )
     return [by_number[number] for number in range(len(labels))]
-
-
-def known_name(name, names):
-    """The one of the names that a label is, whichever way Unicode composes them; `None` for none.
-
-    >>> known_name("cafe\\u0301", ["tea", "caf\\u00e9"])
-    'café'
-    """
-    if name in names:
-        return name
-    if not isinstance(name, str) or name.isascii() and all(map(str.isascii, names)):
-        return None
-    composed = unicodedata.normalize("NFC", name)
-    return next((one for one in names if unicodedata.normalize("NFC", one) == composed), None)
 
 
 def number_rows(y, count, fits, wanted):

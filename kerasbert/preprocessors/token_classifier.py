@@ -87,8 +87,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             begin and end inside of words, as languages that write no spaces need.
         labels: list of strings. The names of the classes; with a `scheme`, types of entities
             will do.
-        scheme: string. "BIO", "BIOES", "BILOU" or "IO": the tags that are made of types in
-            `labels`. Not needed where `labels` are tags.
+        scheme: string. The tags that are made of types in `labels`: "BIO" (also called "IOB" and
+            "IOB2"), "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed
+            where `labels` are tags.
         num_classes: int. The number of classes, where they have no names.
         num_segments: int. See `BertPreprocessor`.
 

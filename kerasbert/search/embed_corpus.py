@@ -50,6 +50,7 @@ def embed_corpus(
     *,
     text: Any = "text",
     id: str | None = None,
+    encoding: str | None = None,
     format: str = "parquet",
     dtype: str = "float32",
     dims: int | None = None,
@@ -75,6 +76,7 @@ def embed_corpus(
             spaces, such as `["title", "text"]`.
         id: string. The column with the ids; by default "id" or "_id", and where there is none the
             name of the file and the number of the row.
+        encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
         format: "parquet", columns `id`, `text` and `vector`; or "npy", an array (N, D) a shard,
             with ids and texts in a `.jsonl` of the same name.
         dtype: "float32" or "float16".
@@ -133,6 +135,7 @@ def embed_corpus(
     settings = {
         "text": [text] if isinstance(text, str) else list(text),
         "id": id,
+        "encoding": encoding,
         "format": format,
         "dtype": dtype,
         "dims": dims,
@@ -330,7 +333,7 @@ def _rows(name, path, settings):
     """Yield `(id, text)` of a file's rows that are not blank."""
     columns = settings["text"]
     wanted = [x for x in [*columns, settings["id"]] if x is not None]
-    for number, row in _records(name, path, wanted):
+    for number, row in _records(name, path, wanted, settings["encoding"]):
         if isinstance(row, str):
             text, id = row, None
         else:
@@ -349,16 +352,16 @@ def _rows(name, path, settings):
             yield f"{name}:{number}" if id is None else str(id), text
 
 
-def _records(name, path, wanted):
+def _records(name, path, wanted, encoding):
     """Yield `(number, row)` from 1: a dict, or a string of a text alone."""
     check_regular(path)
     with reading(name):
         if ending_of(name) not in TABLES or ending_of(name) == ".txt":
-            lines = text_lines(path, name=name, way_out="save it as UTF-8")
+            lines = text_lines(path, encoding, name)
             for number, line in enumerate(lines, start=1):
                 yield number, line.removesuffix("\n")
             return
-        for number, row in records(path, name=name, wanted=wanted, way_out="save it as UTF-8"):
+        for number, row in records(path, name=name, wanted=wanted, encoding=encoding):
             if not isinstance(row, (str, dict)):
                 raise ValueError(f"'{name}', row {number}, is neither an object nor a string.")
             yield number, row

@@ -87,7 +87,7 @@ def file_task(
                 f"label={list(label)!r} is for classes of texts, a column of 0 and 1 each; a "
                 f"{head} has one column of labels."
             )
-        label = tuple(map(str, label))
+        label = tuple(map(written, label))
     else:
         label = kind.label if label is None else str(label)
     if len(columns) not in kind.column_counts:

@@ -4,10 +4,10 @@ N examples. One class a kind, in a file of its name, all of the same methods and
 """
 
 import math
-import unicodedata
 import warnings
 
 from kerasbert._errors import did_you_mean
+from kerasbert.data.names import composed, trimmed
 from kerasbert.data.text_files import ending_of
 from kerasbert.metrics import METRICS
 from kerasbert.tasks import readers
@@ -172,7 +172,7 @@ def written(value):
         value = int(value)
     is_missing = value is None or isinstance(value, float) and math.isnan(value)
     # Files that were written on a Mac may have one label in two forms.
-    return "" if is_missing else unicodedata.normalize("NFC", str(value).strip())
+    return "" if is_missing else composed(trimmed(str(value)))
 
 
 def by_size(text):

@@ -1,14 +1,15 @@
 """Classes of texts."""
 
 import re
+import unicodedata
 import warnings
 from collections import Counter
 
 import numpy as np
 
 from kerasbert._json import to_json
+from kerasbert.data.names import known_name, same_names
 from kerasbert.metrics import MACRO, scores_by_class
-from kerasbert.preprocessors.texts import known_name
 from kerasbert.tasks.annotations import as_lists
 from kerasbert.tasks.tables import (
     Data,
@@ -25,7 +26,7 @@ from kerasbert.tasks.task import Source
 
 # The scores of any number of classes per text, by rows of 0 and 1.
 _OF_SEVERAL = ("macro_f1", "accuracy")
-_SEPARATORS = re.compile(r"\s*[|;,#]\s*")
+_SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 
 
 class TextClassification(Data):
@@ -42,7 +43,7 @@ class TextClassification(Data):
         fields = {"labels": tuple(map(str, given["labels"] or found))}
         if not is_several:
             return fields
-        if isinstance(task.label, tuple) and set(fields["labels"]) != set(task.label):
+        if isinstance(task.label, tuple) and not same_names(fields["labels"], task.label):
             raise ValueError(
                 f"labels={list(fields['labels'])!r} are not the columns of labels, "
                 f"{', '.join(map(repr, task.label))}; leave `labels` out."
@@ -81,7 +82,7 @@ class TextClassification(Data):
 
     def _of_columns(self, task, table, split):
         """The classes of each text, from a column of 0 and 1 for each class."""
-        if set(task.label) != set(task.labels):
+        if not same_names(task.label, task.labels):
             raise ValueError(
                 f"The columns of labels are {', '.join(map(repr, task.label))}, but the classes of "
                 f"'{task.name}' are {', '.join(map(repr, task.labels))}; name a column for each."
@@ -101,7 +102,7 @@ class TextClassification(Data):
                         "be 0 or 1."
                     )
                 if text in _YES:
-                    rows[position].append(name)
+                    rows[position].append(known_name(name, task.labels))
         return rows
 
     def _label(self, task, value, table, position):
@@ -146,16 +147,17 @@ class TextClassification(Data):
                 f"The model gives {kinds[model.multi_label]}, and '{task.name}' has "
                 f"{kinds[not model.multi_label]}; take a model that was trained on it."
             )
-        if sorted(self._names(task, model)) != sorted(task.labels):
+        if not same_names(self._names(task, model), task.labels):
             raise ValueError(
                 f"The model's classes are {', '.join(model.label_names)}, but those of "
                 f"'{task.name}' are {', '.join(task.labels)}; take a model that was trained on it."
             )
 
     def _names(self, task, model):
-        """The names of the model's classes, or the task's where it has as many and no names."""
-        unnamed = model.labels is None and model.num_classes == len(task.labels)
-        return list(task.labels) if unnamed else model.label_names
+        """The model's classes as the task names them; all of them where the model has no names."""
+        if model.labels is None and model.num_classes == len(task.labels):
+            return list(task.labels)
+        return [known_name(name, task.labels) or name for name in model.label_names]
 
     def answers(self, task, model, data, batch_size):
         names = self._names(task, model)
@@ -233,7 +235,29 @@ def _classes(task, given):
         raise ValueError(f"The column '{task.label}' of {table.source} holds no labels.")
     if not is_several:
         _warn_of_joined(found, table.source)
+    _warn_of_alike(found, table.source)
     return sorted(found, key=by_size), is_several
+
+
+def _warn_of_alike(names, source):
+    """Say that names differ in case, width or the form of a number alone."""
+    alike = {}
+    for name in sorted(names):
+        alike.setdefault(_plain(name), []).append(name)
+    several = [group for group in alike.values() if len(group) > 1]
+    if several:
+        warnings.warn(
+            f"{sum(map(len, several))} of the {len(names)} classes of {source} differ from another "
+            "one only in case, width, blanks or the form of a number, such as "
+            f"{' and '.join(map(repr, several[0]))}, and count as classes of their own. Write each "
+            "class in one form.",
+            stacklevel=2,
+        )
+
+
+def _plain(name):
+    text = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return by_size(text)[:2] if by_size(text)[0] == 0 else text
 
 
 def _warn_of_joined(names, source):

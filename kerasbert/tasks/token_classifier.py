@@ -3,15 +3,16 @@
 import itertools
 import re
 
+from kerasbert.data.names import known_name, same_names
 from kerasbert.data.tables import JSON, PARQUET, SPREADSHEETS, find_name
 from kerasbert.data.tagging import (
     LETTERS,
     OUTSIDE,
-    OUTSIDES,
     SCHEMES,
     SEPARATORS,
     Spelling,
     TagSet,
+    is_outside,
     spelling_of,
     tag_names,
 )
@@ -191,15 +192,17 @@ class TokenClassification(Data):
                     f"{place}: the spans are {value!r}; give a list of [start, end, type], [] for "
                     "a text without any."
                 )
+            y.append([])
             for start, end, type in spans:
                 if not 0 <= start < end <= len(text):
                     raise ValueError(
                         f"{place}: the span {[start, end, type]} is not within the {len(text)} "
                         "characters of its text."
                     )
-                if type not in task.labels:
+                known = known_name(written(type), task.labels)
+                if known is None:
                     raise ValueError(unknown_value(f"{place}: the type", type, task.labels))
-            y.append(spans)
+                y[-1].append((start, end, known))
         return examples_of(words, y, gold=y)
 
     def _tags(self, task, tags, places):
@@ -208,10 +211,11 @@ class TokenClassification(Data):
         if task.scheme == "BIO" and task.units == "words":
             tags = as_bio(tags)
         known = tag_names(task.labels, task.scheme)
+        found = {tag: known_name(tag, known) for tag in set(tags)}
         for tag, place in zip(tags, places):
-            if tag not in known:
+            if found[tag] is None:
                 raise ValueError(unknown_value(f"{place}: the tag", tag, known))
-        return tags
+        return [found[tag] for tag in tags]
 
     def _of_characters(self, task, documents):
         rows = [row for document in documents for row in document]
@@ -227,7 +231,7 @@ class TokenClassification(Data):
 
     def check_model(self, task, model):
         names = tag_names(task.labels, task.scheme)
-        if sorted(model.label_names) != sorted(names):
+        if not same_names(model.label_names, names):
             raise ValueError(
                 f"The model's tags are {', '.join(model.label_names)}, but those of '{task.name}' "
                 f"are {', '.join(names)}; take a model that was trained on it."
@@ -238,14 +242,18 @@ class TokenClassification(Data):
 
     def answers(self, task, model, data, batch_size):
         if task.units == "characters":
+            types = {
+                type: known_name(type, task.labels) for type in TagSet(model.label_names).types
+            }
             rows = [
-                [(found["start"], found["end"], found["label"]) for found in row]
+                [(found["start"], found["end"], types[found["label"]]) for found in row]
                 for row in model.tag(data.x, batch_size)
             ]
             return rows, None
-        predictions = []
+        known, predictions = tag_names(task.labels, task.scheme), []
+        names = {tag: known_name(tag, known) or tag for tag in model.label_names}
         for row, document in zip(model.predict_labels(data.x, batch_size), data.sentences):
-            tags = iter(OUTSIDE if tag is None else tag for tag in row)
+            tags = iter(names.get(tag, OUTSIDE) for tag in row)
             predictions += [list(itertools.islice(tags, len(words))) for words in document]
         return predictions, None
 
@@ -405,7 +413,9 @@ def _tags(task, given):
     if isinstance(table, readers.Columns):
         label = _places(task, table)[1]
         return {
-            cells[label] for _, cells in table.checked(label).rows() if len(cells) > max(label, 1)
+            written(cells[label])
+            for _, cells in table.checked(label).rows()
+            if len(cells) > max(label, 1)
         }, False
     form, words, labels = _form(task, table)
     if labels is None and given is not None:  # A test set without labels.
@@ -414,7 +424,7 @@ def _tags(task, given):
         column_of(task, table, task.label)  # Says which columns there are.
     if form == "spans":
         spans = [spans_in(value) or () for value in labels]
-        return {label for row in spans for _, _, label in row}, True
+        return {written(label) for row in spans for _, _, label in row}, True
     return {
         written(tag)
         for _, tags, _ in _sentences(table, form, words, labels)
@@ -457,11 +467,12 @@ def in_scheme(tags, types, scheme):
 
 
 def _in_scheme(tag, types, scheme):
-    if tag.lower() in OUTSIDES and tag not in types:
+    if is_outside(tag) and tag not in types:
         return OUTSIDE
     for separator, letter_first in itertools.product(SEPARATORS, (True, False)):
         letter, type = Spelling(separator, letter_first, frozenset()).read(tag) or (None, None)
-        if type in types:
+        type = known_name(type, types)
+        if type is not None:
             same = (one for one in SCHEMES[scheme] if LETTERS[one] == LETTERS[letter])
             letter = next(same, None)
             if letter is not None:

@@ -152,7 +152,7 @@ def open_model(source, task=None, precision=None):
             f"'{source}' holds a {found.__name__}, which has no head that does a task; make one "
             "of it with `kerasbert finetune`."
         )
-    if task is not None and found is not task.model_class:
+    if task is not None and not issubclass(found, task.model_class):
         raise ValueError(
             f"'{source}' holds a {found.__name__}, but the task '{task.name}' needs a "
             f"{task.model_class.__name__}; make one of it with `kerasbert finetune`."

@@ -26,6 +26,7 @@ import numpy as np
 
 from kerasbert import backend, presets
 from kerasbert._json import to_json
+from kerasbert.data.names import known_name
 from kerasbert.files import in_use, names_in, output_folder, remove
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.tasks.tables import written
@@ -385,13 +386,14 @@ def _sample_weights(task, y, class_weights):
         class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))
     elif not isinstance(class_weights, dict):
         raise ValueError(f'class_weights={class_weights!r} has to be a dict, or "balanced".')
-    class_weights = {written(name): weight for name, weight in class_weights.items()}
+    names = {name: known_name(written(name), task.labels) for name in class_weights}
     for name, weight in class_weights.items():
-        if name not in task.labels:
+        if names[name] is None:
             raise ValueError(
                 f"class_weights has a class '{name}'; those of '{task.name}' are "
                 f"{', '.join(task.labels)}."
             )
         if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
             raise ValueError(f"class_weights['{name}'] is {weight!r}; pass a number from 0.")
-    return [float(class_weights.get(name, 1.0)) for name in y]
+    weights = {names[name]: float(weight) for name, weight in class_weights.items()}
+    return [weights.get(name, 1.0) for name in y]

@@ -16,6 +16,7 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert._errors import check_choice, check_whole, is_whole
+from kerasbert.data.names import known_name
 from kerasbert.models.spans import MASKED
 from kerasbert.parts import encoder_of
 from kerasbert.preprocessors.class_numbers import class_numbers
@@ -299,8 +300,9 @@ def _chosen(target, names, values):
     if target is None:
         return int(np.argmax(values))
     if isinstance(target, str):
-        check_choice("target", target, names)
-        return names.index(target)
+        found = known_name(target, names)
+        check_choice("target", target if found is None else found, names)
+        return names.index(found)
     if is_whole(target) and (numbers := class_numbers(names)):
         return numbers.number(target, f"target={target}")
     if not is_whole(target) or not 0 <= target < len(names):

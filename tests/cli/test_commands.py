@@ -36,6 +36,16 @@ def test_help_has_examples(name):
     assert "Examples:" in done.output and f"kerasbert {name}" in done.output
 
 
+def test_all_that_read_text_take_an_encoding():
+    commands = typer.main.get_command(app).commands
+    named = {
+        name
+        for name, one in commands.items()
+        if any("--encoding" in option.opts for option in one.params)
+    }
+    assert named == set(COMMANDS) - {"convert", "play", "presets", "tasks"}
+
+
 def test_help_and_completion_come_without_keras(tmp_path):
     script = tmp_path / "kerasbert"
     script.write_text(
@@ -190,6 +200,16 @@ def test_names_never_break(monkeypatch, width, columns):
     if width and columns > 1:
         rows = [line for line in said.splitlines() if "│" in line]
         assert max(map(len, rows)) <= width
+
+
+@pytest.mark.parametrize(
+    "name", ["[red]", "[/food]", ":heart:", "[bold]긍정[/bold]", "👩‍👩‍👧", "ｶﾞ"]
+)
+def test_names_are_no_markup(monkeypatch, name):
+    table = Table("class", "f1")
+    table.add_row(name, "0.9")
+    for width in (None, 80, 20):
+        assert f" {name} " in shown(monkeypatch, width, table)
 
 
 @pytest.mark.parametrize("command", ["presets", "tasks"])

@@ -74,6 +74,19 @@ def test_an_encoding_may_be_named(write, encoding, monkeypatch):
     assert read(path, encoding=encoding) == [["비가 온다."], ["해가 뜬다."]]
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
+@pytest.mark.parametrize("encoding", ["shift_jis", "latin-1"])
+def test_an_encoding_is_for_files_that_are_not_utf8(write, name, encoding):
+    sentence = "비가 온다. 바람이 분다."
+    texts = {
+        "a.txt": sentence,
+        "a.jsonl": f'{{"text": "{sentence}"}}',
+        "a.csv": f"text\n{sentence}",
+    }
+    path = write(name, f"{texts[name]}\n".encode())
+    assert read(path, encoding=encoding, sentences="lines") == [[sentence]]
+
+
 @pytest.mark.parametrize(
     "name, pack", [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
 )

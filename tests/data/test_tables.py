@@ -54,7 +54,7 @@ def test_the_same_table(tmp_path, name, data):
     assert table.column("text") == ["a", "b"] and table.column("label") == ["1", "0"]
     assert read_inputs(path) == ["a", "b"]
     if not name.endswith(".txt"):  # A `.txt` of a corpus has no columns.
-        settings = {"text": ["text"], "id": None}
+        settings = {"text": ["text"], "id": None, "encoding": None}
         found = [text for _, text in _rows(name, path, settings)]
         assert found == ["a", "b"]
     if "csv" in name or "tsv" in name:
@@ -65,7 +65,7 @@ def test_columns_by_name(tmp_path):
     path = write(tmp_path, "nfd.csv", NFD)
     assert read_table(path).column("문장") == ["가", "나"] and find_name(["A", "a"], "a") == "a"
     assert [text for (text,) in documents(path, text_key="문장")] == ["가", "나"]
-    settings = {"text": ["문장"], "id": "분류"}
+    settings = {"text": ["문장"], "id": "분류", "encoding": None}
     assert list(_rows("nfd.csv", path, settings)) == [("1", "가"), ("0", "나")]
     path = write(tmp_path, "two.csv", "Text,TEXT,label\na,b,1\n")
     with pytest.raises(ValueError, match="has the columns 'Text' and 'TEXT', and no 'text'"):

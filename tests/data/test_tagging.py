@@ -1,5 +1,7 @@
 """Tags to entities as the CoNLL evaluation script reads them, and back; words of texts."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 
@@ -15,9 +17,9 @@ def conlleval(tags):
     for place, tag in enumerate([*tags, "O"]):
         letter, _, type = tag.partition("-")
         ends = before != "O" and (
-            before in "ESLU" or letter in "BSUO" or (letter != "O" and type != type_before)
+            before in "ESLUW" or letter in "BSUWO" or (letter != "O" and type != type_before)
         )
-        begins = letter != "O" and (letter in "BSU" or before in "ESLUO" or type != type_before)
+        begins = letter != "O" and (letter in "BSUW" or before in "ESLUWO" or type != type_before)
         if ends:
             found.append((type_before, start, place))
         if begins:
@@ -62,8 +64,13 @@ def test_names():
     assert tag_names(["NOUN", "VERB"]) == ["NOUN", "VERB"]
     given = ["O", "B-PER", "I-PER"]
     assert tag_names(given, "BIO") == tag_names(given) == given
-    with pytest.raises(ValueError, match="scheme='IOB3' is unknown; use one of BIO, BIOES, BILOU"):
-        tag_names(["PER"], "IOB3")
+    for other, usual in (("IOB2", "BIO"), ("IOB", "BIO"), ("IOBES", "BIOES"), ("BILUO", "BILOU")):
+        assert tag_names(["PER"], other) == tag_names(["PER"], usual)
+    assert tag_names(["PER"], "BMEWO") == ["O", "B-PER", "M-PER", "E-PER", "W-PER"]
+    for unknown in ("IOB1", "IOE2", "iobes", "BIES"):
+        known = "BIO, IOB, IOB2, BIOES, IOBES, BILOU, BILUO, BMES, BMEWO, IO"
+        with pytest.raises(ValueError, match=f"scheme='{unknown}' is unknown; use one of {known}"):
+            tag_names(["PER"], unknown)
 
 
 def test_parts_of_speech_are_entities_of_one_word():
@@ -139,8 +146,20 @@ def test_spellings(names):
     assert TagSet(names[:3]).entities([1, 2, 0, 1]) == [("PER", 0, 2), ("PER", 3, 4)]
 
 
-@pytest.mark.parametrize("letters", ["BIES", "BILU", "BMES", "BMEW"])
-@pytest.mark.parametrize("form", ["{0}-{1}", "{1}-{0}", "{1}_{0}", "{0}_{1}"])
+@pytest.mark.parametrize("outside", ["Ｏ", "－", "—", "none"])
+def test_outside_of_full_width(outside):
+    names = [outside, "Ｂ－人名", "Ｉ－人名"]
+    assert TagSet(names).outside == 0
+    assert TagSet(names).entities([1, 2, 0, 2]) == [("人名", 0, 2), ("人名", 3, 4)]
+    types = [unicodedata.normalize(form, "ガ") for form in ("NFC", "NFD")]
+    mixed = TagSet(["O", f"B-{types[0]}", f"I-{types[1]}"])
+    assert mixed.types == types[:1] and mixed.entities([1, 2, 2]) == [(types[0], 0, 3)]
+
+
+@pytest.mark.parametrize("letters", ["BIES", "BILU", "BMES", "BMEW", "ＢＩＥＳ"])
+@pytest.mark.parametrize(
+    "form", ["{0}-{1}", "{1}-{0}", "{1}_{0}", "{0}_{1}", "{0}–{1}", "{0}－{1}"]
+)
 def test_schemes_of_four_letters(letters, form):
     first, middle, last, alone = (form.format(letter, "PER") for letter in letters)
     names = ["O", first, middle, last, alone]

@@ -34,6 +34,18 @@ def test_a_superset_is_read(tmp_path, name, codec, text):
     assert next(documents(path, encoding=name, sentences="lines"))[0] == text
 
 
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_utf16_without_a_mark(tmp_path, codec):
+    path = tmp_path / "a.txt"
+    path.write_bytes("비가 온다.\n눈이 온다.\n".encode(codec))
+    for name in (codec, codec[:6], codec[:6].replace("-", "").upper()):
+        assert read_text(path, name) == "비가 온다.\n눈이 온다.\n"
+        found = list(documents(path, encoding=name, sentences="lines"))
+        assert found == [["비가 온다.", "눈이 온다."]]
+    path.write_bytes(b"plain\n")
+    assert read_text(path, "utf-16") == next(documents(path, encoding="utf-16"))[0] + "\n"
+
+
 @pytest.mark.parametrize("name", ["sjis-x", "base64", "rot13", "hex", ""])
 def test_what_is_no_encoding_of_text(name):
     with pytest.raises(ValueError, match="is not known; 'utf-8', 'cp949'"):

@@ -2,10 +2,11 @@
 
 import keras
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 
-from kerasbert.models import BertTextClassifier
+from kerasbert.models import BertTextClassifier, BertTokenClassifier
 from kerasbert.models.class_weights import class_weights
 from kerasbert.preprocessors import (
     BertTextClassifierPreprocessor,
@@ -82,6 +83,17 @@ def test_the_first_wrong_label_is_named():
         eager(make([1, 2]), [1, 7, 0, 0])
 
 
+def test_names_of_one_number():
+    assert eager(make(["007", "7"]), [7, 7, 7, 7]) == [1, 1, 1, 1]
+    assert eager(make(["7", "007", "x"]), [7, 7, 7, 0]) == [0, 0, 0, 0]
+    assert eager(make(["007", "7"]), ["007", "7", "7", "7"]) == [0, 1, 1, 1]
+
+
+def test_missing_labels_of_pandas():
+    with pytest.raises(ValueError, match="The label at position 3 is <NA> among names"):
+        eager(make(["a", "b"]), pandas.Series(["a", "b", "a", None], dtype="string"))
+
+
 def test_tags():
     preprocessor = BertTokenClassifierPreprocessor(TOKENIZER, labels=[1, 2, 3])
     y = [[3], [1, -100], [None], [2, 3]]
@@ -154,3 +166,26 @@ def test_explained_class():
     assert _chosen(2, ["1", "2", "3"], None) == 1
     with pytest.raises(ValueError, match="target=0 may mean the class named '0'"):
         _chosen(0, ["1", "0"], None)
+
+
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.parametrize("labels, y", [([1, 0], [1, 0, 0, 1]), ([1, 2, 3], [[1], [2], [1], [2]])])
+def test_numbers_with_ready_arrays_are_positions_or_refused(labels, y):
+    preprocessor = make(labels, sequence_length=16)
+    model = BertTextClassifier(tiny_backbone(), labels=labels, preprocessor=preprocessor)
+    features, numbers = preprocessor(TEXTS, [str(labels[0])] * 4)
+    for call in (model.fit, model.evaluate):
+        for given in (y, np.array(y), np.array(y, "float32")):
+            with pytest.raises(ValueError, match="is the name of the class at position"):
+                call(features, given, verbose=0)
+        call(features, numbers, verbose=0)  # As the preprocessor returns them.
+    rows = np.eye(len(labels))[[0, 1, 0, 1]]
+    model.compile(loss=keras.losses.CategoricalCrossentropy(from_logits=True), metrics=[])
+    model.fit(features, rows, verbose=0)
+    tagger = BertTokenClassifier(tiny_backbone(), labels=labels)
+    words, tags, _ = BertTokenClassifierPreprocessor(TOKENIZER, labels=labels)(
+        ROWS, [[str(labels[1])] * len(row) for row in ROWS]
+    )
+    tagger.evaluate(words, tags, verbose=0)
+    with pytest.raises(ValueError, match="is the name of the class at position"):
+        tagger.evaluate(words, np.ones(tags.shape), verbose=0)

@@ -186,7 +186,7 @@ def test_models_and_indexes_tell(tokenizer):
     texts = [*TEXTS, "the film was good " * 9]
     (message,) = said(lambda: SearchIndex(embedder, texts))
     assert "1 of 5 texts (20%)" in message and "position 4" in message
-    with pytest.raises(ValueError, match="embedder.preprocessor.normalize = 'NFC'"):
+    with pytest.raises(ValueError, match="preprocessor.normalize = 'NFC'"):
         BertTextEmbedder(encoder, normalize="NFC")
     with pytest.raises(ValueError, match="normalize"):
         Preprocessor(tokenizer, normalize="NFX")

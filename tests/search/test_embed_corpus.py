@@ -140,7 +140,7 @@ def test_bad_input(embedder, corpus, tmp_path):
         ("has no column 'key'", corpus / "more", {"id": "key"}),
         ("bad.jsonl', line 2 is not valid JSON", write("bad.jsonl", '"a"\n{"te'), {}),
         ("neither an object nor a string", write("list.jsonl", "[1]\n"), {}),
-        ("latin.txt' is not UTF-8 text .*save it as", write("latin.txt", "Größe", "latin-1"), {}),
+        ("^'latin.txt' is not UTF-8 .*--encoding", write("latin.txt", "Größe", "latin-1"), {}),
         ("dims=99 is more than the 32", corpus / "lines.txt", {"dims": 99}),
         ("format='csv'", corpus / "lines.txt", {"format": "csv"}),
     ):
@@ -169,6 +169,14 @@ def test_the_command(preset, corpus, tmp_path):
     assert result.exit_code == 0, result.output
     assert f"5 vectors -> {tmp_path / 'out'}" in result.output
     assert everything(tmp_path / "out")[0] == IDS[:5]
+    # As Excel writes it in Japan, beside a file of UTF-8.
+    (tmp_path / "japan").mkdir()
+    (tmp_path / "japan" / "a.csv").write_text("id,text\n1,①日本\n", encoding="cp932")
+    (tmp_path / "japan" / "b.txt").write_text("日本語で書いた文です\n", encoding="utf-8")
+    files = [str(tmp_path / "japan"), "-o", str(tmp_path / "other"), "--encoding", "shift_jis"]
+    result = CliRunner().invoke(app, ["embed", *files, *call[4:], "--format", "npy"])
+    assert result.exit_code == 0, result.output
+    assert everything(tmp_path / "other")[1] == ["①日本", "日本語で書いた文です"]
     result = CliRunner().invoke(app, [*call, "--beam", "region=x"])
     assert result.exit_code == 2 and "--beam 'region=x' needs a --runner" in result.output
 

@@ -816,8 +816,37 @@ def test_one_class_in_a_list(tmp_path):
         task.read("dev")
 
 
+@pytest.mark.parametrize(
+    "labels", [("Spam", "spam"), ("ポジ", "ﾎﾟｼﾞ"), ("Ａ", "A"), ("1.0", "1"), ("a  b", "a b")]
+)
+def test_classes_that_look_the_same_are_said(tmp_path, labels):
+    rows = ["text,label", *(f"a,{label}" for label in (*labels, "x"))]
+    path = put(tmp_path, "a.csv", rows) + "/a.csv"
+    with pytest.warns(
+        UserWarning, match="2 of the 3 classes of .* differ from another one only in"
+    ):
+        assert set(file_task(path).labels) == {*labels, "x"}
+
+
+@pytest.mark.parametrize("mark", ["\u200b", "\ufeff", "\u3000", "\xa0\u2060 "])
+def test_invisible_characters_around_names_do_not_count(tmp_path, mark):
+    rows = [f"text,{mark}label", "a,긍정", f"b,긍정{mark}", f"c,{mark}부정"]
+    task = file_task(put(tmp_path, "a.csv", rows) + "/a.csv")
+    assert task.labels == ("긍정", "부정") and task.read("train").y == ["긍정", "긍정", "부정"]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_as_pandas_writes_it(tmp_path, indent):
+    columns = {"text": {"0": "a", "7": "b"}, "label": {"0": "x", "7": "y"}}
+    rows = {"0": {"text": "a", "label": "x"}, "7": {"text": "b", "label": "y"}}
+    for content in (columns, rows):
+        path = put(tmp_path, "a.json", json.dumps(content, indent=indent)) + "/a.json"
+        train = file_task(path).read("train")
+        assert (train.x, train.y) == (["a", "b"], ["x", "y"])
+
+
 def test_joined_classes_are_said(tmp_path):
-    for mark in "|;,#":
+    for mark in "|;,#/、，・":
         rows = [("text", "label"), ("a", f"x{mark}y"), ("b", "x"), ("c", "y")]
         with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)

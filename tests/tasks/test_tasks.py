@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import unicodedata
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from kerasbert import metrics, models
 from kerasbert.models import BertBackbone
 from kerasbert.tasks import Examples, Settings, Source, Task, builtin_tasks, file_task, get_task
+from kerasbert.tasks.own import model_task
 from tests.contracts import bert_tokenizer
 
 WORDS = "good bad film a the it was is who rome ann lee old in city ? . i".split()
@@ -33,7 +35,8 @@ def tiny_model(task, **settings):
     )
     given = {**task.model_settings(), "sequence_length": 48, **settings}
     given.pop("new_head", None)
-    own = {name: given.pop(name) for name in ("labels", "scheme") if name in given}
+    names = ("labels", "scheme", "multi_label")
+    own = {name: given.pop(name) for name in names if name in given}
     if "max_query_length" in given:
         given.update(max_query_length=8, doc_stride=16)
     preprocessor = cls.preprocessor_cls(bert_tokenizer(VOCABULARY), **given)
@@ -407,6 +410,8 @@ def test_scores_of_types_of_entities(tmp_path):
             "BIOES",
             "B-PER E-PER O I-PER S-PER",
         ),
+        ("ann Ｂ－PER\nlee Ｉ－PER\nis Ｏ\n", ("PER",), "BIO", "B-PER I-PER O"),
+        ("ann B–PER\nlee I–PER\nis –\n", ("PER",), "BIO", "B-PER I-PER O"),
         ("ann U-PER\nis none\nrome B-PER\ni L-PER\n", ("PER",), "BILOU", "U-PER O B-PER L-PER"),
     ],
 )
@@ -420,3 +425,87 @@ def test_files_of_other_spellings_of_tags(tmp_path, text, types, scheme, tags):
         assert data.gold[0] == tags.split()
     model = tiny_model(task)
     assert {label for row in model.predict_labels(data.x) for label in row} <= {*model.label_names}
+
+
+def forms(text):
+    return [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "name, content, head, fields",
+    [
+        ("t.conll", "ann B-인물\nlee I-인물\nin O\n", "token_classifier", {}),
+        (
+            "t.conll",
+            "ann B-人物(ガ)\nlee I-人物(ガ)\nin O\n",
+            "token_classifier",
+            {"scheme": "BIO"},
+        ),
+        ("t.conll", "ann 고유명사\nin 조사\n", "token_classifier", {}),
+        (
+            "t.jsonl",
+            '{"tokens": ["ann", "in"], "tags": ["B-인물", "O"]}\n'
+            '{"tokens": ["lee", "in"], "tags": ["I-인물", "O"]}\n',
+            "token_classifier",
+            {},
+        ),
+        (
+            "t.jsonl",
+            '{"text": "ann in", "label": [[0, 3, "인물"]]}\n{"text": "a", "label": []}\n',
+            "token_classifier",
+            {"units": "characters"},
+        ),
+        ("t.csv", "text,label\ngood,긍정\nbad,부정\n", "text_classifier", {}),
+        (
+            "t.jsonl",
+            '{"text": "good", "label": ["긍정", "ガ"]}\n{"text": "a", "label": []}\n',
+            "text_classifier",
+            {},
+        ),
+    ],
+)
+def test_names_are_compared_in_nfc(tmp_path, name, content, head, fields):
+    """Files that were written on a Mac have names in another form, or in both."""
+    for folder, text in zip(("nfc", "nfd", "both"), (*forms(content), None)):
+        (tmp_path / folder).mkdir()
+        if text is None:
+            lines = zip(*(one.splitlines(keepends=True) for one in forms(content)))
+            text = "".join(pair[number % 2] for number, pair in enumerate(lines))
+        (tmp_path / folder / name).write_text(text, encoding="utf-8")
+    files = [str(tmp_path / folder / name) for folder in ("nfc", "nfd", "both")]
+    columns = {"columns": "text"} if "text" in content else {}
+    tasks = [file_task(file, head=head, **columns) for file in files]
+    assert len({task.labels for task in tasks}) == 1
+    assert all(getattr(tasks[0], key) == value for key, value in fields.items())
+    gold = [task.read("train").y for task in tasks]
+    assert gold[0] == gold[1] == gold[2]
+    for form in ("NFC", "NFD"):
+        labels = [unicodedata.normalize(form, label) for label in tasks[0].labels]
+        model = tiny_model(tasks[0], labels=labels)
+        task, data = tasks[0], tasks[0].read("train")
+        task.check_model(model)
+        assert task.score(data, data.gold)[task.main_metric] == 1.0
+        task.score(data, task.predict(model, data))  # Knows what the model says.
+        model.preprocessor(data.x, data.y)
+        if fields.get("units") == "characters":
+            continue
+        own = dataclasses.replace(model_task(model), columns=task.columns)
+        read = [own.with_files(None, dev=file).read("dev") for file in files]
+        assert read[0].gold == read[1].gold == read[2].gold
+        own.score(read[0], own.predict(model, read[0]))
+
+
+@pytest.mark.backends("torch")
+def test_columns_of_classes_are_compared_in_nfc(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(forms("text,긍정,ガ\ngood,1,0\nbad,0,1\n")[1], encoding="utf-8")
+    both = [forms(label) for label in ("긍정", "ガ")]
+    labels = [both[0][0], both[1][1]]
+    task = file_task(str(path), label=labels, labels=labels[::-1])
+    data = task.read("train")
+    assert data.y == [[forms("긍정")[0]], [forms("ガ")[0]]]
+    model = tiny_model(task, labels=[both[0][1], both[1][0]])
+    assert set(task.score(data, task.predict(model, data))) == {"macro_f1", "accuracy"}
+    frame = {both[1][1]: [0, 1], both[0][0]: [1, 0]}
+    assert model.preprocessor(["good", "bad"], frame)[1].cpu().numpy().tolist() == [[1, 0], [0, 1]]

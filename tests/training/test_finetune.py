@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import unicodedata
 import warnings
 
 import keras
@@ -469,6 +470,9 @@ def test_class_weights():
     assert finetune._sample_weights(task, y, {"b": 3}) == [1, 1, 1, 3]
     stars = Task("t", "T", "text_classifier", ("text",), ("accuracy",), labels=("1", "2"))
     assert finetune._sample_weights(stars, ["1", "2"], {2: 3}) == [1, 3]
+    korean = Task("t", "T", "text_classifier", ("text",), ("accuracy",), labels=("가", "나"))
+    decomposed = unicodedata.normalize("NFD", "나")
+    assert finetune._sample_weights(korean, ["가", "나"], {decomposed: 3}) == [1, 3]
     for wrong, message in (
         ({"d": 1}, "has a class 'd'; those of 't' are a, b, c"),
         ({"a": -1}, r"class_weights\['a'\] is -1; pass a number from 0"),

@@ -1,0 +1,50 @@
+"""Names from files and callers: compared in one Unicode form, as macOS decomposes them."""
+
+import unicodedata
+
+# Blanks, and characters that have no shape, which editors leave at the ends of a cell.
+_INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad"
+
+
+def trimmed(name):
+    """Return a name without blanks and invisible characters around it.
+
+    >>> trimmed("\u3000ham\u200b ")
+    'ham'
+    """
+    while (shorter := name.strip().strip(_INVISIBLE)) != name:
+        name = shorter
+    return name
+
+
+def composed(name):
+    """Return a name in the form in which names are compared, NFC."""
+    return unicodedata.normalize("NFC", name)
+
+
+def known_name(name, names):
+    """Find the one of some names that a name means, whatever the Unicode form of either.
+
+    Returns:
+        The name as it is in `names`, or `None`.
+
+    >>> known_name("cafe\\u0301", ["tea", "caf\\u00e9"])
+    'café'
+    """
+    if not isinstance(name, str):  # Pandas' NA cannot even be compared.
+        return None
+    if name in names:
+        return name
+    if name.isascii() and all(map(str.isascii, names)):
+        return None
+    wanted = composed(name)
+    return next((one for one in names if composed(one) == wanted), None)
+
+
+def same_names(some, others):
+    """Whether two lists hold the same names, in any order.
+
+    >>> same_names(["tea", "cafe\\u0301"], ["caf\\u00e9", "tea"])
+    True
+    """
+    return sorted(map(composed, some)) == sorted(map(composed, others))
