@@ -220,7 +220,7 @@ def test_shards(reference, tmp_path):
 @pytest.mark.parametrize("family", ("bert", "roberta", "albert"))
 def test_an_encoder_without_a_pooler(tmp_path, family):
     encoder = tiny_backbone(family, pooler=False)
-    with pytest.warns(UserWarning, match="has a pooler and this encoder none: load it there with"):
+    with pytest.warns(UserWarning, match="a pooler, but this encoder has none: load it there with"):
         said = write(encoder, tmp_path / "out")
     load(tmp_path / "out", said["written"], add_pooling_layer=False)
 
@@ -235,7 +235,7 @@ def test_a_pooler_that_transformers_does_not_have(tmp_path):
     load(tmp_path / "out", said["written"])
     # A classifier on the first token does not use it.
     classifier = perturb(BertTextClassifier(tiny_backbone("roberta", pooler=True), 3))
-    with pytest.warns(UserWarning, match="has no pooler: pooled_dense is left out; the outputs do"):
+    with pytest.warns(UserWarning, match="has no pooler: pooled_dense is dropped; the outputs do"):
         said = write(classifier, tmp_path / "classifier")
     model = load(tmp_path / "classifier", said["written"])
     features = batch(classifier)
@@ -309,7 +309,7 @@ def test_special_tokens_in_texts(format, tmp_path):
     model = perturb(BertMaskedLM(tiny_backbone(pooler=True), preprocessor=preprocessor))
 
     # The encoder of Google's format has one, and masked words need none.
-    warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is left out")
+    warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is dropped")
     warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
 
     def read(model, name):

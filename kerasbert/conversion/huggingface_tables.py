@@ -803,7 +803,7 @@ TABLES = {
         read=_read_deberta,
         write=_write_deberta,
     ),
-    # These two have the names in the files, which transformers' classes rename.
+    # These two use the names in the files; transformers renames them on loading.
     "nomic_bert": Table(
         classes="NomicBert",
         prefix="nomic_bert.",

@@ -413,7 +413,7 @@ def test_multi_label(reference, tmp_path):
 def test_regression_is_no_classifier(reference, tmp_path):
     theirs = reference("bert", CLASSIFIER, num_labels=1)
     directory = theirs.copy(tmp_path, problem_type="regression")
-    with pytest.raises(ValueError, match="'regression': its head gives a number, no classes"):
+    with pytest.raises(ValueError, match="'regression': its head returns a number, not classes"):
         load_classifier(directory)
     BertBackbone.from_preset(directory)
     with pytest.warns(UserWarning, match="logits/bias, logits/kernel"):
@@ -505,11 +505,15 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
     "family, settings, message",
     [
         ("bert", {"model_type": "t5"}, "model_type 't5'.*reads bert, roberta, xlm-roberta"),
-        ("bert", {"is_decoder": True}, "is_decoder=True, which kerasbert does not have"),
+        ("bert", {"is_decoder": True}, "is_decoder=True, which kerasbert does not support"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type="),
-        ("bert", {"hidden_act": "snake"}, "activation hidden_act='snake'; kerasbert reads gelu,"),
+        ("bert", {"hidden_act": "snake"}, "hidden_act='snake', .*; expected one of gelu,"),
         ("albert", {"inner_group_num": 2}, "Missing, ours .theirs.: transformer_layer_1/"),
-        ("albert", {"num_hidden_layers": 18, "num_hidden_groups": 14}, "rounds a quotient down"),
+        (
+            "albert",
+            {"num_hidden_layers": 18, "num_hidden_groups": 14},
+            "groups=14, for which",
+        ),
         ("modernbert", {"head_dim": 6}, "head_dim=6 with hidden_size=36"),
         (
             "modernbert",

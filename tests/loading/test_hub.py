@@ -77,7 +77,7 @@ def test_vocabularies_of_every_kind_are_fetched():
 def test_bin_where_there_is_no_safetensors(server, bert):
     del bert.files["model.safetensors"]
     assert "pytorch_model.bin" in hub._wanted(bert.files, weights=True)
-    with pytest.raises(ValueError, match=r"pytorch_model.bin' \(13 bytes\) is cut off"):
+    with pytest.raises(ValueError, match=r"pytorch_model.bin' \(13 bytes\) is truncated"):
         BertBackbone.from_preset("hf://org/bert")
 
 
