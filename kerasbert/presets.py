@@ -1,4 +1,4 @@
-"""Names of presets, as `from_preset` takes them, and the learning rates that presets record."""
+"""Preset names as `from_preset` takes them, and the learning rates that presets recommend."""
 
 from kerasbert.loading.names import (
     builtin_presets,

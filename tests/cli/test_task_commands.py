@@ -310,8 +310,8 @@ def test_a_folder_that_is_no_checkpoint(films):
     """It is said before any data are read, which may take minutes."""
     (films / "empty").mkdir()
     for preset, message in (
-        (films / "empty", "empty' is no checkpoint that kerasbert knows"),
-        (films / "train.csv", "train.csv' is a file; a preset is the directory"),
+        (films / "empty", "empty' is not a checkpoint that kerasbert knows"),
+        (films / "train.csv", "train.csv' is a file; pass the preset directory"),
         ("bert_tiny_en_uncasd", "Unknown preset 'bert_tiny_en_uncasd'"),
     ):
         for task in (["--train", "not_there.csv"], ["--task", "rte", "--data", "nowhere"]):

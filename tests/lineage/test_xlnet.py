@@ -232,7 +232,7 @@ def test_of_another_family(tmp_path):
     assert XLNetBackbone.from_preset(tmp_path / "theirs").hidden_dim == 4
     with pytest.raises(ValueError, match="of the family 'xlnet', which no BertBackbone builds"):
         kerasbert.models.BertBackbone.from_preset(tmp_path / "theirs")
-    with pytest.raises(ValueError, match="checkpoint of others, and no ElmoBackbone"):
+    with pytest.raises(ValueError, match="foreign checkpoint, which ElmoBackbone cannot"):
         kerasbert.lineage.ElmoBackbone.from_preset(tmp_path / "theirs")
     with pytest.raises(ValueError, match="'bert', which no XLNetBackbone builds"):
         XLNetBackbone.from_preset("bert_base_en_uncased", load_weights=False)
