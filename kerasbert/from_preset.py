@@ -80,8 +80,8 @@ class FromPreset(ChecksKeywords):
         """Make an instance from an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
         if not source.is_own and not hasattr(cls, "from_checkpoint"):
             raise ValueError(
-                f"'{source.source}' is a foreign checkpoint, which {cls.__name__} cannot load; pass "
-                "a preset that kerasbert wrote."
+                f"'{source.source}' is a foreign checkpoint, which {cls.__name__} cannot load; "
+                "pass a preset that kerasbert wrote."
             )
         if source.is_own and issubclass(cls, keras.Model):
             source.check_encoder()
