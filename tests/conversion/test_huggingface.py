@@ -268,7 +268,7 @@ def test_a_weight_left_over_in_the_head(reference, tmp_path, family, head, cls, 
 def test_new_heads_are_asked_for(reference):
     theirs = reference("bert")
     for cls in (BertTextRegressor, BertNextSentencePredictor, BertMultipleChoice):
-        with pytest.raises(ValueError, match="pass new_head=True for a new one"):
+        with pytest.raises(ValueError, match="pass new_head=True for a new"):
             cls.from_preset(theirs.directory, preprocessor=None)
         with pytest.warns(UserWarning, match="New, random weights .* logits/bias, logits/kernel"):
             model = cls.from_preset(theirs.directory, preprocessor=None, new_head=True)

@@ -441,9 +441,7 @@ def test_answers_of_another_shape_or_value_are_refused():
     with pytest.raises(ValueError, match="The logits of the SavedModel differ .* by 0.0001"):
         write_saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 1e-4)
     write_saved_model.compare("score", np.ones(2), np.ones(2) + 1e-4, scale=20)
-    with pytest.raises(
-        ValueError, match=r"SavedModel's score have the shape \(2,\), the model's \(2, 1\)"
-    ):
+    with pytest.raises(ValueError, match=r"score have the shape \(2,\), the model's \(2, 1\)"):
         write_saved_model.compare("score", np.ones(2), np.ones((2, 1)))
 
 

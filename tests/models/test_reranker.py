@@ -203,8 +203,8 @@ def test_rank():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.rank(["good"], ["bad"]), r"rank\(\) takes one query, a string, and not \['g"),
-        (lambda m: m.rank("good", "bad"), r"rank\(\) takes a list of texts, and not 'bad'"),
+        (lambda m: m.rank(["good"], ["bad"]), r"query must be one string, got \['g"),
+        (lambda m: m.rank("good", "bad"), r"texts must be a list of strings, got 'bad'"),
         (lambda m: m.rank("good", [1]), "text at position 0 of the second column is 1"),
         (lambda m: m.rank("good", ["bad"], top_k=0), "top_k=0"),
         (lambda m: m.score(["good", "bad"]), "without a query; pass pairs: a tuple of two col"),
