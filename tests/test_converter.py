@@ -278,7 +278,7 @@ TEXTS = ["Unable café.", "東", "cafe [MASK].", "un[SEP]cafe [CLS]."]
 def test_texts_in_transformers(classifier, tmp_path):
     import transformers
 
-    warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
+    warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
     said = write(classifier, tmp_path / "out", tokenizer=None)
     assert said["tokenizer"] == "BertTokenizer" and "vocab.txt" in said["files"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -310,7 +310,7 @@ def test_special_tokens_in_texts(format, tmp_path):
 
     # The encoder of Google's format has one, and masked words need none.
     warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is dropped")
-    warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
+    warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
 
     def read(model, name):
         write(model, tmp_path / name, format=format, tokenizer=plain)
@@ -596,7 +596,7 @@ def test_keras_hub(tmp_path, family, cls, name):
 def test_texts_in_keras_hub(tmp_path):
     import keras_hub
 
-    warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
+    warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
     preprocessor = BertTextClassifierPreprocessor(
         BertTokenizer(TOKENS, lowercase=True), sequence_length=12
     )

@@ -335,7 +335,7 @@ def test_pairs_without_token_types(reference, tmp_path):
 @pytest.mark.parametrize(
     "sides, message",
     [
-        ({"tokenizer_config": {"truncation_side": "left"}}, "cuts texts at the left .truncation_"),
+        ({"tokenizer_config": {"truncation_side": "left"}}, "has truncation_side='left'"),
         ({"tokenizer_config": {"padding_side": "left"}}, "has padding_side='left'"),
         (
             {"tokenizer_config": {"model_max_length": "8"}},

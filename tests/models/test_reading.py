@@ -324,7 +324,7 @@ def test_class_weights(classifier):
     for given, message in (
         ({"bb": 3.0}, "has the class 'bb', but the classes are a, b; did you mean 'b'"),
         ({2: 3.0}, "has the class 2"),
-        ({"b": -1}, "is -1; pass a finite number"),
+        ({"b": -1}, "must be a finite number of 0 or more, got -1"),
         ("even", "class_weight='even' must be a dict"),
         ([1, 2], r"class_weight=\[1, 2\] must be a dict"),
     ):
