@@ -273,7 +273,7 @@ def get_family(name, families=None):
 
 
 def has_bias(use_bias, part):
-    """Whether a part of `BIASED` has biases, by a `use_bias` of True, False or a list of parts.
+    """Return whether a part of `BIASED` has biases; `use_bias` is True, False or a list of parts.
 
     >>> has_bias(["norm"], "norm"), has_bias(["norm"], "attention"), has_bias(True, "attention")
     (True, False, True)

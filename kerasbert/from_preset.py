@@ -52,9 +52,9 @@ class FromPreset(ChecksKeywords):
             **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task also
                 takes `num_classes` or `labels` for a new head (`new_head=True` for tasks without
                 classes), its preprocessor's `sequence_length` and `truncate`, and settings of its
-                encoder. With `special_tokens_in_strings=True` tasks, preprocessors and tokenizers
-                recognize control tokens such as `[SEP]` and markers such as `[unused1]` in texts,
-                which are otherwise ordinary text.
+                encoder that are not its own. With `special_tokens_in_strings=True` tasks,
+                preprocessors and tokenizers recognize control tokens such as `[SEP]` and markers
+                such as `[unused1]` in texts, which are otherwise ordinary text.
 
         Raises:
             ValueError: if the preset is unknown, or if its weights do not fit, with both lists.

@@ -985,7 +985,7 @@ TABLES = {
                 "output_bias": ("decoder_bias", True),
             },
         },
-        ignored=("position_embedding_type",),  # Positions are rotary whatever it says.
+        ignored=("position_embedding_type",),  # Positions are always rotary.
         token_ids=tuple(_MODERNBERT_IDS),
         default_ids=_MODERNBERT_IDS,
         read=_read_modernbert,

@@ -334,8 +334,7 @@ def role_tokens(model):
 def write_modules(embedder, directory):
     """Write an embedder's modules beside the encoder that `to_huggingface` writes.
 
-    Without a place for its pooling or layers nothing is written, so that readers of the directory
-    use other settings.
+    Nothing is written if these files cannot describe it; readers then apply their defaults.
     """
     if not has_place_for(embedder):
         return
@@ -424,7 +423,7 @@ def _modules(directory):
 
 
 def _kind(module):
-    """The class of a module; where it lives has changed from version to version."""
+    """Return a module's class name without its path, which differs between versions."""
     return module["type"].rpartition(".")[2]
 
 

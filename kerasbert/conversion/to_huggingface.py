@@ -273,7 +273,7 @@ def _class_config(model, kind):
     if getattr(model, "multi_label", False):
         config["problem_type"] = "multi_label_classification"
     elif count == 1:
-        config["problem_type"] = "single_label_classification"  # One label alone is a regression.
+        config["problem_type"] = "single_label_classification"  # Else one label means regression.
     return config
 
 

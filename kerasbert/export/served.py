@@ -381,7 +381,7 @@ class Served:
     def filled(self, rows):
         """Pad lists of dicts, one per text, to columns of one width, and count each row's items.
 
-        The inverse of what an inference method does with the answer of `serving_default`.
+        So that `expected` has the form of `serving_default`'s answer.
         """
         # At least one column, because a server cannot split outputs without elements by rows.
         most = max(1, *map(len, rows))

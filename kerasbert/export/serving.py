@@ -81,8 +81,8 @@ def export_serving(
       each edge's two words, or, for depths, `depth` (N, W).
     - `ElmoEmbedder`: `word`, `start`, `end` (N, W) and `embedding` (N, W, D) of the words between
       white space, `count` (N,) per text.
-    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as its `score`; it does not
-      generate.
+    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as its method `score`; text
+      generation is not exported.
     - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
       `score` (N,), or (N, K) if `top_k` exceeds 1, and `null_score` (N,).
     - `BertMultipleChoice`: `prompt` (N,), `choices` (N, C), padded with "" at the end -> `choice`,

@@ -26,7 +26,7 @@ from kerasbert.models.spans import MASKED
 # Byte strings that only a client can send, because they are not valid UTF-8.
 BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
 TOLERANCE = 1e-5
-# For quantized models: a value that rounds the other way on another backend is off by 1/127.
+# For quantized models, where rounding may differ between backends by one of 127 steps.
 LOOSE = 0.05
 
 
@@ -61,7 +61,7 @@ def write(task, job, path):
     """Trace the signatures and write the SavedModel with its card, labels and warmup requests."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    # Attention in slices would leave ops of its gradient, which stock servers lack.
+    # `attend_in_turns` would leave ops of its backward pass, which stock servers lack.
     with backend.using({"attention": KERNELS["attention"]}):
         functions = {
             name: tf.function(signature.checked, autograph=False).get_concrete_function(

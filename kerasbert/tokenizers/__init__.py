@@ -1,4 +1,4 @@
-"""The tokenizers, which run in TensorFlow's graph."""
+"""Tokenizers that run in TensorFlow graphs."""
 
 from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
@@ -26,5 +26,5 @@ CLASSES = (
     XLNetTokenizer,
 )
 
-# `MarianTokenizer` stands beside them: it is no encoder's of the BERT family.
+# `MarianTokenizer` is separate, because it belongs to no encoder of the BERT family.
 __all__ = [*(cls.__name__ for cls in CLASSES), "MarianTokenizer", "tokenizer_from_files"]

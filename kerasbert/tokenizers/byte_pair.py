@@ -165,7 +165,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "normalization": self.normalization,
         }
 
-    # Whether rows begin with a start token and end with an end token.
+    # Whether other libraries add the start and the end token to each text.
     marks_ends = True
 
     # Tables are constants of the graph, as a SavedModel could lose track of a resource.

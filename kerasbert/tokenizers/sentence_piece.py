@@ -384,7 +384,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return tuple(words.with_flat_values(x).merge_dims(1, 2) for x in (ids, starts, ends))
 
     def _split_words(self, words):
-        """Split (U,) words into ragged (U, pieces): ids, and the first and last byte of each."""
+        """Split words (U,) into ragged (U, pieces): ids, and their starts and ends in bytes."""
         ops = private_names.sentencepiece_ops()
         # The model is part of an op of the graph, because a SavedModel could lose track of an
         # object. Its unique name keeps it from being confused with another model.
