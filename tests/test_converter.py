@@ -745,7 +745,12 @@ def test_heads_are_kept(reference, tmp_path, family, head, name):
     [
         ("bert", BertBackbone, {"is_causal": True}, "BertModel cannot hold is_causal=True"),
         ("distilbert", BertBackbone, {"layer_norm_epsilon": 1e-5}, r"1e-05 \(there 1e-12\)"),
-        ("bert", BertBackbone, {"activation": "elu"}, "has no activation 'elu' that kerasbert"),
+        (
+            "bert",
+            BertBackbone,
+            {"activation": "elu"},
+            "has no activation 'elu'; use one",
+        ),
         ("albert", BertBackbone, {"embedding_dim": None}, r"embedding_dim=None \(there 16\)"),
         ("bert", BertBackbone, {"num_groups": 1}, r"num_groups=1 \(there 2\)"),
         ("bert", BertBackbone, {"position_offset": 1}, "cannot hold position_offset=1"),

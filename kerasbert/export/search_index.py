@@ -544,12 +544,12 @@ def _check(index, preprocessor):
         if getattr(model, "kind", None) != kind:
             what = "None" if model is None else f"a {type(model).__name__}"
             raise ValueError(
-                f"The {name} of the index is {what}, which TensorFlow's graph does not support; "
+                f"The index's {name} is {what}, which TensorFlow's graph does not support; "
                 f"export_serving takes an index with a {_CLASSES[name]}."
             )
         if model.preprocessor is None:
             raise ValueError(
-                f"The {name} of the index has no preprocessor, so it cannot take raw strings; set "
+                f"The index's {name} has no preprocessor, so it cannot take raw strings; set "
                 f"its `preprocessor` to a {_CLASSES[name]}Preprocessor."
             )
     if hasattr(index, "write_rows") and not index.findable():

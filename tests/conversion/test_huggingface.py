@@ -504,7 +504,7 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
 @pytest.mark.parametrize(
     "family, settings, message",
     [
-        ("bert", {"model_type": "t5"}, "model_type 't5'.*reads bert, roberta, xlm-roberta"),
+        ("bert", {"model_type": "t5"}, "model_type 't5'.*one of bert, roberta, xlm-roberta"),
         ("bert", {"is_decoder": True}, "is_decoder=True, which kerasbert does not support"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type="),
         ("bert", {"hidden_act": "snake"}, "hidden_act='snake', .*; expected one of gelu,"),

@@ -212,7 +212,7 @@ def test_refusals(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             export_serving(index, tmp_path / "served", **settings)
-    with pytest.raises(TypeError, match="SearchIndex, not the class SearchIndex"):
+    with pytest.raises(TypeError, match="SearchIndex, got the class SearchIndex"):
         export_serving(SearchIndex, tmp_path / "served")
     assert os.listdir(tmp_path) == []
 

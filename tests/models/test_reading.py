@@ -319,7 +319,7 @@ def test_class_weights(classifier):
         trained(classifier, X, y, sample_weight=half * three),
         atol=1e-6,
     )
-    with pytest.raises(ValueError, match="labels that are in memory"):
+    with pytest.raises(ValueError, match="needs labels in memory"):
         classifier.fit(dataset, class_weight="balanced", verbose=0)
     for given, message in (
         ({"bb": 3.0}, "has the class 'bb', but the classes are a, b; did you mean 'b'"),

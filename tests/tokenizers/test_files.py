@@ -206,7 +206,7 @@ DAMAGED = [
     (WORD_PIECE, ["model", "vocab", "a"], 5.0, "The token 'a' has the id 5.0"),
     (WORD_PIECE, ["model", "vocab", "a"], True, "The token 'a' has the id True"),
     (WORD_PIECE, ["model", "vocab", "a"], 6, "The tokens 'a' and 'b' share the id 6"),
-    (WORD_PIECE, ["model", "vocab", "\ud800"], 7, r"Token 7 of the vocabulary, '\\ud800', is no"),
+    (WORD_PIECE, ["model", "vocab", "\ud800"], 7, r"Token 7 of the vocabulary, '\\ud800', must be"),
     (WORD_PIECE, ["model", "unk_token"], ["[UNK]"], "unk_token=.* has to be a string"),
     (WORD_PIECE, ["added_tokens"], {}, "added_tokens=.. in .* has to be a list"),
     (WORD_PIECE, ["added_tokens", 0], "[MASK]", "an added token='.MASK.' in .* be an object"),
@@ -217,7 +217,7 @@ DAMAGED = [
         WORD_PIECE,
         ["added_tokens"],
         [{"id": 7, "content": "x"}, {"id": 7, "content": "y"}],
-        "added tokens 'x' and 'y' in .* have one id, 7",
+        "added tokens 'x' and 'y' in .* share the id 7",
     ),
     (
         WORD_PIECE,

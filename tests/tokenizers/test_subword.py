@@ -74,9 +74,9 @@ def test_tensors(tokenizer):
 @pytest.mark.parametrize(
     "value, place",
     [
-        (None, r"None \(NoneType\):"),
-        (3, r"3 \(int\):"),
-        (1.5, r"1.5 \(float\):"),
+        (None, r"None \(NoneType\);"),
+        (3, r"3 \(int\);"),
+        (1.5, r"1.5 \(float\);"),
         (["a", None], "None .* at position 1"),
         (["a", "b", 7], "7 .* at position 2"),
         ([float("nan")], "nan .* at position 0"),
