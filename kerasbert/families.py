@@ -77,13 +77,13 @@ class Family:
     packing: str | None = "class_first"
 
 
-# Rows as preprocessors pack them and families need them.
+# Row layouts that preprocessors produce and families expect.
 PACKINGS = {
-    "class_first": "`[CLS] A [SEP] B [SEP]`, padded at the right",
-    "class_last": "`A <sep> B <sep> <cls>`, padded at the left, with segments of their own for "
+    "class_first": "`[CLS] A [SEP] B [SEP]`, padded on the right",
+    "class_last": "`A <sep> B <sep> <cls>`, padded on the left, with segments of their own for "
     "<cls> and padding",
-    "source_target": "a source and a target in rows of their own",
-    None: "texts in parts, one after the other, without special tokens",
+    "source_target": "a source and a target in separate rows",
+    None: "consecutive parts of texts, without special tokens",
 }
 
 _MODERNBERT_HEAD = {
@@ -97,7 +97,7 @@ _CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
 _POOLED = {"pooling": "cls", "head_activation": "tanh"}
 # The head's activation is erf GELU, independent of the encoder's.
 _ERF_GELU = {"head_activation": "gelu"}
-# The last token alone attends to all others.
+# Only the last token attends to all others.
 _LAST_TOKEN = {"pooling": "last", "output_bias": False, "dropout": 0.0}
 _GPT = {
     "num_segments": 0,
@@ -273,7 +273,7 @@ def get_family(name, families=None):
 
 
 def has_bias(use_bias, part):
-    """Whether a part of `BIASED` has biases, by a `use_bias` of True, False or a list of parts.
+    """Return whether a part of `BIASED` has biases; `use_bias` is True, False or a list of parts.
 
     >>> has_bias(["norm"], "norm"), has_bias(["norm"], "attention"), has_bias(True, "attention")
     (True, False, True)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def check_content(config):
-    """Raise where a configuration names a file of a vocabulary, at any depth, instead of a content.
+    """Raise if a configuration names a vocabulary file at any depth, instead of its content.
 
-    Keras' and KerasHub's classes would open it, wherever it is, and any class may be named there.
+    Keras' and KerasHub's classes would open it, wherever it is.
     """
     if isinstance(config, (list, tuple)):
         for part in config:
@@ -32,7 +32,7 @@ def check_content(config):
         for name, part in config.items():
             if name in ("vocabulary", "merges", "proto") and isinstance(part, str):
                 raise ValueError(
-                    f"The configuration names a file, {name}={part!r}: it must not open files; "
+                    f"The configuration has the file {name}={part!r}, but it must not open files; "
                     "pass the content, or load the assets."
                 )
             check_content(part)
@@ -57,7 +57,7 @@ def _class_property(function: Callable[[Any], Result]) -> Result:
 
 
 class FromPreset(ChecksKeywords):
-    """Mixin, first among the bases: loads from any source and saves without halves."""
+    """Mixin, first among the bases: loads from any source and saves atomically."""
 
     @classmethod
     def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:
@@ -65,18 +65,18 @@ class FromPreset(ChecksKeywords):
 
         Args:
             preset: string. A built-in name (`kerasbert presets` lists them), a directory of
-                ours, of KerasHub's, of Hugging Face's or of Google's, `hf://org/name`, or
+                kerasbert, KerasHub, Hugging Face or Google, `hf://org/name`, or
                 `kaggle://org/model/keras/name`.
             load_weights: bool. `False` builds the architecture with random weights.
-            **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task takes
-                its own (`num_classes` or `labels` make a new head, where there are no classes
-                `new_head=True`), its preprocessor's `sequence_length` and `truncate`, and those
-                of its encoder that it does not have. With `special_tokens_in_strings=True` tasks,
-                preprocessors and tokenizers find control tokens such as `[SEP]`, and markers such
-                as `[unused1]`, in texts, which otherwise are text like any other.
+            **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task also
+                takes `num_classes` or `labels` for a new head (`new_head=True` for tasks without
+                classes), its preprocessor's `sequence_length` and `truncate`, and settings of its
+                encoder that are not its own. With `special_tokens_in_strings=True` tasks,
+                preprocessors and tokenizers recognize control tokens such as `[SEP]` and markers
+                such as `[unused1]` in texts, which are otherwise ordinary text.
 
         Raises:
-            ValueError: if the preset is unknown, or its weights do not fit, with both lists.
+            ValueError: if the preset is unknown, or if its weights do not fit, with both lists.
         """
         cls.check_arguments(kwargs)
         # A preset names registered classes, even that of a tokenizer, such as its encoder's.
@@ -89,18 +89,21 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def check_arguments(cls, kwargs: Any) -> None:
-        """Raise where `from_preset` takes no such argument, before anything is fetched."""
+        """Raise for arguments that `from_preset` does not take, before anything is downloaded."""
 
     @classmethod
     def needs_files(cls, kwargs: Any) -> bool:
-        """Whether more is needed than what a built-in name says of an encoder."""
+        """Return whether more is needed than a built-in name's description of the encoder."""
         return True
 
     @classmethod
     def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
-        """Make one of an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
+        """Make an instance from an `OwnPreset` or a `Checkpoint` of `kerasbert.loading`."""
         if not source.is_own and not hasattr(cls, "from_checkpoint"):
-            raise ValueError(f"'{source.source}' is a checkpoint of others, and no {cls.__name__}.")
+            raise ValueError(
+                f"'{source.source}' is a foreign checkpoint, which {cls.__name__} cannot load; "
+                "pass a preset that kerasbert wrote."
+            )
         if source.is_own and issubclass(cls, keras.Model):
             source.check_encoder()
         made = (
@@ -111,13 +114,13 @@ class FromPreset(ChecksKeywords):
         if not isinstance(made, cls):
             raise ValueError(
                 f"'{source.source}' has a {type(made).__name__}, not a {cls.__name__}; load it "
-                "with that."
+                "with that class."
             )
         return made
 
     @_class_property
     def presets(cls) -> dict[str, Any]:
-        """The built-in names that `from_preset` of this class takes: a dict to descriptions."""
+        """The built-in presets that this class can load, as a dict of name to description."""
         return _names().presets_of(cls)
 
     @classmethod
@@ -127,30 +130,30 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
-        """Load from a local directory that `save_to_preset` wrote (KerasHub's own loader)."""
+        """Load from a local directory that `save_to_preset` wrote, with KerasHub's loader."""
         return super().from_preset(directory, **kwargs)
 
     def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
         """Write a preset directory; a failure leaves `preset_dir` as it was.
 
-        A subclass of yours is saved under the name of the class of ours that it refines, with its
-        own settings beside it: `from_preset` of either class loads it.
+        A subclass of your own is saved under the name of the kerasbert class that it refines, with
+        its own settings, so that `from_preset` of either class loads it.
 
         Args:
-            preset_dir: string. The directory; one that exists keeps its other files.
+            preset_dir: string. The directory; an existing one keeps its other files.
             **kwargs: passed on, for example `max_shard_size` in GB.
 
         Raises:
-            ValueError: if `preset_dir` is empty, or a file, if weights are not finite, or for a
-                subclass of yours that is not registered with Keras and does not load as the class
-                that it refines, as one with more weights.
+            ValueError: if `preset_dir` is empty or a file, if weights are not finite, or for a
+                subclass of your own that is not registered with Keras and cannot be loaded as the
+                class that it refines, for example because it has more weights.
             OSError: if it cannot be written, or the disk has no room for the weights.
         """
         target = output_folder(preset_dir, "preset_dir")
         weights = getattr(self, "weights", ())
         check_weights(weights, f"This {type(self).__name__} is not saved")
         if is_unfinished(target):
-            # A part of a task, or what somebody else puts in its place.
+            # Part of a task, or written into a folder that a caller renames into place.
             check_room(os.path.dirname(target), weights)
             return self._save_in(target, **kwargs)
         with new_folder(target, keep=True) as folder:

@@ -11,7 +11,7 @@ def encoder_of(model):
 
 
 def tells_segments(model):
-    """Whether the second text of a pair is another segment, for its encoder and preprocessor."""
+    """Return whether encoder and preprocessor give the texts of a pair different segment ids."""
     count = encoder_of(model).num_segments
     given = getattr(getattr(model, "preprocessor", None), "num_segments", None)
     return (count if given is None else min(count, given)) > 1
@@ -24,7 +24,7 @@ def head_weights(model):
 
 
 def same_tokens(tokenizer, other):
-    """Whether two tokenizers map every text to the same ids."""
+    """Return whether two tokenizers map every text to the same ids."""
     return tokenizer is other or _tokens(tokenizer) == _tokens(other)
 
 

@@ -1,4 +1,4 @@
-"""Names of presets, as `from_preset` takes them, and the learning rates that presets record."""
+"""Preset names as `from_preset` takes them, and the learning rates that presets recommend."""
 
 from typing import TYPE_CHECKING
 

@@ -220,7 +220,7 @@ def test_shards(reference, tmp_path):
 @pytest.mark.parametrize("family", ("bert", "roberta", "albert"))
 def test_an_encoder_without_a_pooler(tmp_path, family):
     encoder = tiny_backbone(family, pooler=False)
-    with pytest.warns(UserWarning, match="has a pooler and this encoder none: load it there with"):
+    with pytest.warns(UserWarning, match="a pooler, but this encoder has none: load it there with"):
         said = write(encoder, tmp_path / "out")
     load(tmp_path / "out", said["written"], add_pooling_layer=False)
 
@@ -235,7 +235,7 @@ def test_a_pooler_that_transformers_does_not_have(tmp_path):
     load(tmp_path / "out", said["written"])
     # A classifier on the first token does not use it.
     classifier = perturb(BertTextClassifier(tiny_backbone("roberta", pooler=True), 3))
-    with pytest.warns(UserWarning, match="has no pooler: pooled_dense is left out; the outputs do"):
+    with pytest.warns(UserWarning, match="has no pooler: pooled_dense is dropped; the outputs do"):
         said = write(classifier, tmp_path / "classifier")
     model = load(tmp_path / "classifier", said["written"])
     features = batch(classifier)
@@ -278,7 +278,7 @@ TEXTS = ["Unable café.", "東", "cafe [MASK].", "un[SEP]cafe [CLS]."]
 def test_texts_in_transformers(classifier, tmp_path):
     import transformers
 
-    warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
+    warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
     said = write(classifier, tmp_path / "out", tokenizer=None)
     assert said["tokenizer"] == "BertTokenizer" and "vocab.txt" in said["files"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -309,8 +309,8 @@ def test_special_tokens_in_texts(format, tmp_path):
     model = perturb(BertMaskedLM(tiny_backbone(pooler=True), preprocessor=preprocessor))
 
     # The encoder of Google's format has one, and masked words need none.
-    warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is left out")
-    warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
+    warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is dropped")
+    warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
 
     def read(model, name):
         write(model, tmp_path / name, format=format, tokenizer=plain)
@@ -596,7 +596,7 @@ def test_keras_hub(tmp_path, family, cls, name):
 def test_texts_in_keras_hub(tmp_path):
     import keras_hub
 
-    warnings.filterwarnings("ignore", ".*holds '.MASK.', a control|.* in a sample of the texts")
+    warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
     preprocessor = BertTextClassifierPreprocessor(
         BertTokenizer(TOKENS, lowercase=True), sequence_length=12
     )
@@ -745,7 +745,12 @@ def test_heads_are_kept(reference, tmp_path, family, head, name):
     [
         ("bert", BertBackbone, {"is_causal": True}, "BertModel cannot hold is_causal=True"),
         ("distilbert", BertBackbone, {"layer_norm_epsilon": 1e-5}, r"1e-05 \(there 1e-12\)"),
-        ("bert", BertBackbone, {"activation": "elu"}, "has no activation 'elu' that kerasbert"),
+        (
+            "bert",
+            BertBackbone,
+            {"activation": "elu"},
+            "has no activation 'elu'; use one",
+        ),
         ("albert", BertBackbone, {"embedding_dim": None}, r"embedding_dim=None \(there 16\)"),
         ("bert", BertBackbone, {"num_groups": 1}, r"num_groups=1 \(there 2\)"),
         ("bert", BertBackbone, {"position_offset": 1}, "cannot hold position_offset=1"),

@@ -1,4 +1,4 @@
-"""What a foreign checkpoint says of itself, and its tensors, read one at a time."""
+"""`Checkpoint`, the description of a foreign checkpoint, and mappings that read its tensors."""
 
 import contextlib
 import functools
@@ -16,28 +16,29 @@ from kerasbert.files import check_regular, inside, read_json
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A foreign checkpoint, as one of the formats' `read_checkpoint` describes it.
+    """A foreign checkpoint, as described by the `read_checkpoint` of its format.
 
     Args:
         source: string. Its directory or name, for errors.
-        family: string. Its row in `kerasbert.families`.
+        family: string. A family of `kerasbert.families`.
         encoder: dict. Arguments of `BertBackbone`.
-        tensors: mapping of their name, without prefix, to array; with `shape(name)`.
+        tensors: mapping of tensor name, without prefix, to array; with `shape(name)`.
         encoder_map: `NameMap` of the encoder.
-        head_maps: dict of a head's kind (the `head` of its class) to its `NameMap`.
-        head: dict of a head's kind to arguments of its class that hold for a new head too, or to
-            a function that gives them.
-        preprocessor: dict of a head's kind to arguments of its preprocessor.
-        longest: number. The most tokens of a row that its tokenizer says; `None` for no limit.
-        num_segments: int. How many segments its tokenizer tells apart, of those of the encoder.
-        classes: function that gives the arguments of `BertTextClassifier` that say its classes.
-        tied: dict of a tensor that only repeats another one to that one.
+        head_maps: dict of kind of head (the `head` of its class) to its `NameMap`.
+        head: dict of kind of head to arguments of its class that also apply to a new head, or to
+            a function that returns them.
+        preprocessor: dict of kind of head to arguments of its preprocessor.
+        longest: number. The tokenizer's maximum length in tokens; `None` for no limit.
+        num_segments: int. How many of the encoder's segments the tokenizer uses.
+        classes: function that returns the arguments of `BertTextClassifier` that describe its
+            classes.
+        tied: dict of each tensor that repeats another to that other.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
-        refused: dict of a head's kind to why its weights cannot be loaded, a sentence.
-        token_ids: dict of "pad_token_id", ... to what the checkpoint says of its special tokens
-            beside its tokenizer; `None` where it says nothing of any.
-        default_ids: dict of the same keys to what configurations have that say nothing of them.
+        refused: dict of kind of head to why its weights cannot be loaded, a sentence.
+        token_ids: dict of "pad_token_id", ... to the configured ids of special tokens; `None` if
+            the configuration has none.
+        default_ids: dict of the same keys to their values in configurations that do not set them.
     """
 
     source: str
@@ -61,14 +62,14 @@ class Checkpoint:
     is_own = False
 
     def whole(self, cls=None):
-        """Nothing to reword: the readers say in a sentence what is wrong."""
+        """Return a null context: readers already raise errors that describe the problem."""
         return contextlib.nullcontext()
 
     def make_tokenizer(self, **settings):
-        """Its tokenizer, whose padding and mask must be those that the configuration names.
+        """Make the tokenizer and check its padding and mask ids against the configuration.
 
-        No model reads the other ids of a configuration. They may be those of tokens that frame no
-        text: ModernBERT-ja and mmBERT name a "cls" and frame with "bos".
+        No model reads the configuration's other ids, and these may be of tokens that no sequence
+        has: ModernBERT-ja and mmBERT configure a "cls" and begin with "bos".
         """
         tokenizer = self.tokenizer(**settings)
         for role in ("pad", "mask"):
@@ -76,23 +77,23 @@ class Checkpoint:
             said, found = (self.token_ids or {}).get(key), getattr(tokenizer, key, None)
             if said not in (None, found, self.default_ids.get(key)) and found is not None:
                 raise ValueError(
-                    f"The configuration of '{self.source}' has {role}_token_id={said}, and its "
+                    f"The configuration of '{self.source}' has {role}_token_id={said}, but its "
                     f"tokenizer has {found}; set the id in config.json to that of the tokenizer "
                     "that the model was trained with."
                 )
         return tokenizer
 
     def encoder_settings(self):
-        """All arguments of the encoder: the family's, and the checkpoint's own over them."""
+        """Return all arguments of the encoder: the family's, updated with the checkpoint's."""
         if self.family in LINEAGE:
             return {**get_family(self.family).encoder, **self.encoder}
         return {**get_family(self.family).encoder, "family": self.family, **self.encoder}
 
 
 class Tensors(Mapping):
-    """Arrays by name, from files that are opened at the first look.
+    """Arrays by name, from files that are opened on first access.
 
-    Subclasses define `_open()`, which returns a dict of name to what `__getitem__` and
+    Subclasses define `_open()`, which returns a dict of name to the data that `__getitem__` and
     `shape(name)` need.
     """
 
@@ -113,7 +114,7 @@ class Tensors(Mapping):
         return len(self.index)
 
     def size(self):
-        """The number of weights that the files store."""
+        """Return the number of stored weights."""
         return sum(math.prod(self.shape(name)) for name in self)
 
 
@@ -147,7 +148,7 @@ class TensorFiles(Tensors):
         return tensor.detach().float().numpy()
 
     def size(self):
-        """The number of weights that the files store; tensors that share a storage count once."""
+        """Return the number of stored weights; tensors that share storage count once."""
         shared, size = {}, 0
         for file, tensor in self.index.values():
             if file is not None:
@@ -158,12 +159,12 @@ class TensorFiles(Tensors):
         return size + sum(shared.values())
 
     def shape(self, name):
-        """The shape of a tensor, without reading it."""
+        """Return a tensor's shape without reading it."""
         file, tensor = self.index[name]
         return tuple(tensor.shape if file is None else file.get_slice(tensor).get_shape())
 
 
-# safetensors' names of types.
+# safetensors' names of dtypes.
 _SAFETENSORS = {
     **dict(zip(("F16", "BF16", "F32", "F64"), FLOATS, strict=True)),
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -183,20 +184,20 @@ def _weight_files(directory):
             return _shards(directory, index)
     raise ValueError(
         f"'{directory}' has no weights: neither model.safetensors nor pytorch_model.bin, whole or "
-        "sharded with an index; pass load_weights=False for random weights."
+        "sharded with an index; add them, or pass load_weights=False for random weights."
     )
 
 
 def _shards(directory, index):
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"'{index}' names no shards; download it again.")
+        raise ValueError(f"'{index}' names no shards in weight_map; download it again.")
     names = sorted(set(map(str, weight_map.values())))
     paths = [inside(directory, name, index, nested=True) for name in names]
     for path in paths:
         if not os.path.isfile(path):
             name = os.path.relpath(path, directory)
-            raise ValueError(f"'{index}' names the shard '{name}', which is missing; fetch it.")
+            raise ValueError(f"'{index}' names the shard '{name}', which is missing; download it.")
     return paths
 
 
@@ -207,7 +208,7 @@ def _open_safetensors(path):
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
         raise ValueError(
-            f"'{path}' ({os.path.getsize(path)} bytes) is cut off or no safetensors file "
+            f"'{path}' ({os.path.getsize(path)} bytes) is truncated or not a safetensors file "
             f"({error}); download it again."
         ) from error
 
@@ -218,8 +219,8 @@ def _load(path):
         import torch
     except ImportError as error:
         raise ImportError(
-            f"'{path}' is PyTorch's own format and needs torch; run `pip install torch`, or use a "
-            "checkpoint with model.safetensors."
+            f"'{path}' is in PyTorch's own format and needs torch; run `pip install torch`, or use "
+            "a checkpoint with model.safetensors."
         ) from error
     check_regular(path)
     try:
@@ -234,9 +235,9 @@ def _load(path):
         if not blames_file(error):
             raise
         raise ValueError(
-            f"'{path}' ({os.path.getsize(path)} bytes) is cut off, or holds more than tensors, "
-            f"which kerasbert does not run ({first_line(error)}); download it again, or use a "
-            "checkpoint with model.safetensors."
+            f"'{path}' ({os.path.getsize(path)} bytes) is truncated, or holds objects other than "
+            f"tensors, which kerasbert does not unpickle ({first_line(error)}); download it again, "
+            "or use a checkpoint with model.safetensors."
         ) from error
 
 

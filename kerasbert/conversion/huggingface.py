@@ -1,6 +1,6 @@
-"""Hugging Face checkpoints: their configurations and tensor files, read by `huggingface_tables`.
+"""Read Hugging Face checkpoints (configurations and tensors) by the tables of `huggingface_tables`.
 
-Facts follow `transformers` 5.23.
+Source: `transformers` 5.23.
 """
 
 import functools
@@ -20,7 +20,8 @@ from kerasbert.tokenizers import tokenizer_from_files
 
 ALL_TABLES = TABLES | LINEAGE_TABLES
 _IDS = (*SPECIAL_IDS, "unk_token_id")
-# Fields of heads, and of all families, and what each can be; see `check_value`.
+# Fields of the heads and those that all families share, each with its allowed values; see
+# `check_value`.
 _FIELDS = {
     "classifier_dropout": "share?",
     "classifier_dropout_prob": "share?",
@@ -54,20 +55,20 @@ _FIELDS = {
     "problem_type": "name?",
     "label2id": "object?",
     **dict.fromkeys(_IDS, "whole?"),
-    # Writing may end at one of several tokens.
+    # Generation may end at one of several tokens.
     **dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), "ids?"),
     "cls_dropout": "share?",
     "pooler_dropout": "share?",
     "pooler_hidden_act": "name",
     "architectures": "names?",
-    # What sentence-transformers keeps there of its cross-encoders.
+    # Settings of sentence-transformers' cross-encoders.
     "sentence_transformers": "object?",
     "sbert_ce_default_activation_function": "name?",
 }
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
-# The values of fields that are one of a few.
+# Fields with a fixed set of values.
 _CHOICES = {"problem_type": PROBLEMS, "classifier_pooling": ("cls", "mean")}
-# Settings that change the numbers and that no released encoder of these families uses.
+# Settings that change outputs and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -76,8 +77,8 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
-# Fields of generation_config.json that `generate` of transformers follows and ours does not, with
-# the values that change nothing.
+# Fields of generation_config.json that transformers' `generate` follows and ours does not, with the
+# values that have no effect.
 GENERATION = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.0, None)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, None)),
@@ -87,16 +88,16 @@ GENERATION = {
     **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), (None,)),
     **dict.fromkeys(("guidance_scale", "penalty_alpha"), (None, 1.0, 0.0)),
 }
-# The same, for models that do not read these two.
+# The same, for causal models, which do not read these two.
 _GENERATION_OF_CAUSAL = {"bad_words_ids": (None, []), "forced_eos_token_id": (None,)}
-# What checkpoints of a family were called before transformers had it.
+# Model types that checkpoints had before transformers supported the family.
 FIRST_TYPES = {"new": "gte"}
-# Model types that look like one of ours: why they are none, and the way out.
+# Model types that resemble a supported one: why they are not supported, and what to do.
 OTHERS = {
-    "deberta": "the first DeBERTa, whose layers project distances by weights of their own, which "
-    "kerasbert does not have; use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'.",
+    "deberta": "the first DeBERTa, which projects relative positions with weights of their own and "
+    "which kerasbert does not support; use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'.",
 }
-# First parts of the names of heads: what may stay unread when another class is loaded.
+# Prefixes of head weights, which may stay unread if another class is loaded.
 _HEADS = (
     "cls.",
     "classifier.",
@@ -126,37 +127,37 @@ _HEADS = (
     "lm_predictions.",
     "mask_predictions.",
 )
-# Buffers, no weights.
+# Buffers, which are not weights.
 _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "rotary_emb.",
-    # Marian's tables of sines.
+    # Marian's sinusoidal position tables.
     "coder.embed_positions.",
     "pos_emb.inv_freq",
-    # GPT-2's mask of what comes later.
+    # GPT-2's causal masks.
     ".attn.bias",
     ".attn.masked_bias",
 )
 
 
 def is_mine(directory):
-    """Whether `config.json` there is one of transformers'."""
+    """Return whether the directory's `config.json` is one of transformers."""
     return not {"model_type", "hidden_size"}.isdisjoint(json_in(directory, "config.json"))
 
 
 def read_checkpoint(directory):
-    """Describe a Hugging Face directory.
+    """Describe the checkpoint in a Hugging Face directory.
 
     Returns:
         A `Checkpoint`.
 
     Raises:
-        ValueError: for a model type that is none of ours, or a setting that we do not have.
+        ValueError: for an unsupported model type or setting.
     """
     path = os.path.join(directory, "config.json")
     config = read_json(path)
-    # The first ones named no type: all were BERT.
+    # Early BERT configurations have no model_type.
     types = {(row.model_type or name).replace("_", "-"): name for name, row in ALL_TABLES.items()}
     types |= FIRST_TYPES
     model_type = str(config.get("model_type", "bert")).replace("_", "-")
@@ -166,15 +167,15 @@ def read_checkpoint(directory):
     if family is None:
         known = ", ".join(types)
         raise ValueError(
-            f"'{path}' has model_type '{config['model_type']}', which is not of the BERT family; "
-            f"kerasbert reads {known}."
+            f"'{path}' has model_type '{config['model_type']}', which kerasbert does not support; "
+            f"expected one of {known}."
         )
     table = ALL_TABLES[family]
     config |= {key: config[alias] for alias, key in table.aliases.items() if alias in config}
     for key, fine in REFUSED.items():
         if key not in table.ignored and config.get(key, fine[0]) not in fine:
             raise ValueError(
-                f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; "
+                f"'{path}' has {key}={config[key]!r}, which kerasbert does not support; "
                 f"only {key}={fine[0]!r} can be loaded."
             )
     known = SETTINGS | LINEAGE_SETTINGS
@@ -221,8 +222,8 @@ def read_checkpoint(directory):
         refused=_no_single_label(config, path)
         | _no_generation(directory)
         | {
-            kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not have; only {key}="
-            f"{fine!r} can be loaded for the head '{kind}'. Pass new_head=True for a new one."
+            kind: f"'{path}' has {key}={config[key]!r}, which kerasbert does not support; only "
+            f"{key}={fine!r} can be loaded for the head '{kind}'. Pass new_head=True for a new one."
             for kind, settings in table.refused.items()
             for key, fine in settings.items()
             if config.get(key, fine) != fine
@@ -235,7 +236,7 @@ def read_checkpoint(directory):
 
 
 def _check_sizes(table, config, path):
-    """Raise for sizes that do not fit each other, by the names that the file has for them."""
+    """Raise if sizes contradict each other; errors name the keys of the file."""
 
     def said(ours):
         key, default = table.config[ours]
@@ -252,8 +253,8 @@ def _check_sizes(table, config, path):
         id = config.get(name)
         if is_whole(id) and id != table.default_ids.get(name) and id >= size:
             raise ValueError(
-                f"'{path}' has {name}={id} beside {key}={size}, which gives the ids 0 to "
-                f"{size - 1}; set both to what the model was trained with."
+                f"'{path}' has {name}={id} with {key}={size}, so ids must be from 0 to {size - 1}; "
+                "set both to the values that the model was trained with."
             )
 
 
@@ -263,23 +264,24 @@ def _encoder_settings(table, config, path):
         name = table.config["activation"][0]
         settings["activation"] = _activation(name, settings["activation"], path)
     if table.starts_at_padding:
-        # The table's rows include those before the first position.
+        # The position table includes the rows before the first position.
         padding = config.get("pad_token_id")
         offset = 2 if padding is None else padding + 1
         if offset >= settings["max_sequence_length"]:
             raise ValueError(
-                f"'{path}' has pad_token_id={padding}, and positions count from the next row, but "
-                f"max_position_embeddings={settings['max_sequence_length']}; the two do not "
-                "belong together."
+                f"'{path}' has max_position_embeddings={settings['max_sequence_length']}, which "
+                f"leaves no position after pad_token_id={padding}; set both to the values that the "
+                "model was trained with."
             )
         settings["position_offset"] = offset
         settings["max_sequence_length"] -= offset
     layers, groups = settings["num_layers"], settings.get("num_groups")
-    some = range(min(layers, 1000))  # More is refused where they are counted.
+    some = range(min(layers, 1000))  # A larger number is refused where the layers are counted.
     if groups and any(int(i / (layers / groups)) != i * groups // layers for i in some):
         raise ValueError(
-            f"'{path}' has num_hidden_layers={layers} in num_hidden_groups={groups}, of which "
-            "transformers rounds a quotient down one group too low; kerasbert does not."
+            f"'{path}' has num_hidden_layers={layers} and num_hidden_groups={groups}, for which "
+            "transformers rounds a layer's group down by one too many and kerasbert does not; use "
+            "a number of layers that is a multiple of the groups."
         )
     is_square = settings.get("embedding_dim") == settings["hidden_dim"]
     if is_square and not table.has_square_projection:
@@ -290,18 +292,19 @@ def _encoder_settings(table, config, path):
 def _activation(key, name, path):
     if name not in ACTIVATIONS:
         raise ValueError(
-            f"'{path}' has the activation {key}='{name}'; kerasbert reads {', '.join(ACTIVATIONS)}."
+            f"'{path}' has {key}='{name}', which kerasbert does not support; expected one of "
+            f"{', '.join(ACTIVATIONS)}."
         )
     return ACTIVATIONS[name]
 
 
 def read_head_settings(table, kind, config, path):
-    """Arguments of the class of a kind of head, but for those that say its classes.
+    """Return the arguments of the class of a kind of head, except those that describe its classes.
 
     Args:
         table: a `Table`.
         kind: string.
-        config: dict. What `config.json` holds.
+        config: dict. The contents of `config.json`.
         path: string. The file, for errors.
     """
     found = {}
@@ -312,24 +315,24 @@ def read_head_settings(table, kind, config, path):
         elif ours == "head_activation":
             value = _activation(
                 key, "linear" if value is None else value, path
-            )  # The dense layer is there all the same.
+            )  # Without an activation, the dense layer is still there.
         found[ours] = value
     return found | (table.read_head(config, path) if kind in table.heads else {})
 
 
 def _classes(config, path):
-    """Arguments of `BertTextClassifier` that say what its classes are."""
+    """Return the arguments of `BertTextClassifier` that describe its classes."""
     problem = config.get("problem_type")
     if problem == "regression":
         raise ValueError(
-            f"'{path}' has problem_type 'regression': its head gives a number, no classes; load "
+            f"'{path}' has problem_type 'regression': its head returns a number, not classes. Load "
             "it with BertTextRegressor, or pass num_classes or labels for a new head."
         )
     names = config.get("id2label")
     wrong = _wrong_labels(config)
     if wrong:
         raise ValueError(
-            f"'{path}' has {wrong}; mend it, or pass num_classes or labels for a new head."
+            f"'{path}' has {wrong}; correct it, or pass num_classes or labels for a new head."
         )
     if names:
         classes = {"labels": [str(names[key]) for key in sorted(names, key=int)]}
@@ -339,7 +342,7 @@ def _classes(config, path):
 
 
 def _wrong_labels(config):
-    """What is wrong with what it says of its classes, in words; `None` for nothing."""
+    """Describe what is wrong with the configured classes; return `None` if nothing is."""
     names, count = config.get("id2label"), config.get("num_labels")
     numbers = config.get("label2id") or {}
     if not names:
@@ -347,38 +350,38 @@ def _wrong_labels(config):
     said = f"id2label={reprlib.repr(names)}"
     keys = [int(key) if str(key).isdecimal() else -1 for key in names]
     if sorted(keys) != list(range(len(names))):
-        return f"{said}, whose keys must be the numbers of the classes, from 0 to {len(names) - 1}"
+        return f"{said}, whose keys must be the class ids from 0 to {len(names) - 1}"
     found = [str(name) for name in names.values() if not isinstance(name, (dict, list))]
     if len(found) < len(names) or None in names.values() or len(set(found)) < len(found):
-        return f"{said}, whose values must be names, each of one class alone"
+        return f"{said}, whose values must be distinct names"
     if count not in (None, len(names)):
-        return f"num_labels={count} beside {said}, which names {len(names)} classes"
+        return f"num_labels={count} with {said}, which names {len(names)} classes"
     for key, name in zip(keys, found, strict=True):
         if str(numbers.get(name, key)) != str(key):
-            return f"label2id={reprlib.repr(numbers)}, which contradicts its {said}"
+            return f"label2id={reprlib.repr(numbers)}, which contradicts {said}"
     return None
 
 
 def _length(directory, encoder):
-    """Where a cross-encoder cuts its texts, as sentence-transformers finds that."""
+    """Return a cross-encoder's maximum length, found as sentence-transformers does."""
     lengths = [tokenizer_length(directory), encoder.get("max_sequence_length")]
     lengths = [x for x in lengths if x is not None]
     return {"sequence_length": int(min(lengths))} if lengths else {}
 
 
 def tokenizer_length(directory):
-    """The most tokens that a directory's tokenizer takes, if it says so."""
+    """Return the maximum length of a directory's tokenizer, or `None` if it states none."""
     config = json_in(directory, "tokenizer_config.json")
     path = os.path.join(directory, "tokenizer_config.json")
     check_fields(config, {"model_max_length": "length?", "max_len": "length?"}, path)
-    # The second is the name of early files.
+    # max_len is the name in early files.
     return config.get("model_max_length", config.get("max_len"))
 
 
 def _num_segments(directory, encoder):
-    """1 where the tokenizer has one segment for both texts of a pair, else 2."""
+    """Return 1 if the tokenizer gives both texts of a pair the same segment id, else 2."""
     if encoder.get("num_segments", 2) < 2:
-        return 2  # The encoder's own number is less.
+        return 2  # The encoder's own, lower number applies.
     config = json_in(directory, "tokenizer_config.json")
     path = os.path.join(directory, "tokenizer_config.json")
     check_fields(config, {"model_input_names": "names?"}, path)
@@ -392,7 +395,7 @@ def _num_segments(directory, encoder):
 
 
 def _tokenizer(directory, family, table, encoder, **settings):
-    """The tokenizer of a directory, whose padding must not move the positions of its tokens."""
+    """Return the tokenizer of a directory; its padding must not shift the tokens' positions."""
     side = json_in(directory, "tokenizer_config.json").get("padding_side")
     padding = json_in(directory, "tokenizer.json").get("padding") or {}
     side = str(side or padding.get("direction") or "right").lower()
@@ -402,49 +405,49 @@ def _tokenizer(directory, family, table, encoder, **settings):
     moves = learned and not table.starts_at_padding and not settings.get("is_causal")
     if side != "right" and moves and not getattr(tokenizer, "marks_last", False):
         raise ValueError(
-            f"The tokenizer in '{directory}' pads rows at the {side} (padding_side), which in "
-            "transformers moves the positions of their tokens, and kerasbert pads at the right; "
-            "set it to 'right' if the model was not trained so, or load it with "
-            "preprocessor=None and pass token ids."
+            f"The tokenizer in '{directory}' has padding_side='{side}', which in transformers "
+            "shifts the positions of the tokens, while kerasbert pads on the right; set it to "
+            "'right' if the model was trained with that, or load the model with preprocessor=None "
+            "and pass token ids."
         )
     return tokenizer
 
 
 def label_count(config):
-    """How many outputs the head of a classifier has, as transformers finds that."""
+    """Return the number of outputs of a classification head, found as transformers does."""
     return len(config.get("id2label") or ()) or config.get("num_labels", 2)
 
 
 def _no_single_label(config, path):
-    """Why its head is none of a reranker, where it is none."""
+    """Return why a head is not a reranker's, as a dict by kind of head; empty if it is."""
     count = label_count(config)
     if count == 1:
         return {}
     return {
-        "reranker": f"'{path}' has {count} labels, and a BertReranker has one score; load it with "
+        "reranker": f"'{path}' has {count} labels, but a BertReranker has one score; load it with "
         "BertTextClassifier, or pass new_head=True for a new head."
     }
 
 
 def _no_generation(directory):
-    """Why generation_config.json cannot be followed: a dict by kind of head."""
+    """Return why generation_config.json cannot be followed, as a dict by kind of head."""
     config, refused = json_in(directory, "generation_config.json"), {}
     path = os.path.join(directory, "generation_config.json")
     ends = config.get("eos_token_id")
-    for kind in ("seq2seq_lm", "causal_lm"):  # The second has a few more.
+    for kind in ("seq2seq_lm", "causal_lm"):  # The second has a few more keys.
         fine = GENERATION if kind == "seq2seq_lm" else GENERATION | _GENERATION_OF_CAUSAL
         names = [name for name, values in fine.items() if config.get(name) not in values]
         names += ["eos_token_id"] if isinstance(ends, list) and len(ends) > 1 else []
         if names:
             refused[kind] = (
-                f"'{path}' has {names[0]}={reprlib.repr(config[names[0]])}, which generate() here "
-                "does not do; take it out if you do not need it, or load the encoder alone."
+                f"'{path}' has {names[0]}={reprlib.repr(config[names[0]])}, which generate() does "
+                "not support; remove it if you do not need it, or load the encoder alone."
             )
     return refused
 
 
 def _tied(table, encoder, config):
-    """Tensors that repeat another one: a dict of name to name."""
+    """Return the tensors that repeat another one, as a dict of name to name."""
     if table.tied is not None:
         return table.tied(encoder, config)
     tokens = table.encoder["token_embedding"] + ".weight"
@@ -458,13 +461,13 @@ def _tied(table, encoder, config):
 
 
 class _Tensors(TensorFiles):
-    """Weights by their names without the model's prefix ("bert.", "roberta.", "model.", ...)."""
+    """Tensors by name, without the model's prefix ("bert.", "roberta.", "model.", ...)."""
 
     def __init__(self, directory, table, tied):
         super().__init__(directory)
         self.split_heads = table.split_heads
         self.anchor = table.encoder["token_embedding"] + ".weight"
-        # Where the decoder has weights of its own, its bias is the one that counts.
+        # An untied decoder has a bias of its own, which is the one that is used.
         self.unused = None
         if not tied and table.decoder:
             output = table.of_head("masked_lm")["mlm_head"]
@@ -474,28 +477,28 @@ class _Tensors(TensorFiles):
         found = [name for name in names if name == self.anchor or name.endswith("." + self.anchor)]
         if len(found) != 1:
             raise ValueError(
-                f"'{self.directory}' has {len(found)} tensors named '...{self.anchor}' where an "
-                "encoder has one; it holds no encoder of the family its config.json names."
+                f"'{self.directory}' has {len(found)} tensors named '...{self.anchor}', expected "
+                "one; it is not an encoder of the family that its config.json names."
             )
         prefix = found[0].removesuffix(self.anchor)
         renamed = {}
         for name in names:
             if any(part in name for part in _BUFFERS):
                 continue
-            # Old checkpoints call a norm's weights gamma and beta.
+            # Old checkpoints name the weights of a norm gamma and beta.
             ours = name.removeprefix(prefix)
             for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
                 if ours.endswith(old):
                     ours = ours.removesuffix(old) + new
-            # A matrix with an axis for heads is no layer of theirs, and has no ".weight".
+            # A matrix with an axis for heads is not a torch layer and so lacks ".weight".
             renamed[f"{ours}.weight" if ours.endswith(tuple(self.split_heads)) else ours] = name
         if self.unused is not None and self.unused[0] in renamed:
-            # Files that store both as one have it under the first name alone.
+            # Files that store both biases as one have it only under the first name.
             renamed.setdefault(self.unused[1], renamed.pop(self.unused[0]))
         return renamed
 
     def _is_into_heads(self, name):
-        """Whether a matrix of this name goes into heads; `None` of one without an axis for them."""
+        """Return whether the named matrix projects into heads; `None` without an axis for heads."""
         ends = (into for end, into in self.split_heads.items() if name.endswith(f"{end}.weight"))
         return next(ends, None)
 

@@ -803,7 +803,7 @@ TABLES = {
         read=_read_deberta,
         write=_write_deberta,
     ),
-    # These two have the names in the files, which transformers' classes rename.
+    # These two use the names in the files; transformers renames them on loading.
     "nomic_bert": Table(
         classes="NomicBert",
         prefix="nomic_bert.",
@@ -985,7 +985,7 @@ TABLES = {
                 "output_bias": ("decoder_bias", True),
             },
         },
-        ignored=("position_embedding_type",),  # Positions are rotary whatever it says.
+        ignored=("position_embedding_type",),  # Positions are always rotary.
         token_ids=tuple(_MODERNBERT_IDS),
         default_ids=_MODERNBERT_IDS,
         read=_read_modernbert,

@@ -1,10 +1,10 @@
-"""Directories of sentence-transformers: a Hugging Face encoder, and how it makes vectors of texts.
+"""Read and write the directories of sentence-transformers.
 
-Or a Hugging Face classifier of one label, a cross-encoder, and what it makes of its logits; a
-masked language model, a sparse encoder, and how it makes weights of words; or a ColBERT, of PyLate
-or of Stanford.
+They hold a Hugging Face encoder with the modules that pool its outputs to embeddings, a
+cross-encoder (a Hugging Face classifier of one label), a sparse encoder (a masked language model
+with SPLADE pooling), or a ColBERT model of PyLate or Stanford.
 
-Facts follow `sentence-transformers` 6.2 and what its earlier versions wrote.
+Source: `sentence-transformers` 6.2 and the files of its earlier versions.
 """
 
 import collections
@@ -22,7 +22,7 @@ from kerasbert.conversion.checkpoint import TensorFiles
 from kerasbert.conversion.writing import named_tensors
 from kerasbert.files import inside, json_in, read_json, write_json
 
-# One flag a pooling, in the order in which several stand side by side; later ones write the names.
+# One flag per pooling, in the order in which several are concatenated; later versions write names.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -32,7 +32,7 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _CONFIG = colbert.PYLATE  # PyLate writes into the same file.
-# What texts that are searched are called there; we call them by the first of these.
+# Names of the searched texts' role in these files; ours is the first.
 _TEXT_ROLES = ("text", "document", "passage", "corpus")
 _POOLINGS = ("cls", "max", "mean")
 _POOLING_FIELDS = {
@@ -56,7 +56,7 @@ _CONFIG_FIELDS = {
     "model_type": "name?",
     "truncate_dim": "count?",
 }
-# What a dense layer makes of its product, by Keras' names.
+# Keras' names of the activations of a dense layer.
 _DENSE_ACTIVATIONS = {
     "tanh": "torch.nn.modules.activation.Tanh",
     "relu": "torch.nn.modules.activation.ReLU",
@@ -67,33 +67,33 @@ _DENSE_ACTIVATIONS = {
 # A masked language model was a module of its own before version 5.4.
 _ENCODERS = ("Transformer", "MLMTransformer")
 _SPLADE = "SpladePooling"
-# What comes first where queries are read by another model than texts, or by a table alone.
+# First modules of models that encode queries and texts differently or by a table alone.
 _SEVERAL = ("Router", "SparseStaticEmbedding")
-# Our settings of a sparse embedder: theirs, and what each can be, the default first.
+# Our settings of a sparse embedder: their name and the allowed values, the default first.
 _SPLADE_SETTINGS = {
     "pooling": ("pooling_strategy", ("max", "sum")),
     "activation": ("activation_function", ("relu", "log1p_relu")),
 }
-# What a cross-encoder makes of its logits, by our names.
+# Our names of the activations of a cross-encoder's logits.
 _ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "linear": "torch.nn.modules.linear.Identity",
 }
-# Where `config.json` says so, since version 4 and before.
+# Keys of `config.json` with that activation, since version 4 and before.
 _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
-# What setfit writes of scikit-learn's head is a pickle.
+# setfit stores a scikit-learn head as a pickle.
 _SETFIT_HEAD = "model_head.pkl"
 _SETFIT_REFUSAL = (
     "'{}' keeps the head of setfit in model_head.pkl, a pickle, which could run any code and is "
-    "never opened here; load the encoder with BertTextEmbedder, or train a head anew by "
-    "kerasbert.finetune(..., method='frozen') on the labelled texts."
+    "never opened; load the encoder with BertTextEmbedder, or train a new head with "
+    "kerasbert.finetune(..., method='frozen') on the labeled texts."
 )
-# The settings of the encoder's module have had one name a model type.
+# The settings file of the encoder's module has a name for each model type.
 _TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-# Further settings there, which change what the encoder reads.
+# Further settings in it that change the encoder's inputs.
 _REFUSED = (
     *("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args"),
     *("query_length", "document_length", "query_expansion"),
@@ -101,14 +101,14 @@ _REFUSED = (
 
 
 def is_mine(directory):
-    """Whether its first module is a Hugging Face encoder, or several of them."""
+    """Return whether a directory's first module is a Hugging Face encoder, or several of them."""
     if not _has_modules(directory):
         return is_cross_encoder(directory) or colbert.is_stanfords(directory)
     return _kind(_modules(directory)[0]) in (*_ENCODERS, *_SEVERAL)
 
 
 def is_cross_encoder(directory):
-    """Whether it scores or classifies pairs, and makes no vectors."""
+    """Return whether a directory holds a cross-encoder, which scores pairs without embeddings."""
     if _has_modules(directory):
         config = json_in(directory, _CONFIG)
         return config.get("model_type") == "CrossEncoder"
@@ -116,7 +116,7 @@ def is_cross_encoder(directory):
 
 
 def is_sparse(directory):
-    """Whether its vectors are weights of words."""
+    """Return whether a directory holds a sparse encoder."""
     return _has_modules(directory) and _SPLADE in map(_kind, _modules(directory))
 
 
@@ -125,18 +125,22 @@ def _has_modules(directory):
 
 
 def read_checkpoint(directory):
-    """Describe such a directory; returns the `Checkpoint` of its encoder, with more settings.
+    """Describe the checkpoint in a directory: its encoder's, with the settings of the modules.
+
+    Returns:
+        A `Checkpoint`.
 
     Raises:
-        ValueError: as for a Hugging Face directory, or for a list of modules that is broken, or
-            that has no encoder for both queries and texts.
+        ValueError: as for a Hugging Face directory, or if the list of modules is broken or has no
+            encoder that both queries and texts share.
     """
     alone = [{"path": "", "type": "Transformer"}]
     modules = _modules(directory) if _has_modules(directory) else alone
     if _kind(modules[0]) in _SEVERAL:
         raise ValueError(
-            f"'{directory}' begins with {_kind(modules[0])}, which reads queries otherwise than "
-            "texts, and kerasbert has one encoder for both; load one of its encoders by its folder."
+            f"'{directory}' begins with {_kind(modules[0])}, which encodes queries and texts "
+            "differently, but kerasbert has one encoder for both; load one of its encoders by its "
+            "folder."
         )
     folder = _path(directory, modules[0])
     checkpoint = huggingface.read_checkpoint(folder)
@@ -148,8 +152,8 @@ def read_checkpoint(directory):
         if settings.get(field):
             raise ValueError(
                 f"'{os.path.join(folder, name)}' has {field}={settings[field]!r}, which changes "
-                "how texts are read and which kerasbert does not follow; write it into "
-                "tokenizer_config.json or config.json where these have it, and take it out."
+                "how texts are tokenized and which kerasbert does not support; move it to "
+                "tokenizer_config.json or config.json if these have such a key."
             )
     make = checkpoint.tokenizer
     lengths = (settings.get("max_seq_length"), huggingface.tokenizer_length(folder))
@@ -189,7 +193,7 @@ def read_checkpoint(directory):
         source=directory,
         head={**checkpoint.head, kind: head},
         preprocessor={kind: reading},
-        # What a text is cut to for its vector binds no new head.
+        # The maximum length of texts to embed does not limit a new head.
         longest=None if kind == "text_embedder" else checkpoint.longest,
         tokenizer=make,
         refused=refused,
@@ -198,7 +202,7 @@ def read_checkpoint(directory):
 
 
 class _Joined(collections.ChainMap):
-    """The tensors of an encoder, and those of a dense layer in another folder."""
+    """The tensors of an encoder and those of a dense layer in another folder."""
 
     def shape(self, name):
         return next(part.shape(name) for part in self.maps if name in part)
@@ -208,7 +212,7 @@ class _Joined(collections.ChainMap):
 
 
 def _dense_folder(directory, modules):
-    """The folder with the weights of a dense layer; `None` where there is none that we have."""
+    """Return the folder with a dense layer's weights, `None` without a supported one."""
     if not _has_modules(directory):
         return directory if colbert.is_stanfords(directory) else None
     kinds = [_kind(module) for module in modules]
@@ -218,7 +222,7 @@ def _dense_folder(directory, modules):
 
 
 def _is_ours(kinds):
-    """Whether an embedder does what modules of these kinds do, one after the other."""
+    """Return whether an embedder supports modules of these kinds in this order."""
     in_order = [kind for kind in ("Transformer", "Pooling", "Dense", "Normalize") if kind in kinds]
     return kinds == ["Transformer", "Dense"] or kinds == in_order and kinds[1:2] == ["Pooling"]
 
@@ -227,12 +231,12 @@ def _is_ours(kinds):
 
 
 def cross_encoder_config(reranker):
-    """What `config.json` says of a reranker to sentence-transformers, of version 4 or later."""
+    """Return a reranker's keys of `config.json` for sentence-transformers 4 and later."""
     return {_SINCE_4: {"activation_fn": _ACTIVATIONS[reranker.activation]}}
 
 
 def _activation(directory, modules):
-    """What is made of logits: our name, `None` for one that we do not have, and theirs."""
+    """Return the activation of the logits: our name, `None` if unsupported, and theirs."""
     config = json_in(_path(directory, modules[0]), "config.json")
     found = (
         json_in(directory, _CONFIG).get("activation_fn"),
@@ -240,31 +244,31 @@ def _activation(directory, modules):
         config.get(_BEFORE_4),
     )
     theirs = str(next((name for name in found if name is not None), _ACTIVATIONS["sigmoid"]))
-    # Where the classes live may change from version to version.
+    # The module path of the classes may change between versions.
     names = {path.rpartition(".")[2]: ours for ours, path in _ACTIVATIONS.items()}
     is_torchs = theirs.startswith("torch.")
     return names.get(theirs.rpartition(".")[2]) if is_torchs else None, theirs
 
 
 def _reranker(directory, modules):
-    """Arguments of `BertReranker`."""
+    """Return the arguments of `BertReranker`."""
     _warn_of_prompt(directory)
     ours, _ = _activation(directory, modules)
     return {} if ours is None else {"activation": ours}
 
 
 def _no_reranker(directory, modules):
-    """Why it is no `BertReranker`, a sentence; `None` where it is one."""
+    """Return why the checkpoint cannot be a `BertReranker`, as a sentence; `None` if it can."""
     if len(modules) > 1:
         return (
-            f"'{directory}' scores pairs by {', '.join(map(_kind, modules))}; kerasbert has "
-            "Transformer alone. Load its encoder with BertBackbone, and make of that what you need."
+            f"'{directory}' scores pairs with {', '.join(map(_kind, modules))}; kerasbert supports "
+            "only Transformer. Load its encoder with BertBackbone and compute the scores yourself."
         )
     ours, theirs = _activation(directory, modules)
     if ours is None:
         return (
-            f"'{directory}' makes scores of logits by {theirs!r}, and a BertReranker by Sigmoid or "
-            "Identity; load it with BertTextRegressor, whose score() gives the logits."
+            f"'{directory}' turns logits into scores with {theirs!r}, but a BertReranker only with "
+            "Sigmoid or Identity; load it with BertTextRegressor, whose score() returns the logits."
         )
     return None
 
@@ -273,12 +277,13 @@ def _no_reranker(directory, modules):
 
 
 def _sparse_embedder(directory, modules):
-    """Arguments of `BertSparseEmbedder`."""
+    """Return the arguments of `BertSparseEmbedder`."""
     kinds = [_kind(module) for module in modules]
     if len(kinds) != 2 or kinds[0] not in _ENCODERS or kinds[1] != _SPLADE:
         raise ValueError(
-            f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer and "
-            f"{_SPLADE}. Load its encoder with BertMaskedLM, and make of that what you need."
+            f"'{directory}' computes sparse embeddings with {', '.join(kinds)}; kerasbert supports "
+            f"only Transformer and {_SPLADE}. Load its encoder with BertMaskedLM and compute them "
+            "yourself."
         )
     path = os.path.join(_path(directory, modules[1]), "config.json")
     config = read_json(path)
@@ -287,13 +292,13 @@ def _sparse_embedder(directory, modules):
         found[ours] = config.get(theirs, choices[0])
         if found[ours] not in choices:
             raise ValueError(
-                f"'{path}' has {theirs}={found[ours]!r}; kerasbert has {', '.join(choices)}."
+                f"'{path}' has {theirs}={found[ours]!r}; expected one of {', '.join(choices)}."
             )
     return found
 
 
 def write_sparse_modules(embedder, directory):
-    """Write how a sparse embedder makes its weights beside the model of `to_huggingface`."""
+    """Write a sparse embedder's modules beside the model that `to_huggingface` writes."""
     config = {theirs: getattr(embedder, x) for x, (theirs, _) in _SPLADE_SETTINGS.items()}
     kinds = {"MLMTransformer": None, _SPLADE: config}
     _write_modules(embedder, directory, kinds, "sentence_transformers.sparse_encoder.models")
@@ -305,11 +310,11 @@ def write_sparse_modules(embedder, directory):
 
 
 def has_place_for(embedder):
-    """Whether these directories can say how an embedder makes its vectors."""
+    """Return whether these directories can describe how an embedder computes its embeddings."""
     if embedder.layers_used != "last" or embedder.projection_activation not in _DENSE_ACTIVATIONS:
         return False
     if embedder.has_late_interaction:
-        # PyLate always normalizes, and has no place for a truncation.
+        # PyLate always normalizes and cannot store truncate_dim.
         is_whole = embedder.normalize and embedder.truncate_dim is None
         return is_whole and embedder.preprocessor is not None
     return set(_modes(embedder)) <= set(_POOLINGS)
@@ -320,22 +325,21 @@ def _modes(embedder):
 
 
 def role_tokens(model):
-    """The tokens that readers put before queries and texts as a part of these."""
+    """Return the tokens that a ColBERT model puts before queries and texts."""
     preprocessor = getattr(model, "preprocessor", None)
     tokens = (getattr(preprocessor, f"{role}_token", "") for role in ("query", "text"))
     return [token for token in tokens if token]
 
 
 def write_modules(embedder, directory):
-    """Write how an embedder makes its vectors beside its encoder, which `to_huggingface` writes.
+    """Write an embedder's modules beside the encoder that `to_huggingface` writes.
 
-    Where the pooling or the layers have no place there nothing is written, and what reads the
-    directory finds other settings.
+    Nothing is written if these files cannot describe it; readers then apply their defaults.
     """
     if not has_place_for(embedder):
         return
     is_late, modes = embedder.has_late_interaction, _modes(embedder)
-    # The flags are what every version reads, but they have one order alone.
+    # Every version reads the flags, but they only express one order.
     poolings = {flag: mode in modes for flag, mode in _FLAGS.items()}
     if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
         poolings = {"pooling_mode": modes}
@@ -361,7 +365,7 @@ def write_modules(embedder, directory):
 
 
 def _write_modules(embedder, directory, kinds, package, types=None):
-    """Write the list of modules, a dict of each class to its configuration, or `None`."""
+    """Write `modules.json` and the modules, given as a dict of class to config or `None`."""
     types = {kind: f"{package}.{kind}" for kind in kinds} | (types or {})
     modules = [
         {
@@ -379,7 +383,7 @@ def _write_modules(embedder, directory, kinds, package, types=None):
             write_json(os.path.join(folder, "config.json"), config)
     most = embedder.backbone.max_sequence_length
     length = getattr(embedder.preprocessor, "sequence_length", most)
-    settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's own does.
+    settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's setting holds.
     write_json(os.path.join(directory, "modules.json"), modules)
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
 
@@ -408,18 +412,18 @@ def _modules(directory):
     try:
         modules = sorted(modules, key=lambda module: module["idx"])
         if not all(isinstance(module[key], str) for module in modules for key in ("path", "type")):
-            raise TypeError("a path or type is no string")
+            raise TypeError("a path or type is not a string")
         if not modules:
-            raise TypeError("there are none")
+            raise TypeError("it is empty")
         return modules
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"'{path}' is no list of modules ({error!r}); download it again."
+            f"'{path}' is not a list of modules ({error!r}); download it again."
         ) from error
 
 
 def _kind(module):
-    """The class of a module; where it lives has changed from version to version."""
+    """Return a module's class name without its path, which differs between versions."""
     return module["type"].rpartition(".")[2]
 
 
@@ -434,14 +438,14 @@ def _embedder(directory, modules):
     if colbert.is_stanfords(directory):
         return {"pooling": "tokens", "normalize": True, "projection_dim": colbert.width(directory)}
     kinds = [_kind(module) for module in modules]
-    way_out = "Load its encoder with BertBackbone, and make of that what you need."
+    way_out = "Load its encoder with BertBackbone and compute the embeddings yourself."
     if _SPLADE in kinds:
         way_out = "Load it with BertSparseEmbedder."
     of_tokens = "Pooling" not in kinds
     if not _is_ours(kinds):
         raise ValueError(
-            f"'{directory}' makes its vectors by {', '.join(kinds)}; kerasbert has Transformer, "
-            "Pooling, Dense and, last, Normalize, each once, or Transformer and Dense. "
+            f"'{directory}' computes embeddings with {', '.join(kinds)}; kerasbert supports "
+            "Transformer, Pooling, Dense, Normalize, in this order, or only Transformer and Dense. "
             f"{way_out}"
         )
     settings = {"normalize": of_tokens or kinds[-1] == "Normalize"}
@@ -461,55 +465,54 @@ def _embedder(directory, modules):
     if not isinstance(modes, list) or not modes or flags and set(flags) != set(map(str, modes)):
         raise ValueError(
             f"'{path}' has pooling_mode={config['pooling_mode']!r}, which must be a name or a list "
-            f"of names, and the same that its flags say ({', '.join(flags) or 'none'}); take out "
-            "what the model was not trained with."
+            f"of names and agree with its flags ({', '.join(flags) or 'none'}); remove what the "
+            "model was not trained with."
         )
     for mode in modes:
         if mode not in _POOLINGS:
             raise ValueError(
-                f"'{path}' pools by '{mode}'; kerasbert has {', '.join(_POOLINGS)}. Load the "
-                "encoder with BertBackbone, and make of that what you need."
+                f"'{path}' has the pooling '{mode}'; expected one of {', '.join(_POOLINGS)}. Load "
+                "the encoder with BertBackbone and pool its outputs yourself."
             )
     width = huggingface.read_checkpoint(_path(directory, modules[0])).encoder["hidden_dim"]
     width = settings.get("projection_dim") or width * len(modes)
     most = _config(directory).get("truncate_dim")
-    if most is not None and most < width:  # More cuts nothing.
+    if most is not None and most < width:  # A larger value truncates nothing.
         settings["truncate_dim"] = most
     return {"pooling": modes[0] if len(modes) == 1 else modes, **settings}
 
 
 def _check_width(directory, modules, config, names):
-    """Raise where a module says that it reads vectors of another width than the encoder's."""
+    """Raise if a module is configured for inputs of another width than the encoder's."""
     encoder = huggingface.read_checkpoint(_path(directory, modules[0])).encoder["hidden_dim"]
     for name in names:
         if config.get(name, encoder) != encoder:
             raise ValueError(
-                f"'{directory}' has {name}={config[name]} in the configuration of a module, and an "
-                f"encoder of the width {encoder}; the two do not belong together: download it "
-                "again."
+                f"'{directory}' has {name}={config[name]} in the configuration of a module, but an "
+                f"encoder of width {encoder}; download it again."
             )
 
 
 def _dense(folder):
-    """Arguments of `BertTextEmbedder` that say what its dense layer is."""
+    """Return the arguments of `BertTextEmbedder` that describe its dense layer."""
     path = os.path.join(folder, "config.json")
     config = read_json(path)
     check_fields(config, _DENSE_FIELDS, path)
     if config.get("use_residual"):
         raise ValueError(
-            f"'{path}' has use_residual=true, which kerasbert does not have; load the encoder with "
-            "BertBackbone, and make of that what you need."
+            f"'{path}' has use_residual=true, which kerasbert does not support; load the encoder "
+            "with BertBackbone and compute the embeddings yourself."
         )
     theirs = str(config.get("activation_function", _DENSE_ACTIVATIONS["tanh"]))
     names = {name.rpartition(".")[2]: ours for ours, name in _DENSE_ACTIVATIONS.items()}
     name = theirs.rpartition(".")[2]
     if name not in names or not theirs.startswith("torch."):
         raise ValueError(
-            f"'{path}' has the activation {theirs!r}; kerasbert reads {', '.join(names)}. Load the "
-            "encoder with BertBackbone, and make of that what you need."
+            f"'{path}' has activation_function={theirs!r}; expected one of {', '.join(names)} of "
+            "torch. Load the encoder with BertBackbone and compute the embeddings yourself."
         )
     if "out_features" not in config:
-        raise ValueError(f"'{path}' does not say out_features; download it again.")
+        raise ValueError(f"'{path}' has no out_features; download it again.")
     return {
         "projection_dim": config["out_features"],
         "projection_bias": config.get("bias", True),
@@ -524,7 +527,7 @@ def _config(directory):
     if default is not None and default not in prompts:
         raise ValueError(
             f"'{os.path.join(directory, _CONFIG)}' has default_prompt_name={default!r}, which is "
-            f"none of its prompts ({', '.join(prompts) or 'there are none'}); set it to one of "
+            f"not one of its prompts ({', '.join(prompts) or 'it has none'}); set it to one of "
             "them or to null."
         )
     return config
@@ -535,14 +538,14 @@ def _warn_of_prompt(directory):
     prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
     if prompt:
         warnings.warn(
-            f"'{directory}' puts {prompt!r} before each text; kerasbert does not, so write it "
-            "there yourself.",
+            f"'{directory}' puts the prompt {prompt!r} before each text, but kerasbert does not; "
+            "add it to your texts.",
             stacklevel=6,
         )
 
 
 def _prompts(directory, modules):
-    """Settings of the preprocessor: prompts by their role, and the role of other texts."""
+    """Return the preprocessor's prompts by role and the default role."""
     config = _config(directory)
     prompts = {role: prompt for role, prompt in (config.get("prompts") or {}).items() if prompt}
     if not prompts:
@@ -551,8 +554,8 @@ def _prompts(directory, modules):
     pooling = pooling and json_in(_path(directory, pooling[0]), "config.json")
     if pooling and not pooling.get("include_prompt", True):
         warnings.warn(
-            f"'{directory}' has prompts that it leaves out of its vectors (include_prompt=false), "
-            "which kerasbert does not; it is loaded without them.",
+            f"'{directory}' has prompts that are left out of pooling (include_prompt=false), which "
+            "kerasbert does not support; it is loaded without them.",
             stacklevel=6,
         )
         return {}
@@ -565,7 +568,7 @@ def _prompts(directory, modules):
 
 
 def _prompts_config(preprocessor):
-    """What their settings say of the prompts of a preprocessor, which may be `None`."""
+    """Return the settings for the prompts of a preprocessor or `None`."""
     prompts, role = getattr(preprocessor, "prompts", {}), getattr(preprocessor, "role", None)
     names = {"text": _TEXT_ROLES[1]}
     return {
@@ -575,17 +578,18 @@ def _prompts_config(preprocessor):
 
 
 def _lowercase(make, directory, **overrides):
-    """A tokenizer that lowers case first, as these directories can ask of a cased one."""
+    """Make a tokenizer that lowercases first, as these directories can require of a cased one."""
     tokenizer = make(**overrides)
     if "lowercase" in overrides or getattr(tokenizer, "lowercase", False):
         return tokenizer
     if not hasattr(tokenizer, "lowercase"):
         raise ValueError(
-            f"'{directory}' lowers the case of its texts (do_lower_case), which "
-            f"{type(tokenizer).__name__} does not do; pass preprocessor=None, make one with that "
-            "tokenizer, and give it texts in lower case."
+            f"'{directory}' has do_lower_case=true, which {type(tokenizer).__name__} does not "
+            "support; pass preprocessor=None, make a preprocessor with that tokenizer, and give it "
+            "lowercase texts."
         )
     settings = {"lowercase": True}
     if hasattr(tokenizer, "strip_accents"):
-        settings["strip_accents"] = bool(tokenizer.strip_accents)  # Of its own, nothing else.
+        # `lowercase` would change the default of strip_accents, so the current value is kept.
+        settings["strip_accents"] = bool(tokenizer.strip_accents)
     return make(**{**settings, **overrides})

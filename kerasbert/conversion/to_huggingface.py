@@ -1,6 +1,6 @@
-"""Writing Hugging Face checkpoints, by the tables that read them.
+"""Write Hugging Face checkpoints by the tables that read them.
 
-Facts follow `transformers` 5.23.
+Source: `transformers` 5.23.
 """
 
 import os
@@ -25,45 +25,44 @@ from kerasbert.files import write_files, write_json
 from kerasbert.parts import encoder_of, head_weights, tells_segments
 from kerasbert.tokenizers.transformers_files import transformers_files
 
-REMEDY = "Set them otherwise with encoder={...} where that is meant, or use format='kerasbert'."
+REMEDY = "Change the setting with encoder={...}, or use format='kerasbert'."
 
 
 def architecture(family, kind):
-    """The class of transformers for a family and a kind of head.
+    """Return the class name in transformers for a family and a kind of head.
 
     >>> architecture("roberta", "text_classifier")
     'RobertaForSequenceClassification'
 
     Raises:
-        ValueError: where it has none.
+        ValueError: if there is none.
     """
     table = ALL_TABLES[family]
     if not table.has_class(kind):
         raise ValueError(
-            f"kerasbert writes no class for the head '{kind}' alone on {family} in the format of "
-            "transformers; convert the encoder alone with task='encoder', or use "
-            "format='kerasbert'."
+            f"transformers has no class for the head '{kind}' alone on {family}; convert the "
+            "encoder alone with task='encoder', or use format='kerasbert'."
         )
     return table.class_of(kind)
 
 
 def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
-    """Write a model as transformers saves it, embedders as sentence-transformers does.
+    """Write a model as transformers saves it, and an embedder as sentence-transformers does.
 
     Args:
-        model: an encoder or a task of ours.
-        tokenizer: a tokenizer of ours, or `None`.
+        model: an encoder or a task.
+        tokenizer: a tokenizer, or `None`.
         directory: string. An empty directory.
-        max_shard_size: float. The most GB in a file of weights.
-        token_ids: dict. The `token_ids` of the `Checkpoint` that the model is of, which are written
-            where there is no tokenizer.
+        max_shard_size: float. Maximum size of a weight file in GB.
+        token_ids: dict. The `token_ids` of the model's `Checkpoint`, written if there is no
+            tokenizer.
 
     Returns:
-        `(architecture, settings)`: the class of transformers, and our settings of what is there
-        where they are others than the model's.
+        `(architecture, settings)`: the class name in transformers, and the encoder settings that
+        were changed in writing.
 
     Raises:
-        ValueError: for what transformers cannot hold, before any weights are written.
+        ValueError: for anything that transformers cannot hold, before weights are written.
     """
     encoder, kind = encoder_of(model), _kind_there(model)
     family = encoder.family
@@ -99,7 +98,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         for key, value in named_tensors(head, checkpoint.head_maps.get(kind), name).items():
             tensors[(table.prefix if key.startswith(table.inside) else "") + key] = value
         if not getattr(model, "tie_weights", True) and table.decoder:
-            # Their class has the bias twice, and reads the decoder's.
+            # transformers' class has the bias twice and uses the decoder's.
             bias = table.of_head("masked_lm")["mlm_head"] + ".bias"
             tensors[bias] = tensors[table.decoder + ".bias"]
     _save(tensors, directory, max_shard_size)
@@ -111,19 +110,19 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
 
 
 def _kind_there(model):
-    """`head_kind`, but for a projection, which has a folder of its own there."""
+    """Return `head_kind`, or `None` for an embedder, whose projection has a folder of its own."""
     kind = head_kind(model)
     is_apart = kind == "text_embedder" and sentence_transformers.has_place_for(model)
     return None if is_apart else kind
 
 
 def config_of(model, settings, tokenizer, token_ids=None):
-    """What is in `config.json` of a model.
+    """Return the `config.json` of a model.
 
     Args:
-        model: an encoder or a task of ours.
-        settings: dict. Those of its encoder.
-        tokenizer: a tokenizer of ours, or `None`.
+        model: an encoder or a task.
+        settings: dict. The settings of its encoder.
+        tokenizer: a tokenizer, or `None`.
         token_ids: dict. See `write`.
 
     Raises:
@@ -142,30 +141,30 @@ def config_of(model, settings, tokenizer, token_ids=None):
 
 
 def _without_pooler(model, weights, name, kind):
-    """The encoder's weights, without a pooler that the class of transformers does not have."""
+    """Return the encoder's weights without a pooler that transformers' class does not have."""
     encoder = encoder_of(model)
     has_pooler = kind in ALL_TABLES[encoder.family].poolers
     if has_pooler == encoder.pooler:
         return weights
     if has_pooler and kind is None:
         warnings.warn(
-            f"{name} of transformers has a pooler and this encoder none: load it there with "
+            f"{name} of transformers has a pooler, but this encoder has none: load it there with "
             "add_pooling_layer=False.",
             stacklevel=6,
         )
         return weights
     if has_pooler:
         raise ValueError(
-            f"{name} of transformers has a pooler and this model none; convert the encoder alone "
-            "with task='encoder', or use format='kerasbert'."
+            f"{name} of transformers has a pooler, but this model has none; convert the encoder "
+            "alone with task='encoder', or use format='kerasbert'."
         )
     if kind is None:
         raise ValueError(
-            f"{name} of transformers has no pooler, and pooled_output would be lost; pass "
-            "encoder={'pooler': False} to leave it out."
+            f"{name} of transformers has no pooler, so pooled_output would be lost; pass "
+            "encoder={'pooler': False} to drop it."
         )
     warnings.warn(
-        f"{name} of transformers has no pooler: {encoder.pooled_dense.name} is left out; the "
+        f"{name} of transformers has no pooler: {encoder.pooled_dense.name} is dropped; the "
         "outputs do not depend on it.",
         stacklevel=6,
     )
@@ -174,12 +173,12 @@ def _without_pooler(model, weights, name, kind):
 
 
 def _fill_rows(settings, values, family, tokenizer):
-    """Give tables the rows that transformers' have and ours need not, as zeros.
+    """Add zero rows to embedding tables that must have them in transformers.
 
-    KerasHub's RoBERTa has no segments, and no rows before the first position.
+    KerasHub's RoBERTa has no segments and no rows before the first position.
 
     Returns:
-        The settings that changed.
+        The changed settings.
     """
     changed = {}
     table = ALL_TABLES[family]
@@ -198,7 +197,7 @@ def _fill_rows(settings, values, family, tokenizer):
 
 
 def _encoder_config(settings, family):
-    """The reverse of `huggingface._encoder_settings`."""
+    """Reverse `huggingface._encoder_settings`."""
     table = ALL_TABLES[family]
     config = {"model_type": table.model_type or family.replace("_", "-")}
     config |= {key: settings[ours] for ours, (key, _) in table.config.items()}
@@ -219,20 +218,20 @@ def _activation(name):
         if ours == SAME_ACTIVATIONS.get(name, name):
             return theirs
     raise ValueError(
-        f"transformers has no activation '{name}' that kerasbert knows; those are "
+        f"transformers has no activation '{name}'; use one of "
         f"{', '.join(sorted(set(ACTIVATIONS.values())))}. {REMEDY}"
     )
 
 
 def _token_ids(tokenizer, config, family, known):
-    """Ids of special tokens.
+    """Return the ids of special tokens.
 
-    Without a tokenizer those that are `known`; where nobody knows `None`, over transformers'
-    defaults, which may lie outside the vocabulary.
+    Without a tokenizer, return the `known` ids. If those are unknown too, return `None` for ids
+    whose defaults in transformers may lie outside the vocabulary.
     """
     table = ALL_TABLES[family]
     if tokenizer is None and known is not None:
-        # RoBERTa's padding says where positions begin, and is there already.
+        # RoBERTa's padding id defines where positions begin and is already in the config.
         return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
         ids = dict.fromkeys(table.token_ids)
@@ -240,8 +239,8 @@ def _token_ids(tokenizer, config, family, known):
     if config.get("pad_token_id", tokenizer.pad_token_id) != tokenizer.pad_token_id:
         raise ValueError(
             f"transformers counts RoBERTa's positions from pad_token_id + 1: position_offset="
-            f"{config['pad_token_id'] + 1} needs a tokenizer with the pad_token_id "
-            f"{config['pad_token_id']}, and this one has {tokenizer.pad_token_id}. Convert with "
+            f"{config['pad_token_id'] + 1} needs a tokenizer with pad_token_id="
+            f"{config['pad_token_id']}, but this one has {tokenizer.pad_token_id}. Convert with "
             "tokenizer=False, or use format='kerasbert'."
         )
     ours = {"bos": "cls", "eos": "sep", "decoder_start": "start"}
@@ -252,7 +251,7 @@ def _token_ids(tokenizer, config, family, known):
 
 
 def _longest(model, settings):
-    """The most tokens that a tokenizer says; where a reranker cuts, its scores rest on that."""
+    """Return the tokenizer's maximum length; a reranker's is its preprocessor's."""
     most = settings.get("max_sequence_length")
     if getattr(model, "kind", None) == "reranker" and model.preprocessor is not None:
         return model.preprocessor.sequence_length
@@ -260,7 +259,7 @@ def _longest(model, settings):
 
 
 def _class_config(model, kind):
-    """What the classes are: the reverse of `huggingface._classes`."""
+    """Describe the classes: the reverse of `huggingface._classes`."""
     if getattr(model, "kind", None) == "reranker":
         return {"num_labels": 1, **sentence_transformers.cross_encoder_config(model)}
     count = getattr(model, "num_classes", None)
@@ -274,22 +273,22 @@ def _class_config(model, kind):
     if getattr(model, "multi_label", False):
         config["problem_type"] = "multi_label_classification"
     elif count == 1:
-        config["problem_type"] = "single_label_classification"  # One alone means regression.
+        config["problem_type"] = "single_label_classification"  # Else one label means regression.
     return config
 
 
 def _head_config(model, kind, config, family):
-    """The reverse of `huggingface.read_head_settings`, for the head's kind."""
+    """Reverse `huggingface.read_head_settings` for a kind of head."""
     found = {}
     for ours, (key, _) in ALL_TABLES[family].settings_of_head(kind).items() if kind else ():
         value = getattr(model, ours)
         value = _activation(value) if ours == "head_activation" else value
-        found[key] = config.get(key, value)  # The encoder's own comes first.
+        found[key] = config.get(key, value)  # The encoder's own value takes precedence.
     return found
 
 
 def _save(tensors, directory, max_shard_size):
-    """Write `model.safetensors`, or shards of it with an index."""
+    """Write `model.safetensors`, or its shards with an index."""
     from safetensors.numpy import save_file
 
     shards, size, limit = [{}], 0, (max_shard_size or np.inf) * 1024**3

@@ -1,10 +1,10 @@
-"""What is served of a `SearchIndex`: texts that fit a question, reranked and with their answers.
+"""Serving of `SearchIndex`: retrieve texts for a query, rerank them and extract answers.
 
-Vectors, texts and ids are variables, so that a graph may have any number of them. Engines are none
-of TensorFlow's: each question is compared with all vectors.
+Embeddings, texts and ids are variables, because constants would limit the graph's size. TensorFlow
+has no search engines, so each query is compared with all embeddings.
 
-N texts, T different ones, D width of a vector, Q questions, C candidates, K hits, P pairs of a
-question and a text.
+N texts, T different ones, D embedding width, Q queries, C candidates, K hits, P pairs of a query
+and a text.
 """
 
 import copy
@@ -40,23 +40,23 @@ _CLASSES = {
     "reranker": "BertReranker",
     "reader": "BertQuestionAnswering",
 }
-# What is written of an index beside its rows and models.
+# Settings of an index that are saved beside its rows and models.
 _SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt")
-# Further candidates whose scores are computed once more, as products of matrices differ in their
-# last digits by where a vector stands.
+# Additional candidates whose scores are computed again, as the last digits of matrix products
+# depend on a vector's position.
 _SPARE = 8
-_BYTES = 1 << 25  # of the products of a block of vectors with all questions, about
-# What `str.strip` takes for space.
+_BYTES = 1 << 25  # Approximate size of the products of a block of vectors with all queries.
+# The white space that `str.strip` removes.
 _BLANK = r"[\t-\r\x1c-\x20\x{85}\p{Z}]*"
 _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
 
 
 @dataclasses.dataclass
 class SavedIndex:
-    """An index as the process that writes the SavedModel has it: models, settings and rows.
+    """An index in the process that writes the SavedModel: its models, settings and rows.
 
-    `rows` has arrays (N, ...), among them "texts", T strings of bytes, and "text_of" (N,), which
-    of them each row has.
+    `rows` has arrays (N, ...), and among them "texts", T byte strings, and "text_of" (N,), the
+    text of each row.
     """
 
     embedder: object
@@ -69,7 +69,7 @@ class SavedIndex:
 
 
 def _rows_in(folder):
-    """`SavedIndex.rows` of what `SearchIndex.write_rows` wrote."""
+    """Read `SavedIndex.rows` from the files of `SearchIndex.write_rows`."""
     rows = {}
     for name in sorted(os.listdir(folder)):
         stem, _, suffix = name.partition(".")
@@ -85,12 +85,12 @@ def _rows_in(folder):
 def _strings_in(path):
     data, ends = np.memmap(path, "uint8", "r"), np.load(f"{path}.ends.npy").tolist()
     parts = (data[start:end].tobytes() for start, end in itertools.pairwise([0, *ends]))
-    # A server that answers in JSON refuses half a character.
+    # Servers that answer in JSON refuse lone surrogates.
     return [part.decode("utf-8", "surrogatepass").encode("utf-8", "replace") for part in parts]
 
 
 class ServedIndex(ServedTasks):
-    """`SearchIndex`."""
+    """Signatures of `SearchIndex`."""
 
     columns = ("query",)
     first = "embedder"
@@ -131,7 +131,7 @@ class ServedIndex(ServedTasks):
     def model_settings(self):
         return self.settings
 
-    # === From process to process ===
+    # === Between processes ===
 
     def save(self, folder):
         os.makedirs(os.path.join(folder, "rows"))
@@ -146,7 +146,7 @@ class ServedIndex(ServedTasks):
 
     @classmethod
     def read(cls, folder):
-        """The `SavedIndex` that `save` wrote."""
+        """Return the `SavedIndex` that `save` wrote."""
         index = read_json(os.path.join(folder, "index.json"))
         return SavedIndex(
             **_models_in(folder, index["parts"]),
@@ -166,7 +166,7 @@ class ServedIndex(ServedTasks):
     @functools.cached_property
     def variables(self):
         """The rows, by name."""
-        # Not in the graph that is traced, where they would be constants first.
+        # Created outside the traced graph, where the values would first be constants.
         with tf.init_scope():
             return {
                 name: tf.Variable(_as_tensor(rows), trainable=False, name=name)
@@ -174,10 +174,10 @@ class ServedIndex(ServedTasks):
             }
 
     def _rows_of(self, name, rows):
-        """The rows of a variable.
+        """Return rows of a variable.
 
-        Read first: once `tf.gather` has read a variable itself, each other reading copies all of
-        it, which took a second with a million vectors.
+        The variable is read first: once `tf.gather` has read a variable itself, every other read
+        copies all of it, which took a second for a million vectors.
         """
         return tf.gather(self.variables[name].read_value(), rows)
 
@@ -185,7 +185,7 @@ class ServedIndex(ServedTasks):
         size = 0
         for rows in self.model.rows.values():
             if isinstance(rows, list):
-                # A string has its length before it, seven bits a byte.
+                # A string is stored after its length, at seven bits per byte.
                 lengths = np.array([len(row) for row in rows], "int64")
                 size += int(lengths.sum() + sum((lengths >= 1 << 7 * i).sum() for i in range(5)))
                 size += int((lengths == 0).sum())
@@ -198,7 +198,7 @@ class ServedIndex(ServedTasks):
     def signatures(self, tokens_only=False):
         if tokens_only:
             raise ValueError(
-                "An index is searched by strings; export its embedder with tokens_only=True."
+                "A SearchIndex takes strings only; export its embedder with tokens_only=True."
             )
         found = super().signatures(tokens_only)
         query, top_k = spec("query"), spec("top_k", dtype="int32")
@@ -220,7 +220,7 @@ class ServedIndex(ServedTasks):
         return tf.function(self._search, specs, autograph=False)
 
     def _search(self, query, top_k):
-        """The hits of questions (Q,), each with its own number of them (Q,), in the graph."""
+        """Find the hits of queries (Q,), with a maximum per query (Q,), in the graph."""
         rows = len(self.model.rows["text_of"])
         top_k = tf.clip_by_value(top_k, 0, rows)
         top_k = tf.where(self._says_nothing(query), 0, top_k)
@@ -245,7 +245,7 @@ class ServedIndex(ServedTasks):
         return {**found, "count": top_k}
 
     def _says_nothing(self, query):
-        """Which questions (Q,) find nothing; see `say_nothing`."""
+        """Return which queries (Q,) are empty and so have no hits; see `say_nothing`."""
         preprocessor = self.parts["embedder"].preprocessor
         (tokens,) = preprocessor.tokenize((query,))
         known = tf.cast(tokens.values != preprocessor.tokenizer.unk_token_id, tf.int32)
@@ -253,7 +253,7 @@ class ServedIndex(ServedTasks):
         return tf.strings.regex_full_match(query, BLANK) | (known == 0)
 
     def _vectors(self, query):
-        """The vectors of questions (Q,) as they are compared: float32 (Q, D)."""
+        """Embed queries (Q,) for comparison: float32 (Q, D)."""
         part, settings = self.parts["embedder"], self.model.settings
         if settings["query_prompt"] is None:
             read = part.preprocessor.for_role("query")
@@ -271,20 +271,20 @@ class ServedIndex(ServedTasks):
         """D."""
         return self.model.settings["dims"] or self.model.embedder.output.shape[-1]
 
-    # === The nearest vectors ===
+    # === Nearest neighbors ===
 
     def _nearest(self, queries, counts):
-        """`row` and `score` (Q, C) of the nearest of queries (Q, D), and -inf behind `counts`."""
+        """Return `row` and `score` (Q, C) of queries' (Q, D) neighbors, -inf beyond `counts`."""
         rows = len(self.model.rows["text_of"])
         is_binary = "bits" in self.variables
         wanted = counts
         if is_binary:
             wanted = tf.minimum(counts * max(self.model.settings["rescore"], 1), rows)
         candidates = self._candidates(queries, _most(wanted) + (0 if is_binary else _SPARE))
-        if is_binary:  # The best of more would be others.
+        if is_binary:  # More candidates would give other results than the index.
             there = tf.sequence_mask(wanted, tf.shape(candidates)[1])
             candidates = tf.where(there, candidates, rows)
-        # Of equal scores the first row comes first.
+        # Sorted, so that the first row wins ties.
         candidates = tf.sort(candidates, axis=-1)
         scores = tf.reduce_sum(
             self._taken(tf.minimum(candidates, rows - 1)) * queries[:, None], axis=-1
@@ -296,14 +296,14 @@ class ServedIndex(ServedTasks):
         return {"row": found, "score": tf.where(there, scores, -np.inf)}
 
     def _candidates(self, queries, count):
-        """Rows (Q, C) of the largest products, best first, block by block of the vectors."""
+        """Return the rows (Q, C) of the largest products, best first, block by block."""
         variables, rows = self.variables, len(self.model.rows["text_of"])
         compare = self._bit_scores if "bits" in variables else self._products
         if "bits" in variables:
             queries = _to_bits(queries)
         count = tf.minimum(count, rows)
         number = tf.shape(queries)[0]
-        # A row of bits is as long as its words, and of these there are as many beside each other.
+        # The XOR of bits has an entry for each query, row and word.
         width = queries.shape[1] if "bits" in variables else 1
         block = tf.clip_by_value(_BYTES // (8 * width * tf.maximum(number, 1)), 256, 1 << 16)
 
@@ -340,7 +340,7 @@ class ServedIndex(ServedTasks):
         return -tf.reduce_sum(counts, axis=-1)
 
     def _taken(self, rows):
-        """The vectors (Q, C, D) of rows (Q, C), in the highest precision that is kept."""
+        """Return the vectors (Q, C, D) of rows (Q, C), in the highest precision available."""
         if "vectors" not in self.variables:
             bits = self._rows_of("bits", rows)
             bits = tf.bitcast(bits, tf.uint8)[..., None]  # (Q, C, words, 8, 1)
@@ -353,7 +353,7 @@ class ServedIndex(ServedTasks):
             vectors *= self._rows_of("scales", rows)[..., None]
         return vectors
 
-    # === What reads question and text together ===
+    # === Models that read the query with a text ===
 
     def _reranked(self, query, vectors, top_k):
         rows = len(self.model.rows["text_of"])
@@ -377,25 +377,25 @@ class ServedIndex(ServedTasks):
     def _answers(self, query, texts, strings, there):
         blank = [tf.strings.regex_full_match(x, _BLANK) for x in (query, strings)]
         there &= ~(blank[0][:, None] | blank[1])
-        # The texts are the index's own, so a request cannot make them long.
+        # The texts are the index's own, so a request cannot make them longer.
         answer = functools.partial(self.parts["reader"].answer, limited=False)
         found = self._of_pairs(answer, query, texts, there, _NO_ANSWER)
         return _named(found)
 
     def _of_pairs(self, function, query, texts, there, fills):
-        """What a function makes of questions (Q,) with texts (Q, C), each different pair once.
+        """Apply a function to queries (Q,) with texts (Q, C), once per different pair.
 
         Args:
-            function: of two tensors of P strings, gives a dict of tensors (P,).
-            there: bool (Q, C). Which pairs are wanted.
-            fills: dict. What stands for the others.
+            function: of two tensors of P strings, returns a dict of tensors (P,).
+            there: bool (Q, C). Which pairs are needed.
+            fills: dict. Values for the other pairs.
         """
         width = len(self.model.rows["texts"])
         pairs = tf.where(there)  # (P, 2)
         keys = pairs[:, 0] * width + tf.cast(tf.boolean_mask(texts, there), tf.int64)
         keys, place = tf.unique(keys)
         found = function(tf.gather(query, keys // width), self._rows_of("texts", keys % width))
-        # 0 is what is filled in, and then come the pairs.
+        # Place 0 is the fill value, and the pairs follow.
         place = tf.scatter_nd(pairs, place + 1, tf.shape(texts, tf.int64))
         return {
             name: tf.gather(tf.concat([tf.constant([fill], x.dtype), x], axis=0), place)
@@ -419,7 +419,7 @@ class ServedIndex(ServedTasks):
         empty = say_nothing(self.model.embedder, inputs["query"])
         asked = [query for query, is_empty in zip(inputs["query"], empty) if not is_empty]
         found, clear_there = self._hits(asked, count)
-        most = len(found[0])  # All have as many.
+        most = len(found[0])  # All queries have the same number of hits.
         clear = np.full((len(empty), most), True)
         clear[~empty] = clear_there
         nothing = {name: 0 for name in found[0][0]}
@@ -433,21 +433,21 @@ class ServedIndex(ServedTasks):
         return {**columns, "count": counts, "clear": clear}
 
     def _hits(self, queries, count):
-        """The hits of questions by the index itself, and which are ahead of the next clearly."""
+        """Return the index's own hits of queries, and which lead the next clearly."""
         index, own = copy.copy(self.model), self._own["candidates"]
         index.engine, index.reader, candidates = "exact", None, None
         is_binary, is_reranked = index.dtype == "binary", index.reranker is not None
         sure = np.full(len(queries), True)
         if is_binary or is_reranked:
             vectors = index.query_vectors(queries)
-        if is_binary:  # A bit on the edge chooses other candidates.
+        if is_binary:  # A value near 0 may round to the other bit, which changes the candidates.
             sure &= np.abs(vectors).min(axis=1) > 0.01 * self.margin * np.abs(vectors).max()
         if is_reranked:
             candidates = max(count, own or max(5 * count, 50))
             for row, hits in enumerate(index.search_vectors(vectors, candidates + 1)):
                 last = [hit["score"] for hit in hits[-2:]]
                 sure[row] &= len(hits) <= candidates or last[0] - last[1] > self.margin
-        # One more shows whether the last is ahead of the next, where it leaves the candidates.
+        # One more hit shows whether the last leads the next, unless it would change the candidates.
         more = candidates != count if is_reranked else not is_binary
         rows = index.search(queries, count + more, candidates)
         scores = np.array([[hit["score"] for hit in hits] for hits in rows])
@@ -462,7 +462,7 @@ class ServedIndex(ServedTasks):
         return rows, clear
 
     def _read(self, queries, rows):
-        """Add the reader's answers to hits, and say which are clear: bool (Q, K)."""
+        """Add the reader's answers to hits, and return which are clear: bool (Q, K)."""
         reader = self.parts["reader"]
         settings, pairs = {**reader.answer_settings, "top_k": 2}, []
         clear = np.full((len(rows), len(rows[0])), True)
@@ -498,17 +498,17 @@ _BITS = [128, 64, 32, 16, 8, 4, 2, 1]
 
 
 def _named(answer):
-    """An answer with its score by a name beside that of the hit."""
+    """Rename an answer's score, because the hit has a score too."""
     return {"answer_score" if name == "score" else name: x for name, x in answer.items()}
 
 
 def _most(counts):
-    """The largest of some numbers, 0 of none."""
+    """Return the largest number, or 0 if there are none."""
     return tf.reduce_max(tf.concat([counts, [0]], 0))
 
 
 def _to_bits(vectors):
-    """As `kerasbert.search.vectors.to_bits`, in the graph: int64 (Q, words)."""
+    """Pack signs as `kerasbert.search.vectors.to_bits` does, in the graph: int64 (Q, words)."""
     words = -(-vectors.shape[1] // 64)
     ones = tf.pad(vectors > 0, [[0, 0], [0, words * 64 - vectors.shape[1]]])
     ones = tf.cast(tf.reshape(ones, [-1, words, 8, 8]), tf.int32)
@@ -518,7 +518,7 @@ def _to_bits(vectors):
 def _as_tensor(rows):
     if isinstance(rows, list):
         return tf.constant(np.array(rows, object))
-    # TensorFlow counts the bits of signed words as well.
+    # TensorFlow also counts the bits of signed words.
     return tf.constant(rows.view("int64") if rows.dtype == "uint64" else rows)
 
 
@@ -531,9 +531,12 @@ def _models_in(folder, parts):
 
 
 def _check(index, preprocessor):
-    """Raise where an index, or a model of it, has no place in a graph."""
+    """Raise if an index or one of its models cannot run in a graph."""
     if preprocessor is not None:
-        raise ValueError("preprocessor=... is for a BertBackbone; the models of an index have own.")
+        raise ValueError(
+            "preprocessor=... is only for a BertBackbone; the models inside an index have their "
+            "own."
+        )
     for name, kind in _PARTS.items():
         model = getattr(index, name)
         if model is None and name != "embedder":
@@ -541,13 +544,13 @@ def _check(index, preprocessor):
         if getattr(model, "kind", None) != kind:
             what = "None" if model is None else f"a {type(model).__name__}"
             raise ValueError(
-                f"The index' {name} is {what}, which has no place in TensorFlow's graph; "
+                f"The index's {name} is {what}, which TensorFlow's graph does not support; "
                 f"export_serving takes an index with a {_CLASSES[name]}."
             )
         if model.preprocessor is None:
             raise ValueError(
-                f"The index' {name} has no preprocessor, so it cannot take raw strings; set its "
-                f"`preprocessor` to a {_CLASSES[name]}Preprocessor."
+                f"The index's {name} has no preprocessor, so it cannot take raw strings; set "
+                f"its `preprocessor` to a {_CLASSES[name]}Preprocessor."
             )
     if hasattr(index, "write_rows") and not index.findable():
-        raise ValueError("The index has no texts that can be found; add some before the export.")
+        raise ValueError("The index has no texts to retrieve; add some before the export.")

@@ -1,10 +1,10 @@
-"""What is served of a model: its signatures, and what they have to answer.
+"""`Served`, the base class of a model's SavedModel signatures and their reference answers.
 
-A signature runs in TensorFlow's graph, in a process of its own; what it has to answer comes from
-the model's own methods, on any backend. Each kind of head has a file with its own `Served`, which
-its row in `kerasbert/kinds.py` names.
+A signature runs in TensorFlow's graph, in a separate process; its reference answers come from the
+model's own methods, on any backend. Each kind of head has a file with its own `Served`, named by
+its row in `kerasbert/kinds.py`.
 
-N texts, T tokens of a row.
+N texts, T tokens per row, C classes.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 from kerasbert.preprocessors.packing import TRUNCATE
 
-# What is served and has no row in `kerasbert.kinds`, or none in its models; only the first is a
-# graph from one text's token ids.
+# Supported classes without a row in `kerasbert.kinds`, or without a model in theirs; only the
+# encoder can be exported as a graph of one text's token ids.
 _ENCODER = {BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder")}
 _OTHERS = _ENCODER | {
     ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo"),
@@ -36,10 +36,10 @@ _OTHERS = _ENCODER | {
     ),
 }
 
-# `kerasbert.search` is above this room.
+# Listed by name, because `kerasbert.search` imports this subpackage.
 SEARCH_INDEX = Kind("search_index", models="SearchIndex", export="ServedIndex")
 
-# Texts on which the SavedModel has to answer as the model does.
+# Texts for which the SavedModel must answer as the model does.
 SHORT = [
     "Win a FREE prize now!",
     "",
@@ -53,15 +53,15 @@ SHORT = [
 ]
 LONG = ["word " * 2000, "x" * 10_000]
 _SYLLABLES = "ka mo ri ta san du pel ni gra vo lu fi ber tho ze qua".split()
-# Prose that repeats nothing, so that no two answers are equally good: in several windows.
+# Prose without repetitions, so that no two answers tie; it is several windows long.
 PROSE = " ".join(
     _SYLLABLES[i % 16] + _SYLLABLES[i * i // 7 % 16] + ("" if i % 3 else "," if i % 2 else " 東京.")
     for i in range(700)
 )
 # The most windows per text: 65,000 tokens if windows are 128 tokens apart.
 MOST_WINDOWS = 512
-# Where the best answer is ahead of the next by less, another backend may choose that one: of a
-# quantized model, numbers that round the other way are far off.
+# Answers that lead the next best by less than this may differ on another backend. Quantized models
+# need more, as numbers that round the other way are far off.
 MARGIN = {None: 1e-4, "int8": 0.2}
 
 PREDICT, CLASSIFY, REGRESS = (
@@ -71,7 +71,7 @@ PREDICT, CLASSIFY, REGRESS = (
 
 @dataclasses.dataclass
 class Signature:
-    """A function of tensors by keyword that returns a dict of tensors, and its inputs' specs.
+    """A function from keyword tensors to a dict of tensors, and the specs of its inputs.
 
     `limits` are the valid ranges of integer inputs such as token ids.
     """
@@ -83,23 +83,23 @@ class Signature:
 
     @property
     def checked(self):
-        """`function`, after a check of the request against `inputs` and `limits`."""
+        """`function`, preceded by a check of the request against `inputs` and `limits`."""
         return checked(self.function, self.inputs, self.limits)
 
 
 def spec(name, rank=1, dtype="string"):
-    """The `tf.TensorSpec` of an input of any sizes."""
+    """Return the `tf.TensorSpec` of an input of any size."""
     return tf.TensorSpec((None,) * rank, dtype, name)
 
 
 def served(model, preprocessor=None, labels=None, settings=None, call="export_serving"):
-    """The `Served` of a model.
+    """Return the `Served` of a model.
 
     Raises:
-        TypeError: for a model that cannot be served; `call` is who says so.
+        TypeError: for a model that cannot be served; the error names the function `call`.
     """
     kind = KINDS.get(model.kind) if isinstance(model, BertTask) else None
-    # What serves a kind rests on the methods of its class, which those of `lineage` may not have.
+    # A kind's `Served` calls the methods of the kind's class, which `lineage` tasks may not have.
     if kind is not None and kind.models not in [cls.__name__ for cls in type(model).__mro__]:
         kind = None
     others = _OTHERS if call == "export_serving" else _ENCODER
@@ -113,12 +113,12 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
         rows = *kinds_with("export"), *others.values()
         rows = (*rows, SEARCH_INDEX) if call == "export_serving" else rows
         names = ", ".join(row.models for row in rows)
-        raise TypeError(f"{call} takes one of {names}, not {wrong}.")
+        raise TypeError(f"{call} supports {names}, got {wrong}.")
     return kind.load("export")(model, preprocessor, labels, settings)
 
 
 def saved_class(model):
-    """The name under which Keras has the class of ours that a model is or refines."""
+    """Return Keras' registered name of the kerasbert class that a model is or refines."""
     if getattr(model, "kind", None) == SEARCH_INDEX.name:
         return SEARCH_INDEX.name
     kind = KINDS.get(getattr(model, "kind", None))
@@ -128,9 +128,9 @@ def saved_class(model):
 
 
 def load(preset, name, mode=None):
-    """`(model, preprocessor)` of a preset; in float32, unless it is quantized.
+    """Return `(model, preprocessor)` of a preset, in float32 unless it is quantized.
 
-    The preprocessor is `None` where the model has its own.
+    The preprocessor is `None` if the model has its own.
     """
     if name == SEARCH_INDEX.name:
         return SEARCH_INDEX.load("export").read(preset), None
@@ -144,18 +144,18 @@ def load(preset, name, mode=None):
 
 
 def quantization_modes(model):
-    """In what a model's weights are quantized: a set, empty for floats."""
+    """Return the set of a model's quantization modes; empty for floats."""
     policies = [layer.dtype_policy for layer in private_names.flatten_layers(model)]
     return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}
 
 
 def of_classes(task, labels, activation, pair=False):
-    """`Served.page` of what says one thing of a text, or of a pair: bars.
+    """Return `Served.page` of tasks that classify a text or a pair, shown as bars.
 
     Args:
         labels: list of C strings.
-        activation: string. "softmax", "sigmoid", or "none" for a number that is no probability.
-        pair: bool. Whether there have to be two texts.
+        activation: string. "softmax", "sigmoid", or "none" for scores that are not probabilities.
+        pair: bool. Whether two texts are required.
     """
     own = {"output": task.output, "labels": labels, "activation": activation}
     truncate = TRUNCATE[task.preprocessor.truncate]
@@ -163,37 +163,36 @@ def of_classes(task, labels, activation, pair=False):
 
 
 def are_texts(values):
-    """Whether this is a list or a tuple of strings."""
+    """Return whether this is a list or a tuple of strings."""
     return isinstance(values, (tuple, list)) and all(isinstance(text, str) for text in values)
 
 
 def named_inputs(model):
-    """The symbols of a model's inputs by name; those of several tasks begin with the task's."""
+    """Return a model's symbolic inputs by name, prefixed with the task's for several tasks."""
     return {x.name: x for x in keras.tree.flatten(model.input)}
 
 
 class Served:
-    """Base of the tasks: `tokens`, and what is to be checked.
+    """Base class: the `tokens` signature, and the inputs and answers for checks.
 
     Args:
-        model: of the task's class.
-        preprocessor: of the model, or for it; `None` for `tokens` alone.
-        labels: list of C strings, where the task has classes.
-        settings: dict. Those of `settings`, set otherwise.
+        model: a model of the task's class.
+        preprocessor: a preprocessor for the model; `None` takes the model's, if any.
+        labels: list of C strings, for tasks with classes.
+        settings: dict. Overrides of `settings`.
 
-    `parts` are the tasks of a model by name, `margin` is how clear an answer has to be to be
-    compared.
+    `parts` are a model's tasks by name; answers are only compared if they lead by `margin`.
     """
 
     # Names of the inputs of `serving_default`.
     columns = ("text",)
-    # Whether texts are read by a preprocessor.
+    # Whether a preprocessor reads the texts.
     needs_preprocessor = True
-    # Of answers of many parts a text: what fills the columns of a row with fewer than another.
+    # Padding values of the columns of ragged answers.
     fills = {}
-    # What a caller may set, and its default.
+    # Options of the export and their defaults.
     settings = {}
-    # The name of the output, where the network has one.
+    # Name of the output if the network returns a single tensor.
     output = "logits"
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
@@ -206,54 +205,54 @@ class Served:
 
     @property
     def own_labels(self):
-        """The model's own names of its classes; `None` where it has no classes."""
+        """The names of the model's classes; `None` without classes."""
         return None
 
     def check_labels(self):
-        """Raise where labels that were given do not do for the model's own."""
+        """Raise if the given labels do not fit the model's own."""
 
     def model_settings(self):
-        """What of `settings` shows in the card."""
+        """Return the settings that the card shows."""
         return self.settings
 
     @property
     def title(self):
-        """What the card calls the model."""
+        """The name of the model in the card."""
         return type(self.model).__name__
 
     @property
     def models(self):
-        """The Keras models whose weights are served."""
+        """The Keras models with the served weights."""
         return [self.model]
 
-    # === From process to process ===
+    # === Between processes ===
 
     def save(self, folder):
-        """Write what `load` makes the same model of."""
+        """Write the folder from which `load` restores the model."""
         self.model.save_to_preset(folder)
         if self.preprocessor is not None and not isinstance(self.model, BertTask):
             self.preprocessor.save_to_preset(os.path.join(folder, "preprocessor"))
 
     def anew(self, folder, name, mode):
-        """The same of the model as `save` wrote it."""
+        """Return the same `Served` for the model that `save` wrote."""
         return type(self)(*load(folder, name, mode), self.labels, self.settings)
 
     def more_bytes(self):
-        """How much there is to save beside the weights."""
+        """Return the size of saved data other than weights, in bytes."""
         return 0
 
     # === The network ===
 
     @functools.cached_property
     def net(self):
-        """A Keras model from token ids to what `tokens` gives."""
+        """A Keras model from token ids to the outputs of `tokens`."""
         return self.model
 
     def run(self, features):
-        """What `tokens` gives, on any backend: a dict.
+        """Compute the outputs of `tokens` as a dict, on any backend.
 
-        `features` has the model's inputs by their names; the outputs of several tasks begin with
-        the task's.
+        `features` has the model's inputs by name; outputs of several tasks are prefixed with the
+        task's name.
         """
         values = [features[name] for name in named_inputs(self.model)]
         features = keras.tree.pack_sequence_as(self.model.input, values)
@@ -263,41 +262,41 @@ class Served:
         }
 
     def run_as_transformers(self, features):
-        """What the class of the same head in transformers gives, by our names: a dict."""
+        """Compute the outputs of the head's class in transformers, by our names, as a dict."""
         return self.run({name: features[name] for name in named_inputs(self.model)})
 
     def check_transformers(self):
-        """Raise where transformers has no place for the model."""
+        """Raise if transformers does not support the model."""
 
     def write_as_transformers(self, folder):
-        """Write what transformers and its like need of this kind beside `config.json`."""
+        """Write the files of this kind that transformers and others expect beside `config.json`."""
 
     def program(self):
-        """The `Program` that answers by an exported graph; `None` where there is none."""
+        """Return the `Program` that answers with an exported graph; `None` if there is none."""
         return None
 
     def page(self):
-        """What the page of `export_web` has to know of this kind; `None` where it has none.
+        """Return the settings of this kind in the page of `export_web`; `None` if unsupported.
 
-        `panel` is what it shows (a function of `page/answers.mjs`), the rest are its settings.
+        `panel` names a function of `page/answers.mjs`; the others are its settings.
         """
         return None
 
     @functools.cached_property
     def graph(self):
-        """`run` as a function of the graph, traced once for all signatures."""
+        """`run` as a graph function, traced once for all signatures."""
         return tf.function(self.run, input_signature=[self.token_specs()], autograph=False)
 
     def token_specs(self):
-        """The inputs of `tokens`."""
+        """Return the inputs of `tokens`."""
         return {name: spec(name, len(x.shape), "int32") for name, x in self.model.input.items()}
 
     def features_in_graph(self, features):
-        """Only what the network takes, int32."""
+        """Return only the network's inputs, as int32."""
         return {name: tf.cast(features[name], tf.int32) for name in self.model.input}
 
     def random_features(self):
-        """Batches of token ids, for `tokens`: a list of dicts of int32 arrays."""
+        """Return random batches of inputs of `tokens`, as a list of dicts of int32 arrays."""
         rng, encoder = np.random.default_rng(0), encoder_of(self.model)
         batches = []
         for shape in self._shapes():
@@ -322,25 +321,25 @@ class Served:
         return min(encoder_of(self.model).max_sequence_length, 512)
 
     def batches(self):
-        """`(signature, features)` on which the network has to answer as the model's own does."""
+        """Return `(signature, features)` to compare the network's outputs with the model's."""
         return [("tokens", features) for features in self.random_features()]
 
     def tokens_of(self, signature, features):
-        """What that signature has to give for them: a dict of arrays."""
+        """Return the reference outputs of that signature, as a dict of arrays."""
         features = {name: keras.ops.convert_to_tensor(x) for name, x in features.items()}
         return {name: keras.ops.convert_to_numpy(x) for name, x in self.run(features).items()}
 
     # === Signatures ===
 
     def signatures(self, tokens_only=False):
-        """A dict of name to `Signature`."""
+        """Return the signatures as a dict of name to `Signature`."""
         specs = self.token_specs()
         limits = limits_of(self.model, specs)
         tokens = {"tokens": Signature(lambda **x: self.graph(x), specs, limits=limits)}
         return tokens if tokens_only else {**self.text_signatures(), **tokens}
 
     def text_signatures(self):
-        """Those that take strings."""
+        """Return the signatures that take strings."""
         specs = self.column_specs()
         return {
             "serving_default": Signature(self.answer, specs),
@@ -348,43 +347,43 @@ class Served:
         }
 
     def column_specs(self):
-        """The inputs of `serving_default`."""
+        """Return the inputs of `serving_default`."""
         return {name: spec(name) for name in self.columns}
 
     def answer(self, **columns):
-        """What `serving_default` gives, in the graph."""
+        """Compute the outputs of `serving_default` in the graph."""
         raise NotImplementedError
 
     def pack(self, **columns):
-        """What the network takes for the same strings, in the graph."""
+        """Compute the network's inputs for the same strings in the graph."""
         raise NotImplementedError
 
     # === Checks ===
 
     def probes(self):
-        """Texts to compare on: a list of `(signature, inputs)`, inputs a dict of lists."""
+        """Return texts to compare answers, as a list of `(signature, inputs)` (dicts of lists)."""
         raise NotImplementedError
 
     def expected(self, signature, inputs):
-        """What the model itself says of them: arrays by the names of the signature's outputs.
+        """Return the model's own answers: arrays by the names of the signature's outputs.
 
-        `clear`, if there, says of each row whether its answer is the best by a margin.
+        An entry `clear` tells for each row whether its answer leads by the margin.
         """
         raise NotImplementedError
 
     def padded(self, columns):
-        """Ragged columns (N, None) as `filled` has them, in the graph."""
+        """Pad ragged columns (N, None) in the graph, as `filled` does, and add `count`."""
         count = next(iter(columns.values())).row_lengths()
         shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
         padded = {name: x.to_tensor(self.fills[name], shape=shape) for name, x in columns.items()}
         return {**padded, "count": tf.cast(count, tf.int32)}
 
     def filled(self, rows):
-        """Lists of dicts, one a text, as columns of one width, and how much of each row is there.
+        """Pad lists of dicts, one per text, to columns of one width, and count each row's items.
 
-        The reverse of what a person's method does with `serving_default`'s answer.
+        So that `expected` has the form of `serving_default`'s answer.
         """
-        # One column at least: what holds nothing at all is no row to a server.
+        # At least one column, because a server cannot split outputs without elements by rows.
         most = max(1, *map(len, rows))
         columns = {
             name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in rows]
@@ -393,17 +392,17 @@ class Served:
         return {**columns, "count": [len(row) for row in rows]}
 
     def warmup_inputs(self, item):
-        """`(signature, inputs)` of a warmup item; `None` for one that does not fit."""
+        """Return `(signature, inputs)` of a warmup item; `None` if it does not fit."""
         row = (item,) if isinstance(item, str) else item
         if not are_texts(row) or len(row) != len(self.columns):
             return None
         return "serving_default", {name: [text] for name, text in zip(self.columns, row)}
 
     def requests(self, items, name="text", of=""):
-        """`(signature, inputs)` of each warmup item of a list.
+        """Return `(signature, inputs)` of each warmup item in a list.
 
         Args:
-            name, of: strings, for errors. What an item is called, and what it is one of.
+            name, of: strings, for errors. What an item is called, and the list that it belongs to.
         """
         found = [self.warmup_inputs(item) for item in items]
         for position, row in enumerate(found):
@@ -415,25 +414,25 @@ class Served:
         return found
 
     def columns_of(self, texts):
-        """The signature that takes a list of warmup items, and its inputs: a dict of lists.
+        """Return the signature for a list of warmup items, and its inputs as a dict of lists.
 
         Raises:
-            ValueError: for items that do not fit, or not the same signature.
+            ValueError: for items that do not fit, or that need different signatures.
         """
         found = self.requests(texts)
         if not found:
-            raise ValueError("There are no texts.")
+            raise ValueError("texts is empty; pass at least one.")
         for position, row in enumerate(found):
             if row[0] != found[0][0]:
                 raise ValueError(
-                    f"The text at position {position} is {texts[position]!r}, and the first is "
+                    f"The text at position {position} is {texts[position]!r}, but the first is "
                     f"{texts[0]!r}; pass single texts or pairs, not both."
                 )
         names = found[0][1]
         return found[0][0], {name: [row[name][0] for _, row in found] for name in names}
 
     def packed(self, columns):
-        """What the network takes for columns of texts: int32 arrays; windows of a text are rows."""
+        """Return the network's inputs for columns of texts, int32; each window is a row."""
 
         def tensor(values):
             if isinstance(values[0], str):
@@ -449,19 +448,19 @@ class Served:
         return found
 
     def prose(self, stride):
-        """`PROSE`, truncated to what fits into `max_windows`."""
+        """Return `PROSE`, truncated to `max_windows`."""
         text, most = PROSE, self.settings["max_windows"] * stride
         while len(self.preprocessor.tokenizer.tokenize(text)) > most:
             text = text[: len(text) // 2]
         return text
 
     def wanted_item(self):
-        """What a warmup item has to be, for errors."""
+        """Describe a valid warmup item, for errors."""
         names = ", ".join(self.columns)
         return "a string" if len(self.columns) == 1 else f"a tuple ({names}) of strings"
 
     def example(self):
-        """Inputs of `serving_default` for the card: one row."""
+        """Return one row of inputs of `serving_default`, for the card."""
         return {name: f"An example of {name}." for name in self.columns}
 
 
@@ -469,11 +468,11 @@ class Served:
 
 
 class ServedTexts(Served):
-    """Base of the tasks that give an answer a text or a pair of texts."""
+    """Base class of tasks with one answer per text or pair of texts."""
 
     takes = ("serving_default", "pair")
-    # The signature that takes `tf.train.Example`s, if any: its name, its method, and its output
-    # that has the numbers.
+    # The signature that takes `tf.train.Example`s, if any: its name, its method, and the output
+    # with the numbers.
     of_examples = None
 
     def text_signatures(self):
@@ -490,17 +489,17 @@ class ServedTexts(Served):
         return self.answer_rows(self.pack(**columns))
 
     def answer_examples(self, inputs):
-        """What the signature `of_examples` gives, in the graph."""
+        """Compute the outputs of the signature `of_examples` in the graph."""
         raise NotImplementedError
 
     def pack(self, text, text_b=None):
-        """Strings (N,) to what the network takes (N, T), in the graph."""
+        """Convert strings (N,) to the network's inputs (N, T), in the graph."""
         columns = (text,) if text_b is None else (text, text_b)
         preprocessor = self.preprocessor
         return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(columns)))
 
     def pack_examples(self, inputs):
-        """Serialized `tf.train.Example`s with `text`, perhaps `text_b`, to packed rows."""
+        """Pack serialized `tf.train.Example`s with `text` and an optional `text_b`."""
         preprocessor = self.preprocessor
         texts = tf.io.FixedLenFeature([], tf.string), tf.io.RaggedFeature(tf.string)
         parsed = tf.io.parse_example(inputs, dict(zip(("text", "text_b"), texts)))
@@ -516,7 +515,7 @@ class ServedTexts(Served):
 
     @functools.cached_property
     def rows_graph(self):
-        """`graph`, where its answer has no axis of tokens a few rows of like length at a time."""
+        """`graph`, run on a few rows of similar length at a time unless outputs have token axes."""
         outputs = self.graph.get_concrete_function().structured_outputs
         if len(outputs) > 1 or any(None in x.shape[1:] for x in outputs.values()):
             return self.graph
@@ -526,11 +525,11 @@ class ServedTexts(Served):
         return tf.function(lambda features: {name: rows(features)}, specs, autograph=False)
 
     def answer_rows(self, features):
-        """The answer to packed rows, in the graph."""
+        """Compute the answer to packed rows in the graph."""
         return self.decode(self.rows_graph(features), features)
 
     def decode(self, outputs, features):
-        """From what `tokens` gives to the answer, on any backend."""
+        """Convert the outputs of `tokens` to the answer, on any backend."""
         return outputs
 
     def probes(self):
@@ -547,7 +546,7 @@ class ServedTexts(Served):
         return found
 
     def read(self, signature, inputs):
-        """What the network takes for the inputs of a signature, on any backend."""
+        """Return the network's inputs for the inputs of a signature, on any backend."""
         return self.preprocessor(tuple(inputs.values()))
 
     def expected(self, signature, inputs):
@@ -559,7 +558,7 @@ class ServedTexts(Served):
         return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
 
     def expected_of_examples(self, inputs):
-        """The numbers (N, ...) that the signature `of_examples` has to give."""
+        """Return the reference numbers (N, ...) of the signature `of_examples`."""
         rows = [
             ServedTexts.expected(self, "", {x: [text] for x, text in zip(("text", "text_b"), row)})
             for row in inputs["inputs"]

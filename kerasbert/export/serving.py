@@ -1,9 +1,8 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
-Whatever the backend, a child process on TensorFlow builds, writes and checks the SavedModel
-(`kerasbert/export/write_saved_model.py`): exports from JAX hold ops that servers refuse, Torch has
-none.
-What the signatures of a kind of head do is in the file of its name beside this one.
+On every backend a child process on TensorFlow builds, writes and checks the SavedModel
+(`kerasbert/export/write_saved_model.py`): exports from JAX contain ops that servers refuse, and
+Torch cannot export one. The signatures of a kind of head are in the file of its name.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import AnyPath
 
-MOST_WARMUP = 1000  # what TensorFlow Serving reads
-# Beside the versions, for the server's own options.
+MOST_WARMUP = 1000  # The limit of TensorFlow Serving.
+# Files beside the versions, for the server's options of these names.
 MODELS_CONFIG = "models.config"
 BATCHING_CONFIG = "batching.config"
 BATCHING = """\
 # For tensorflow_model_server --enable_batching --batching_parameters_file=...
-# Requests that wait run together where the shapes of their rows are the same, as those of texts.
+# Waiting requests run as one batch if the shapes of their rows match, as those of texts do.
 max_batch_size { value: 32 }
 batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: %d }
 """
-_PIPE = "KERASBERT_PARENT"  # the variable with the number of a pipe
-# Libraries were seen to differ by up to twice as much as a model does from its neighbours.
+_PIPE = "KERASBERT_PARENT"  # Environment variable with a pipe's file descriptor.
+# Libraries were seen to differ by up to twice the change caused by rounding a model's weights.
 ROUNDING = 4
 
 
@@ -70,80 +69,80 @@ def export_serving(
 ) -> str:
     """Write a SavedModel that takes raw strings, and check it against the model.
 
-    `serving_default` maps a text (N,) to what the model's own method gives:
+    `serving_default` maps texts (N,) to the results of the model's inference method:
 
     - `BertTextClassifier`: `probabilities` (N, C), `label`, `score` (N,); `BertTextRegressor`:
-      `score`; `BertTextEmbedder`: `embedding`; `BertBackbone`: `sequence_output`, and
-      `pooled_output` and `default` where there is a pooler. All take pairs in `pair`, and the
-      first two `tf.train.Example`s in `classify` and `regress`.
+      `score`; `BertTextEmbedder`: `embedding`; `BertBackbone`: `sequence_output` and, with a
+      pooler, `pooled_output` and `default`. All take pairs in `pair`, and the first two
+      `tf.train.Example`s in `classify` and `regress`.
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
-    - `BertSparseEmbedder`: `token`, `token_id`, `weight` (N, K) of the heaviest words, of which
-      `count` (N,) are there; also in `pair`.
+    - `BertSparseEmbedder`: `token`, `token_id`, `weight` (N, K) of the tokens with the largest
+      weights, `count` (N,) per text; also in `pair`.
     - `BertReranker`: `text`, a query, `text_b` -> `score` (N,).
-    - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, of which
-      the first `count` (N,) are there.
-    - `BertCausalLM`: `token`, `token_id`, `start`, `end`, `score` (N, P) of the tokens but the
-      first, of which `count` (N,) are there.
-    - `BertReplacedTokenDetector`: `text`, `start`, `end`, `score` (N, P) of tokens, of which
-      `count` (N,) are there.
-    - `BertStructuralProbe`: `word`, `start`, `end` (N, W) of words, of which the first `count` (N,)
-      are there: those that `sequence_length` leaves room for; and `first`, `second` (N, W - 1), the
-      places of the two words of each arc, or of the depths `depth` (N, W).
-    - `ElmoEmbedder`: `word`, `start`, `end` (N, W) and `embedding` (N, W, D) of what white space
-      separates, of which the first `count` (N,) are there.
-    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as its method of this name. It
-      does not write there.
+    - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, `count`
+      (N,) per text.
+    - `BertCausalLM`: `token`, `token_id`, `start`, `end`, `score` (N, P) of all tokens but the
+      first, `count` (N,) per text.
+    - `BertReplacedTokenDetector`: `text`, `start`, `end`, `score` (N, P) of tokens, `count` (N,)
+      per text.
+    - `BertStructuralProbe`: `word`, `start`, `end` (N, W) of the words that fit into
+      `sequence_length`, `count` (N,) per text; and `first`, `second` (N, W - 1), the positions of
+      each edge's two words, or, for depths, `depth` (N, W).
+    - `ElmoEmbedder`: `word`, `start`, `end` (N, W) and `embedding` (N, W, D) of the words between
+      white space, `count` (N,) per text.
+    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as its method `score`; text
+      generation is not exported.
     - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
-      `score` (N,), with `top_k` above 1 (N, K), and `null_score` (N,).
+      `score` (N,), or (N, K) if `top_k` exceeds 1, and `null_score` (N,).
     - `BertMultipleChoice`: `prompt` (N,), `choices` (N, C), padded with "" at the end -> `choice`,
       `index`, `score` (N,), `scores` (N, C).
     - `BertMaskedLM`, `BertPretrainer`: `token`, `token_id`, `score`, `text` (N, M, K) of each
-      hidden token, of which `count` (N,) are there; `BertPretrainer` has a `pair` too.
+      masked token, `count` (N,) per text; `BertPretrainer` also has `pair`.
     - `kerasbert.SearchIndex` with a `BertTextEmbedder`: `query` -> `id`, `text`, `score` (N, K) of
-      the nearest texts, best first, of which `count` (N,) are there. With a `BertReranker` its
-      `score`, and `vector_score`; with a `BertQuestionAnswering` `answer`, `start`, `end` (-1 for
-      none), `answer_score` and `null_score` (N, K). `search` takes `top_k` (N,) too. Each query is
-      compared with all vectors, also where the index has an engine. `embedder`, `reranker` and
-      `reader` are its models, with names as of a `BertMultiTask`.
-    - `BertMultiTask`: those of each task under its name, `name` and `name_tokens` and so on;
-      `serving_default` is the first one's.
+      the nearest texts, best first, `count` (N,) per query. With a `BertReranker`, `score` is its
+      score, beside `vector_score`; with a `BertQuestionAnswering`, also `answer`, `start`, `end`
+      (-1 for none), `answer_score` and `null_score` (N, K). `search` also takes `top_k` (N,). Each
+      query is compared with all embeddings, even if the index has an engine. `embedder`, `reranker`
+      and `reader` are its models, with names as for a `BertMultiTask`.
+    - `BertMultiTask`: the signatures of each task, `name`, `name_tokens` and so on;
+      `serving_default` is the first task's.
 
-    `tokens` takes int32 token ids instead (of an `ElmoEmbedder` the numbers of characters), and
-    `preprocess` gives them: of a `BertQuestionAnswering` as windows (N, W, T) of which the first
-    `count` (N,) are there. Each output has a row for each row of the input, so that servers may
-    batch. Positions are characters of the text that came in. `assets.extra/card.json` has the
-    shapes and a request to try.
-    Weights are float32 with LoRA merged in, or int8 as quantized. A failure leaves nothing behind.
+    The first `count` items of a row are valid; the others are padding. `tokens` takes int32 token
+    ids instead (for an `ElmoEmbedder` character ids), and `preprocess` returns them, for a
+    `BertQuestionAnswering` as windows (N, W, T). Each output has a row for each row of the input,
+    so that servers may batch. Positions are characters of the original text.
+    `assets.extra/card.json` has the shapes and an example request. Weights are float32 with LoRA
+    merged, or int8 as quantized. A failure leaves no files behind.
 
     Args:
         model: one of these, on any backend.
         directory: string. The folder of all versions of this model, as TensorFlow Serving's
-            `--model_base_path`; this version becomes `directory/<version>/`. Beside it are
-            `models.config` and `batching.config`, for the server's options of these names.
-        version: int. `None` takes the one after the last version there, from 1.
-        labels: list of C strings, other names of the classes; of a `BertMultiTask` a dict.
+            `--model_base_path`; this version becomes `directory/<version>/`. `models.config` and
+            `batching.config` are written beside it for the server's options of these names.
+        version: int. `None` takes the number after the last version, starting at 1.
+        labels: list of C strings, other names for the classes; for a `BertMultiTask` a dict.
         warmup: list of inputs of `serving_default` or `pair`, such as a text or a tuple, that a
             server runs before its first request; at most 1,000.
-        signatures: list of strings, those to write; `None` writes all.
-        tokens_only: bool. Write `tokens` alone, without ops on strings, for a server without
-            them or a tokenizer that cannot run there.
-        preprocessor: of a `BertBackbone`, which has none of its own.
-        **settings: of a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
-            `max_answer_length=30` and `n_best=20`; of a masked language model `top_k=5`; of a
-            `BertSparseEmbedder` `top_k=256`; of an index `top_k=10` and `candidates=None`, as of
-            its `search`, and those of its reader. `max_windows` limits the windows per text for
-            models that read texts of any length (512; 128 for masked language models): a request
-            with a longer text is an error.
+        signatures: list of strings, the signatures to write; `None` writes all.
+        tokens_only: bool. Write only `tokens`, without string ops, for a server without them or a
+            tokenizer that cannot run there.
+        preprocessor: for a `BertBackbone`, which has none of its own.
+        **settings: for a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
+            `max_answer_length=30` and `n_best=20`; for a masked language model `top_k=5`; for a
+            `BertSparseEmbedder` `top_k=256`; for an index `top_k=10` and `candidates=None`, as in
+            its `search`, and those of its reader. `max_windows` limits the windows per text of
+            models for texts of any length (512; 128 for masked language models): a request with a
+            longer text is an error.
 
     Returns:
         The path of the version's folder.
 
     Raises:
-        TypeError: if `model` is of no such class.
+        TypeError: if `model` is not of one of these classes.
         ValueError: for a model, an argument or a folder that cannot be exported.
-        RuntimeError: if the SavedModel cannot be built, or its answers are not the model's within
-            1e-5 of the largest logit, or within what `rounding` finds.
-        OSError: where a file cannot be written.
+        RuntimeError: if the SavedModel cannot be built, or if its answers differ from the model's
+            by more than 1e-5 of the largest logit or the tolerance that `rounding` returns.
+        OSError: if a file cannot be written.
 
     Example:
 
@@ -174,7 +173,7 @@ def export_serving(
     target = os.path.join(directory, str(version))
     try:
         with scratch(target, by="export_serving") as folder:
-            _check_version(directory, version)  # Somebody else may have written it by now.
+            _check_version(directory, version)  # Another process may have written it meanwhile.
             _write_job(folder, task, mode, names, warmup, tokens_only, directory)
             run_child("kerasbert.export.write_saved_model", folder, "No SavedModel")
             put(os.path.join(folder, "saved_model"), target)
@@ -188,14 +187,14 @@ def export_serving(
 
 
 def _check_model(task, tokens_only):
-    """Raise where the model cannot be exported; the mode that it is quantized in, or `None`."""
+    """Check that a model can be exported; return its quantization mode, or `None`."""
     model = task.model
     if not all(one.built for one in task.models):
         raise ValueError("The model has no weights yet; call it once on inputs before the export.")
     is_task = isinstance(model, BertTask)
     if is_task and task.preprocessor is not model.preprocessor:
         raise ValueError(
-            "preprocessor=... is for a BertBackbone; a task has its own: set `model.preprocessor`."
+            "preprocessor=... is only for a BertBackbone; set `model.preprocessor` of a task."
         )
     for part in [] if tokens_only else task.parts.values():
         if not part.needs_preprocessor:
@@ -207,17 +206,17 @@ def _check_model(task, tokens_only):
                 "The model has no preprocessor, so it cannot take raw strings; "
                 f"{where} a {name}, or tokens_only=True."
             )
-        part.preprocessor.tokenizer.vocabulary_size()  # Raises where it has none yet.
+        part.preprocessor.tokenizer.vocabulary_size()  # Raises if there is no vocabulary yet.
     modes = set().union(*map(quantization_modes, task.models))
     if modes - {"int8"}:
         raise ValueError(
-            f"The model is quantized in {', '.join(sorted(modes))}, and export_serving writes "
+            f"The model is quantized ({', '.join(sorted(modes))}), but export_serving writes "
             "float32 or int8 weights; export it before `quantize`, or quantize it in int8."
         )
     if any(quantization_modes(one) and not computes_in_float32(one) for one in task.models):
         raise ValueError(
-            "The model is quantized in int8 and computes the rest in another type than float32, "
-            "which servers run slowly; load it with dtype='float32' before `quantize`."
+            "The model is quantized in int8 but computes the rest in another type than float32, "
+            "which is slow on servers; load it with dtype='float32' before `quantize`."
         )
     return "int8" if modes else None
 
@@ -229,7 +228,7 @@ def _has_lora(model):
 
 
 def computes_in_float32(model):
-    """Whether a model has no other type of floats, weights or results."""
+    """Return whether a model's only floating-point type is float32, for weights and outputs."""
     return {layer.compute_dtype for layer in private_names.flatten_layers(model)} <= {
         "float32",
         "int32",
@@ -237,23 +236,23 @@ def computes_in_float32(model):
 
 
 def _check_labels(own, labels):
-    """The labels to serve: those that were given, or the model's own."""
+    """Return the labels to serve: the given ones, or the model's own."""
     if labels is None:
         return own
     if own is None:
-        raise ValueError(f"labels={labels!r} was given, but this model has no classes to name.")
+        raise ValueError(f"labels={labels!r} was given, but this model has no classes.")
     if isinstance(own, dict):
         unknown = set(labels) - set(own) if isinstance(labels, dict) else {"?"}
         if unknown:
             raise ValueError(
-                f"labels={labels!r} has to be a dict of some of the tasks {', '.join(own)}."
+                f"labels={labels!r} must be a dict with keys among the tasks {', '.join(own)}."
             )
         return {name: _check_labels(own[name], labels.get(name)) for name in own}
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"labels={labels!r} has to be a list of strings, one a class.")
+        raise ValueError(f"labels={labels!r} must be a list of strings, one per class.")
     labels = list(labels)
     if len(labels) != len(own) or len(set(labels)) != len(labels):
-        raise ValueError(f"labels={labels} has to name the model's {len(own)} classes, each once.")
+        raise ValueError(f"labels={labels} must be {len(own)} different names, one per class.")
     return labels
 
 
@@ -262,10 +261,10 @@ def _check_settings(task, settings):
     for name, value in settings.items():
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ValueError(f"{name}={value!r} is no setting of this model; {takes}.")
+            raise ValueError(f"{name}={value!r} is not a setting of this model; {takes}.")
         if name == "null_threshold":
             if value is not None and not isinstance(value, (int, float, np.number)):
-                raise ValueError(f"null_threshold={value!r} is no number; pass one or None.")
+                raise ValueError(f"null_threshold={value!r} must be a number or None.")
         elif value is not None or known[name] is not None:
             check_whole(name, value)
     plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
@@ -273,7 +272,7 @@ def _check_settings(task, settings):
 
 
 def _check_signatures(task, signatures, tokens_only):
-    """The names of the signatures to write."""
+    """Return the names of the signatures to write."""
     known = list(task.signatures(tokens_only))
     if signatures is None:
         return known
@@ -281,19 +280,19 @@ def _check_signatures(task, signatures, tokens_only):
     for name in names:
         check_choice("signatures", name, known)
     if not names:
-        raise ValueError("signatures=[] leaves nothing to serve; None writes all.")
+        raise ValueError("signatures=[] would write none; pass None to write all.")
     return names
 
 
 def _check_warmup(task, warmup, names):
-    """To a list of `(signature, inputs)`."""
+    """Convert warmup items to a list of `(signature, inputs)`."""
     if isinstance(warmup, str):
-        raise ValueError(f"warmup={warmup!r} is one text; put it in a list.")
+        raise ValueError(f"warmup={warmup!r} is a single text; pass a list of texts.")
     warmup = list(warmup or [])
     if len(warmup) > MOST_WARMUP:
         raise ValueError(
-            f"warmup has {len(warmup):,} texts, and a server reads at most {MOST_WARMUP:,}; "
-            "pass fewer, some short and some long."
+            f"warmup has {len(warmup):,} texts, but a server reads at most {MOST_WARMUP:,}; pass "
+            "fewer, both short and long."
         )
     rows = task.requests(warmup, "item", " of warmup")
     for position, row in enumerate(rows):
@@ -311,8 +310,8 @@ def _check_version(directory, version):
     others = [n for n in names if not (_is_version(n) or n.startswith(".") or n in ours)]
     if others:
         raise ValueError(
-            f"Cannot export to '{directory}': it holds '{others[0]}', which is no version of a "
-            "model; name a folder that is new, or that earlier exports made."
+            f"Cannot export to '{directory}': it contains '{others[0]}', which is not a version of "
+            "a model; choose a new folder, or one of earlier exports."
         )
     versions = {int(name) for name in names if _is_version(name)}
     if version is None:
@@ -320,7 +319,7 @@ def _check_version(directory, version):
     check_whole("version", version, 0)
     if version in versions:
         raise ValueError(
-            f"Version {version} is already in '{directory}'; pass version="
+            f"Version {version} already exists in '{directory}'; pass version="
             f"{max(versions) + 1}, or None for the next one."
         )
     return version
@@ -331,7 +330,7 @@ def _is_version(name):
 
 
 def _write_configs(directory):
-    """Files for the options of a server, unless they are there: they may have been changed."""
+    """Write config files for a server's options, unless they exist: users may have edited them."""
     names = os.path.basename(directory), directory
     name, path = (to_json(text, ensure_ascii=False) for text in names)
     models = (
@@ -347,21 +346,21 @@ def _write_configs(directory):
             write_text(path, text)
 
 
-# === What the child needs ===
+# === The child process ===
 
 
 def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
-    """The weights, what to do with them, and how the model answers."""
+    """Write the weights, the settings of the export, and the model's reference answers."""
     preset = os.path.join(folder, "preset")
     task.save(preset)
     name = saved_class(task.model)
-    # What LoRA adds to an int8 kernel is merged in and rounded anew as it is saved.
+    # Merging LoRA into an int8 kernel rounds it again, so answers come from the saved weights.
     if any(not computes_in_float32(one) or (mode and _has_lora(one)) for one in task.models):
         task = task.anew(preset, name, mode)
     batches, probes, arrays, strings, off = [], [], {}, [], 0.0
 
     def keep(columns):
-        """Where to find a dict of arrays: numbers in `arrays`, strings in `strings`."""
+        """Store a dict of arrays in `arrays` (numbers) and `strings`; return where they are."""
         found = {}
         for key, column in columns.items():
             array = np.asarray(column)
@@ -374,7 +373,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         return found
 
     with backend.full_float32():
-        # Of a quantized model far more is allowed.
+        # The tolerance of quantized models is far larger than the effect of rounding.
         nudged = None if mode else neighbouring([w for one in task.models for w in one.weights])
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
@@ -411,23 +410,23 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
 
 
 def check_finite(outputs):
-    """Raise unless a dict of arrays has only finite numbers."""
+    """Raise unless all numbers in a dict of arrays are finite."""
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(
-                "The model answers with numbers that are not finite, so its training diverged; "
-                "train it again with a lower learning rate."
+                "The model's outputs are not finite, so its training diverged; train it again with "
+                "a lower learning rate."
             )
 
 
 def neighbouring(weights, spacing=np.spacing):
-    """A context in which each float32 weight is off by its `spacing`, up or down.
+    """Return a context in which each float32 weight is off by its `spacing`, up or down.
 
     Args:
-        weights: list of a model's.
-        spacing: function of a float32 array to one of its shape; by default to what lies between
-            each and its neighbour among the floats.
+        weights: list of a model's weights.
+        spacing: function of a float32 array to one of its shape; by default each number's distance
+            to the next float.
     """
     random, moved = np.random.default_rng(0), []
     for weight in weights:
@@ -440,14 +439,14 @@ def neighbouring(weights, spacing=np.spacing):
 
 
 def rounding(outputs, nudged):
-    """How far a right answer may be off: `ROUNDING` times what the model's own outputs move by.
+    """Return an absolute tolerance: `ROUNDING` times the change caused by rounding the weights.
 
-    Libraries add in another order, and so answer as if the weights were rounded otherwise. Most
-    models move by less than a check allows, and those of large numbers within by more.
+    Libraries add in different orders, which has an effect like rounding the weights differently.
+    Most models change by less than the relative tolerance, those with large hidden values by more.
 
     Args:
         outputs: dict of arrays.
-        nudged: dict of the same, by `neighbouring` weights.
+        nudged: dict of the same, computed with `neighbouring` weights.
     """
     moved = 0.0
     for key, values in outputs.items():
@@ -460,21 +459,21 @@ def run_child(module, folder, nothing):
     """Run `python -m module folder` on TensorFlow, in a process that ends with this one.
 
     Args:
-        nothing: string. What there is not, if it fails.
+        nothing: string. Subject of the error, such as "No SavedModel".
 
     Raises:
-        RuntimeError: with what went wrong there, in one sentence.
+        RuntimeError: if it fails, with the cause in one sentence.
     """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # We hold one end: the system closes it when we end, however that is.
+    # The parent holds one end, which the system closes however the parent ends.
     theirs, ours = os.pipe()
-    # Temporary files of TensorFlow and the converters are removed together with the folder.
+    # Temporary files of TensorFlow and the converters are removed with the folder.
     temporary = os.path.join(folder, "temporary")
     os.makedirs(temporary, exist_ok=True)
     environment = {
         **os.environ,
         "KERAS_BACKEND": "tensorflow",
-        "CUDA_VISIBLE_DEVICES": "-1",  # The parent may hold all of its memory.
+        "CUDA_VISIBLE_DEVICES": "-1",  # The parent may hold all of the GPU's memory.
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary),
@@ -482,7 +481,7 @@ def run_child(module, folder, nothing):
     }
     try:
         done = subprocess.run(
-            # Safe: a `keras.py` in the folder that we run in is not what it imports.
+            # -P, so that a `keras.py` in the working directory is not imported.
             [sys.executable, "-P", "-m", module, folder],
             env=environment,
             capture_output=True,
@@ -495,14 +494,14 @@ def run_child(module, folder, nothing):
         os.close(ours)
     if done.returncode == 0:
         return
-    reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     if done.returncode < 0:
         reason = f"it was killed by signal {-done.returncode}; is there enough memory?"
-    raise RuntimeError(f"{nothing} was written, TensorFlow's process failed: {reason}")
+    raise RuntimeError(f"{nothing} was written, because TensorFlow's process failed: {reason}")
 
 
 def end_with_parent():
-    """In a process of `run_child`: end as soon as the one that started it does."""
+    """End a process of `run_child` as soon as its parent ends."""
     pipe = int(os.environ.pop(_PIPE))
 
     def wait():

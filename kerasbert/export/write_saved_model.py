@@ -2,8 +2,8 @@
 
     python -m kerasbert.export.write_saved_model FOLDER
 
-FOLDER holds what the other process left: `preset/`, `job.json` (what to write, and texts to try)
-and `expected.npz`, the model's own answers. The result is `FOLDER/saved_model/`.
+FOLDER holds the parent's `preset/`, `job.json` (what to write, and texts to check) and
+`expected.npz`, the model's own answers. The result is `FOLDER/saved_model/`.
 """
 
 import gc
@@ -23,10 +23,10 @@ from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 from kerasbert.files import read_json, write_files, write_json
 from kerasbert.models.spans import MASKED
 
-# What only a client can send: bytes that are no text.
+# Byte strings that only a client can send, because they are not valid UTF-8.
 BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
 TOLERANCE = 1e-5
-# Of a quantized model: what rounds the other way on another backend is off by a step of 127.
+# For quantized models, where rounding may differ between backends by one of 127 steps.
 LOOSE = 0.05
 
 
@@ -36,7 +36,7 @@ def main(folder):
         stores = {"arrays": dict(file), "strings": job["strings"]}
 
     def arrays(found):
-        # Of objects, as arrays of strings lose their last NULs.
+        # Object arrays, because NumPy's string arrays drop trailing NULs.
         types = {"arrays": None, "strings": object}
         return {
             key: np.asarray(stores[kind][place], types[kind])
@@ -51,17 +51,17 @@ def main(folder):
     check_size(task, path)
     batches = [(name, arrays(x), arrays(y)) for name, x, y in job["batches"]]
     probes = [(name, inputs, arrays(y)) for name, inputs, y in job["probes"]]
-    del task, model, preprocessor  # The session has weights of its own, and there may be gigabytes.
+    del task, model, preprocessor  # Frees gigabytes; the session loads weights of its own.
     gc.collect()
     tolerance = LOOSE if job["mode"] else TOLERANCE
     check_answers(path, batches, probes, job["warmup"], tolerance, job["rounding"])
 
 
 def write(task, job, path):
-    """Trace the signatures, and write the SavedModel with what goes along with it."""
+    """Trace the signatures and write the SavedModel with its card, labels and warmup requests."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    # Attention in turns would leave the operations of its gradient, which stock servers lack.
+    # `attend_in_turns` would leave ops of its backward pass, which stock servers lack.
     with backend.using({"attention": KERNELS["attention"]}):
         functions = {
             name: tf.function(signature.checked, autograph=False).get_concrete_function(
@@ -70,7 +70,7 @@ def write(task, job, path):
             for name, signature in known.items()
         }
     module = tf.Module()
-    # The variables themselves: TensorFlow's C++ loader finds none behind Keras objects.
+    # The variables themselves, because TensorFlow's C++ loader finds none inside Keras objects.
     variables = {id(v): v for function in functions.values() for v in function.variables}
     module.weights = list(variables.values())
     tf.saved_model.save(module, path, signatures=functions)
@@ -87,7 +87,7 @@ def write(task, job, path):
 
 
 def _set_methods(path, methods):
-    """Say which signatures answer Classify and Regress; TensorFlow writes Predict for all."""
+    """Mark the signatures for Classify and Regress; TensorFlow writes Predict for all."""
     saved_model = _read(path)
     for name, method in methods.items():
         saved_model.meta_graphs[0].signature_def[name].method_name = method
@@ -104,7 +104,7 @@ def _read(path):
 
 
 def card(task, job, signatures, functions, ops):
-    """What there is to know of the SavedModel: a dict for `card.json`."""
+    """Describe the SavedModel, as a dict for `card.json`."""
 
     def describe(specs):
         return {
@@ -117,7 +117,7 @@ def card(task, job, signatures, functions, ops):
         "model": task.title,
         "parameters": sum(int(np.prod(weight.shape)) for weight in weights_of(task)),
         "weights": job["mode"] or "float32",
-        # Not by an import: those point down.
+        # Not imported, because imports only point down.
         "kerasbert": sys.modules["kerasbert"].__version__,
         "labels": job["labels"],
         "settings": task.model_settings(),
@@ -131,7 +131,7 @@ def card(task, job, signatures, functions, ops):
         },
     }
     if ops & TENSORFLOW_TEXT_OPS:
-        # A server has these ops; a process in Python has them from that package.
+        # Servers include these ops; Python needs the package.
         found["python"] = "import tensorflow_text before tf.saved_model.load"
     if "serving_default" in signatures:
         found["request"] = {"instances": [task.example()]}
@@ -143,11 +143,11 @@ def card(task, job, signatures, functions, ops):
 
 
 def warmup_record(name, inputs):
-    """A serialized `tensorflow.serving.PredictionLog` that asks a signature.
+    """Return a serialized `tensorflow.serving.PredictionLog` with a request for a signature.
 
-    Written by hand, as the package with these messages is large: PredictionLog.predict_log = 6,
-    PredictLog.request = 1, PredictRequest.model_spec = 1 and .inputs = 2 (a map: key 1, value 2),
-    ModelSpec.signature_name = 3.
+    It is encoded by hand, as the package with these messages is large: PredictionLog.predict_log =
+    6, PredictLog.request = 1, PredictRequest.model_spec = 1 and .inputs = 2 (a map: key 1, value
+    2), ModelSpec.signature_name = 3.
     """
     request = _field(1, _field(3, name.encode()))
     for key, value in inputs.items():
@@ -157,14 +157,14 @@ def warmup_record(name, inputs):
 
 
 def _encoded(texts):
-    """Strings in lists to bytes in arrays."""
+    """Encode lists of strings as arrays of bytes."""
     if isinstance(texts, (list, tuple)):
         return np.array([_encoded(text) for text in texts], object)
     return texts if isinstance(texts, bytes) else texts.encode("utf-8", "replace")
 
 
 def _field(number, data):
-    """A field of protocol buffers that holds bytes: its key, its length in base 128, the bytes."""
+    """Encode a bytes field of a protocol buffer: its key, its length in base 128, the bytes."""
     size, length = len(data), b""
     while size > 127:
         length += bytes([size & 127 | 128])
@@ -173,56 +173,60 @@ def _field(number, data):
 
 
 def ops_in(path):
-    """The names of the ops in the graph: a set."""
+    """Return the set of ops in the graph."""
     return {node.op for meta_graph in _read(path).meta_graphs for node in _nodes(meta_graph)}
 
 
 def _nodes(meta_graph):
-    """Those of the graph and of its functions."""
+    """Return the nodes of the graph and of its functions."""
     functions = meta_graph.graph_def.library.function
     nodes = [node for function in functions for node in function.node_def]
     return [*nodes, *meta_graph.graph_def.node]
 
 
 def check_ops(path):
-    """Raise where the graph has what a stock TensorFlow Serving 2.12 does not run."""
+    """Raise if the graph has ops that a stock TensorFlow Serving 2.12 cannot run."""
     for meta_graph in _read(path).meta_graphs:
         functions, nodes = meta_graph.graph_def.library.function, _nodes(meta_graph)
         calls = {function.signature.name for function in functions}
         unknown = {node.op for node in nodes} - calls - TENSORFLOW_OPS - TENSORFLOW_TEXT_OPS
         if unknown:
             raise ValueError(
-                f"The graph has {', '.join(sorted(unknown))}, which stock servers lack; use a "
-                "layer or an activation without, or tokens_only=True where the tokenizer has it."
+                f"The graph uses the ops {', '.join(sorted(unknown))}, which stock servers lack; "
+                "replace the layer or activation, or pass tokens_only=True if the tokenizer uses "
+                "them."
             )
         if any(item.attr[private_names.XLA_MUST_COMPILE].b for item in (*functions, *nodes)):
-            raise ValueError("A part of the graph is jit_compile=True, which stock servers refuse.")
+            raise ValueError(
+                "Part of the graph has jit_compile=True, which stock servers refuse; remove it "
+                "from your layers."
+            )
 
 
 def weights_of(task):
-    """The weights that answers rest on, each once."""
+    """Return the weights that answers depend on, each once."""
     weights = (weight for part in task.parts.values() for weight in part.net.weights)
     return list({id(weight): weight for weight in weights}.values())
 
 
 def check_size(task, path):
-    """Raise where weights are missing or there twice."""
+    """Raise if weights are missing or duplicated."""
     written = sum(file.stat().st_size for file in os.scandir(os.path.join(path, "variables")))
     size = sum(weight.numpy().nbytes for weight in weights_of(task)) + task.more_bytes()
     if not size <= written <= 1.01 * size + 2**16:
-        raise ValueError(f"The weights are {size:,} bytes, but those written {written:,}.")
+        raise ValueError(f"The weights have {size:,} bytes, but {written:,} were written.")
 
 
 def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0):
-    """Load as a server does, in a session, and compare each signature with the model's answers.
+    """Load the SavedModel as a server does, and compare each signature with the model's answers.
 
     Args:
-        path: string. Of the SavedModel.
+        path: string. The SavedModel.
         batches: list of `(signature, features, outputs)`, dicts of arrays.
-        probes: the same of texts; see `Served.expected`.
+        probes: the same for texts; see `Served.expected`.
         warmup: list of `(signature, inputs)`.
-        tolerance: float. Of numbers, as a share of the largest.
-        rounding: float. What they may be off in any case.
+        tolerance: float. Relative to the largest number.
+        rounding: float. Absolute tolerance.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         loaded = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def
@@ -240,7 +244,7 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
             found = run(name, features)
             for key, wanted in outputs.items():
                 compare(key, found[key], wanted, tolerance, least)
-        # What is made of logits is as exact as they are: a score may be small beside them.
+        # Scores computed from small logits are only as exact as the logits.
         scale = max([least, *(_largest(y) for _, _, x in batches for y in x.values())])
         for name, inputs, answers in probes:
             texts = {key: _column(key, value) for key, value in inputs.items()}
@@ -254,15 +258,17 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
 
 
 def check_rows(name, inputs, outputs):
-    """Raise unless outputs have a row for each of the inputs: servers that batch cut them there."""
+    """Raise unless outputs have one row per input row, as servers that batch split them by rows."""
     rows = len(next(iter(inputs.values())))
     for key, value in outputs.items():
         if value.shape[:1] != (rows,):
-            raise ValueError(f"The {key} of '{name}' are {value.shape} for {rows} rows of inputs.")
+            raise ValueError(
+                f"The {key} of '{name}' have the shape {value.shape} for {rows} rows of inputs."
+            )
 
 
 def _column(key, values):
-    """What a client sends for an input; rows of `inputs` become `tf.train.Example`s."""
+    """Return an input as a client sends it; rows of `inputs` become `tf.train.Example`s."""
     if isinstance(values[0], int):
         return np.array(values, "int32")
     if key != "inputs":
@@ -279,7 +285,7 @@ def _column(key, values):
 
 
 def _broken(texts):
-    """Texts of the same shapes that are no UTF-8."""
+    """Return texts of the same shapes that are not valid UTF-8."""
     return {
         key: np.resize(
             np.array(BROKEN, object) if column.dtype == object else column,
@@ -292,14 +298,14 @@ def _broken(texts):
 def _check_finite(name, inputs, outputs):
     for key, value in outputs.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(f"The {key} that '{name}' gives for {inputs} are not finite.")
+            raise ValueError(f"The {key} of '{name}' for {inputs} are not finite.")
 
 
 def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
-    """Raise where answers are not the model's, in rows that say so by a margin."""
-    clear = wanted.pop("clear", None)  # Of rows, or of each answer in them.
+    """Raise if answers differ from the model's, in rows whose answer leads by the margin."""
+    clear = wanted.pop("clear", None)  # Per row, or per answer in a row.
     if set(found) != set(wanted):
-        raise ValueError(f"'{name}' gives {sorted(found)}, but the model {sorted(wanted)}.")
+        raise ValueError(f"'{name}' returns {sorted(found)}, but the model {sorted(wanted)}.")
     for key, answers in wanted.items():
         if (
             clear is None
@@ -310,7 +316,7 @@ def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
             continue
         if clear.ndim == 2 and answers.ndim == 2:
             if np.shape(found[key]) != answers.shape:
-                compare(key, found[key], answers, tolerance, scale)  # It says how they differ.
+                compare(key, found[key], answers, tolerance, scale)  # Raises the error.
             compare(key, np.asarray(found[key])[clear], answers[clear], tolerance, scale)
             continue
         for row in np.flatnonzero(clear if clear.ndim == 1 else np.ones(len(clear), bool)):
@@ -322,13 +328,18 @@ def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
 
 
 def compare(name, found, wanted, tolerance=TOLERANCE, scale=1):
-    """Raise where an output is not the model's: numbers by a share of the largest, or `scale`."""
+    """Raise if an output differs from the model's; see `check_answers` for `tolerance`.
+
+    Numbers may differ by that share of the largest number or of `scale`.
+    """
     if isinstance(wanted, str) or wanted.dtype.kind in "OSU":
         shape = np.shape(wanted)
         wanted = np.asarray(_encoded(np.asarray(wanted, object).tolist()), object).reshape(shape)
     found = np.asarray(found, object if wanted.dtype == object else None)
     if found.shape != wanted.shape:
-        raise ValueError(f"The SavedModel's {name} are {found.shape}, the model's {wanted.shape}.")
+        raise ValueError(
+            f"The SavedModel's {name} have the shape {found.shape}, the model's {wanted.shape}."
+        )
     if wanted.dtype.kind != "f":
         if not (found == wanted).all():
             raise ValueError(
@@ -341,12 +352,12 @@ def compare(name, found, wanted, tolerance=TOLERANCE, scale=1):
 
 
 def _masked(values):
-    """Where there can be no answer."""
+    """Return where answers are masked as impossible."""
     return np.abs(values) >= -MASKED
 
 
 def _largest(values):
-    """The largest of numbers, but those that say that there is no answer; at least 1."""
+    """Return the largest unmasked number, at least 1."""
     return np.abs(values[~_masked(values)]).max(initial=1) if values.dtype.kind == "f" else 1
 
 

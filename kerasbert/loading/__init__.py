@@ -1,1 +1,1 @@
-"""From a name to a directory, from a directory to settings and weights; no model is made here."""
+"""Preset loading, up to the model: names to directories, directories to settings and weights."""

@@ -1,4 +1,4 @@
-"""Checkpoints of others: of which kind a directory is, and what a built-in name says of it."""
+"""Foreign checkpoints: detection of their format, and the descriptions of built-in names."""
 
 import dataclasses
 import os
@@ -12,38 +12,38 @@ from kerasbert.files import file_sha256
 
 
 def read_checkpoint(directory, preset=None):
-    """Describe a foreign directory, of whichever kind.
+    """Describe a directory of any supported foreign format.
 
     Raises:
-        ValueError: when it is of no known kind.
+        ValueError: if its format is unknown.
     """
     for kind in (keras_hub_format, sentence_transformers, huggingface, google):
         if kind.is_mine(directory):
             return kind.read_checkpoint(directory)
     raise ValueError(
-        f"'{preset or directory}' is no checkpoint that kerasbert knows: a preset of ours or of "
-        "KerasHub's and a Hugging Face one have a config.json, Google's a bert_config.json."
+        f"'{preset or directory}' is not a checkpoint that kerasbert knows: kerasbert, KerasHub "
+        "and Hugging Face presets have a config.json, Google's a bert_config.json."
     )
 
 
 def of_description(described):
-    """What a built-in name says of its encoder, without a file."""
+    """Return the `Checkpoint` of a built-in name's encoder, without files."""
     settings = {**get_family(described["family"]).encoder, **described["settings"]}
     return Checkpoint(described["name"], described["family"], settings)
 
 
 def with_description(checkpoint, directory, described, weights):
-    """A checkpoint with the description of its built-in name, which wins over what its files say.
+    """Return a checkpoint updated with its built-in name's description, which takes precedence.
 
     Args:
         checkpoint: a `Checkpoint`.
-        directory: string. Where its files are.
+        directory: string. The folder of its files.
         described: dict. A file of `presets/`.
-        weights: bool. Whether the files' hashes are checked.
+        weights: bool. Whether to check the files' hashes.
     """
     if weights:
         _check_sha256(directory, described)
-    # Whether there is a pooler does not hang on a look at the weights.
+    # So that the pooler does not depend on whether the weights were read.
     pooler = of_description(described).encoder.get("pooler", True)
     settings = dict(described["tokenizer"] or {})
     name = settings.pop("class", None)
@@ -68,6 +68,6 @@ def _check_sha256(directory, described):
         found = file_sha256(path)
         if found != expected:
             raise ValueError(
-                f"'{path}' is not the file that '{described['name']}' stands for: its sha256 is "
-                f"{found}, not {expected}; delete it and fetch it again."
+                f"'{path}' is not the file of '{described['name']}': its sha256 is {found}, "
+                f"expected {expected}; delete it and download it again."
             )

@@ -1,4 +1,4 @@
-"""Fetching from model hubs, through the hubs' own libraries and their caches."""
+"""Downloads from model hubs, through the hubs' own libraries and caches."""
 
 import fnmatch
 import os
@@ -7,7 +7,7 @@ from importlib import resources
 
 from kerasbert._errors import first_line
 
-# What a checkpoint is described by; the rest of a repository stays where it is.
+# Files that describe a checkpoint; nothing else of a repository is downloaded but its weights.
 _SMALL = (
     "*.json",
     "vocab.txt",
@@ -21,17 +21,17 @@ _SMALL = (
     "*.ckpt.index",
 )
 _ASSETS = "assets/*"
-# Folders of sentence-transformers: how it pools, and where old ones keep the encoder.
+# In folders of sentence-transformers: the pooling's config, and the encoder's folder in old ones.
 _POOLING = "*_Pooling/config.json"
 _TRANSFORMER = "0_Transformer/"
-# Weights, best first: the first kind that a repository has is the one that is fetched.
+# Patterns of weight files in order of preference; only the first kind found is downloaded.
 _WEIGHTS = (
     ("model.weights.h5", "model_*.weights.h5", "task.weights.h5"),
     ("model.safetensors", "model-*.safetensors"),
     ("pytorch_model.bin", "pytorch_model-*.bin"),
     ("*.ckpt.data-*",),
 )
-# The same of a KerasHub preset on Kaggle, which lists no files.
+# The files of a KerasHub preset on Kaggle, which cannot list files.
 _KAGGLE_SMALL = (
     "config.json",
     "tokenizer.json",
@@ -45,7 +45,7 @@ _KAGGLE_SMALL = (
 
 
 def preset_files():
-    """The folder of the package that describes its presets, and holds the small ones."""
+    """Return the folder in the package that describes its presets and holds the small ones."""
     folder = resources.files("kerasbert") / "preset_files"
     if not folder.is_dir():  # A checkout, not an installed wheel.
         folder = resources.files("kerasbert").joinpath("..", "presets")
@@ -53,19 +53,18 @@ def preset_files():
 
 
 def fetch(handle, weights=True):
-    """Bring a preset here.
+    """Download a preset.
 
     Args:
-        handle: "hf://org/name", with "@revision" if wanted,
-            "kaggle://org/model/keras/name", with "/version" if wanted, or
-            "package://name" for one that came with the package.
-        weights: bool. `False` leaves the weights there.
+        handle: "hf://org/name" with an optional "@revision", "kaggle://org/model/keras/name" with
+            an optional "/version", or "package://name" for a preset in the package.
+        weights: bool. `False` downloads no weights.
 
     Returns:
         The local directory: in the hub's cache, or in the package.
 
     Raises:
-        ValueError: for an unknown scheme or repository, or a hub out of reach.
+        ValueError: for an unknown scheme or repository, or an unreachable hub.
     """
     scheme, _, name = handle.partition("://")
     if scheme == "hf":
@@ -82,9 +81,7 @@ def fetch(handle, weights=True):
 def _packaged(handle, name):
     folder = preset_files() / name
     if not re.fullmatch(r"\w+", name) or not folder.is_dir():
-        raise ValueError(
-            f"No preset '{handle}' came with the package; `kerasbert presets` lists them."
-        )
+        raise ValueError(f"The package has no preset '{handle}'; `kerasbert presets` lists them.")
     return os.path.normpath(folder)
 
 
@@ -94,14 +91,14 @@ def _huggingface(handle, repository, revision, weights):
 
     revision = revision or None
     try:
-        # Not `list_repo_files`, which tries for half a minute where there is no connection.
+        # Not `list_repo_files`, which retries for half a minute without a connection.
         info = huggingface_hub.HfApi().model_info(repository, revision=revision, timeout=30)
         wanted = _wanted([file.rfilename for file in info.siblings], weights)
         return huggingface_hub.snapshot_download(
             repository, revision=revision, allow_patterns=wanted
         )
     except errors.HFValidationError as error:
-        raise ValueError(f"'{handle}' is no Hugging Face handle; use hf://org/name.") from error
+        raise ValueError(f"'{handle}' is not a Hugging Face handle; use hf://org/name.") from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(
             f"The Hugging Face hub has no '{repository}', or it is private and you are not logged "
@@ -113,13 +110,13 @@ def _huggingface(handle, repository, revision, weights):
             "commits."
         ) from error
     except Exception as error:
-        # Without a connection, what was fetched before will do.
+        # Without a connection, a cached download is used.
         for name in ("config.json", "bert_config.json"):
             path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
             if isinstance(path, str):
                 return os.path.dirname(path)
         raise ValueError(
-            f"Cannot fetch '{handle}' ({first_line(error)}), and it is not in the cache; try "
+            f"Cannot download '{handle}' ({first_line(error)}), and it is not in the cache; try "
             "again with a connection, or pass a local directory."
         ) from error
 
@@ -143,8 +140,8 @@ def _kaggle(handle, name, weights):
 
     if name.count("/") not in (3, 4):
         raise ValueError(
-            f"'{handle}' is no Kaggle handle; use kaggle://org/model/keras/name, with /version if "
-            "wanted."
+            f"'{handle}' is not a Kaggle handle; use kaggle://org/model/keras/name, with an "
+            "optional /version."
         )
     try:
         if weights:
@@ -152,12 +149,12 @@ def _kaggle(handle, name, weights):
         config = kagglehub.model_download(name, _KAGGLE_SMALL[0])
     except Exception as error:
         raise ValueError(
-            f"Cannot fetch '{handle}' from Kaggle ({first_line(error)}); check the name and the "
+            f"Cannot download '{handle}' from Kaggle ({first_line(error)}); check the name and the "
             "connection."
         ) from error
     for file in _KAGGLE_SMALL[1:]:
         try:
             kagglehub.model_download(name, file)
         except Exception:
-            continue  # A preset has some of them.
+            continue  # No preset has all of them.
     return os.path.dirname(config)

@@ -1,4 +1,4 @@
-"""The names of presets: what is built in, and the directory that a name or a handle stands for."""
+"""Preset names: the built-in ones, and how a name, handle or path becomes a directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def builtin_presets() -> dict[str, dict[str, Any]]:
-    """The presets that the package describes: a dict of name to description.
+    """Return the presets that the package describes, as a dict of name to description.
 
     >>> builtin_presets()["bert_base_en_uncased"]["handle"]
     'hf://google-bert/bert-base-uncased'
@@ -37,13 +37,13 @@ def builtin_presets() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def _keras_hub_presets():
-    """KerasHub's names of presets of the BERT family: a dict of name to handle."""
+    """Return KerasHub's presets of the BERT family, as a dict of name to handle."""
     classes = [getattr(keras_hub.models, name) for name in keras_hub_format.FAMILIES]
     return {name: x["kaggle_handle"] for cls in classes for name, x in cls.presets.items()}
 
 
 def presets_of(cls):
-    """What `cls.presets` gives: for a tokenizer those of its class, else all; of `lineage` none."""
+    """Return `cls.presets`: a tokenizer's own, none for a `lineage` class, all for any other."""
     presets = builtin_presets()
     encoder = getattr(cls, "backbone_cls", cls)
     if issubclass(encoder, keras_hub.models.Backbone):
@@ -60,14 +60,14 @@ def presets_of(cls):
 
 
 def resolve(preset: AnyPath, weights: bool = True) -> str:
-    """The local directory of a preset: a name, a handle or a path.
+    """Return the local directory of a preset: a name, a handle or a path.
 
     Args:
         preset: string.
-        weights: bool. `False` fetches no weights.
+        weights: bool. `False` downloads no weights.
 
     Raises:
-        ValueError: for an unknown one, with the nearest names.
+        ValueError: for an unknown preset, with the closest names.
     """
     if preset in builtin_presets():
         return hub.fetch(builtin_presets()[preset]["handle"], weights)
@@ -79,22 +79,22 @@ def resolve(preset: AnyPath, weights: bool = True) -> str:
         check_regular_tree(directory)
         return directory
     if os.path.isfile(directory):
-        raise ValueError(f"'{preset}' is a file; a preset is the directory that holds it.")
+        raise ValueError(f"'{preset}' is a file; pass the preset directory that contains it.")
     if preset in _keras_hub_presets():
         return hub.fetch(_keras_hub_presets()[preset], weights)
     names = dict.fromkeys([*builtin_presets(), *_keras_hub_presets()])
     raise ValueError(
-        f"Unknown preset '{preset}': no built-in name, no directory, and no handle like "
+        f"Unknown preset '{preset}': it is not a built-in name, a directory, or a handle such as "
         "hf://org/name or kaggle://org/model/keras/name"
         + did_you_mean(preset, names, "; `kerasbert presets` lists the names.", 3, cutoff=0.4)
     )
 
 
 def check(preset: AnyPath) -> None:
-    """Raise where a preset cannot be one, before anything is fetched or other work is begun.
+    """Check a preset's name or folder before anything is downloaded or other work begins.
 
     Raises:
-        ValueError: for an unknown name, and for a folder that holds no checkpoint.
+        ValueError: for an unknown name, or a folder without a checkpoint.
     """
     preset = os.fspath(preset)
     is_local = os.path.isdir(os.path.expanduser(preset))
@@ -107,7 +107,7 @@ def check(preset: AnyPath) -> None:
 
 
 def finetuning_learning_rate(preset: AnyPath) -> float | None:
-    """The learning rate that a preset records as good for fine-tuning; `None` where it has none.
+    """Return the learning rate that a preset recommends for fine-tuning, or `None`.
 
     >>> finetuning_learning_rate("bert_tiny_demo_en_uncased")
     0.0005
@@ -124,21 +124,21 @@ def finetuning_learning_rate(preset: AnyPath) -> float | None:
 
 
 def record_finetuning_learning_rate(preset: AnyPath, rate: float | None = None) -> None:
-    """Write the learning rate that was found good into a preset; `None` checks that it can be.
+    """Write the recommended learning rate into a preset; `None` only checks that it is possible.
 
     Args:
         preset: string. A directory that `save_to_preset` or `pretrain` wrote.
         rate: float.
 
     Raises:
-        ValueError: for other kinds of presets, which have no place for it.
+        ValueError: for other kinds of presets, which cannot store it.
     """
     check_value("rate", rate, "positive?")
     path = os.path.join(os.path.expanduser(os.fspath(preset)), "config.json")
     if not os.path.exists(path) or not is_own(os.path.dirname(path)):
         raise ValueError(
-            f"No learning rate can be recorded in '{preset}': that needs the directory of a preset "
-            "of ours, as `pretrain` or save_to_preset writes it."
+            f"No learning rate can be recorded in '{preset}', which must be a directory that "
+            "`pretrain` or save_to_preset wrote."
         )
     if rate is not None:
         config = read_json(path)
@@ -147,22 +147,21 @@ def record_finetuning_learning_rate(preset: AnyPath, rate: float | None = None) 
 
 
 def open_preset(preset, weights=True, files=True):
-    """What a name, a handle or a directory stands for.
+    """Open the preset of a name, a handle or a directory.
 
     Args:
         preset: string or path.
-        weights: bool. `False` fetches no weights.
-        files: bool. `False` takes a built-in name's description for all that is needed, where
-            there are no weights to fetch.
+        weights: bool. `False` downloads no weights.
+        files: bool. `False` uses only the description of a built-in name, if no weights are needed.
 
     Returns:
         An `OwnPreset` or a `Checkpoint`.
 
     Raises:
-        ValueError: for an unknown name, or a directory of no known kind.
+        ValueError: for an unknown name, or a directory of unknown format.
     """
     if not isinstance(preset, (str, os.PathLike)):
-        raise ValueError(f"A preset is a name, a handle or a directory, not {preset!r}.")
+        raise ValueError(f"preset must be a name, a handle or a directory, got {preset!r}.")
     preset = os.fspath(preset)
     described = builtin_presets().get(preset)
     if described and not weights and not files:

@@ -1,4 +1,4 @@
-"""Presets of ours: whether a directory is one, and what its files say, checked."""
+"""Presets written by kerasbert: detection, and checked access to their files."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
 from kerasbert.files import read_json
 from kerasbert.subclasses import as_called, own_object
 
-# What fields of a task's settings can be, of whichever task.
+# Types of the settings of all tasks.
 _TASK_FIELDS = {
     "num_classes": "count?",
     "labels": "names?",
@@ -48,17 +48,17 @@ _TASK_FIELDS = {
 }
 
 
-# Whose code reads a preset.
+# Packages whose code reads a preset.
 _READERS = {"keras", "keras_hub", "h5py", "kerasbert", "numpy", *sys.stdlib_module_names}
 
 
 def _frames(error):
-    """The frames that an error passed, the one that raised it last."""
+    """Return the frames that an error passed, the raising one last."""
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def _is_of_reading(error, cls):
-    """Whether an error may say that a preset's files are damaged."""
+    """Return whether an error may mean that a preset's files are damaged."""
     rooms = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in _frames(error)}
     if not blames_file(error) or rooms - _READERS:
         return False
@@ -69,13 +69,13 @@ def _is_of_reading(error, cls):
 
 
 def _loading_failures(error):
-    """The errors that Keras caught while it set weights, of which it quotes one."""
+    """Return the errors that Keras caught while it set weights; its own error quotes only one."""
     return [cause for _, cause in _frames(error)[-1].f_locals.get("error_msgs", {}).values()]
 
 
 def is_own(directory):
-    """Whether it is a preset of ours."""
-    # A tokenizer or preprocessor that was saved alone comes without config.json.
+    """Return whether a directory is a preset of kerasbert."""
+    # A tokenizer or preprocessor saved alone has no config.json.
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         path = os.path.join(directory, name)
         if os.path.exists(path):
@@ -97,17 +97,17 @@ class OwnPreset:
 
     @property
     def source(self):
-        """What errors call it."""
+        """The name in errors."""
         return self.directory
 
     @contextlib.contextmanager
     def whole(self, cls=None):
-        """Reword what Keras, KerasHub and h5py say of files that are missing or damaged.
+        """Reword errors of Keras, KerasHub and h5py about missing or damaged files.
 
-        Errors of the process, of the machine and of the user's own classes keep their words.
+        Errors of the process, of the machine and of the user's own classes stay as they are.
 
         Args:
-            cls: class. What is loaded.
+            cls: class. The class to load.
         """
         try:
             yield
@@ -118,28 +118,28 @@ class OwnPreset:
             if not _is_of_reading(error, cls):
                 raise
             raise ValueError(
-                f"The preset in '{self.directory}' is not whole ({first_line(error)}); save or "
-                "fetch it again."
+                f"The preset in '{self.directory}' is incomplete or damaged ({first_line(error)}); "
+                "save or download it again."
             ) from error
         except ValueError as error:
             if "\n" not in str(error).strip() or not _is_of_reading(error, cls):
-                raise  # A sentence, or not about the files.
+                raise  # It is a sentence of our own, or not about the files.
             causes = _loading_failures(error)
             for cause in causes:
                 if not _is_of_reading(cause, cls):
                     raise cause from error
             words = " ".join([first_line(error), *map(str, causes[:1])])
             raise ValueError(
-                f"The preset in '{self.directory}' does not fit together ({words}); save or fetch "
-                "it again."
+                f"The files of the preset in '{self.directory}' do not fit together ({words}); "
+                "save or download it again."
             ) from error
 
     def path(self, name):
-        """The path of one of its files."""
+        """Return the path of one of the files."""
         return os.path.join(self.directory, name)
 
     def config(self, name="config.json"):
-        """The settings in one of its JSON files, each of its kind."""
+        """Return the settings in one of the JSON files, with their types checked."""
         path = self.path(name)
         config = read_json(path).get("config")
         check_value("config", config, "object", path)
@@ -151,10 +151,10 @@ class OwnPreset:
         return config
 
     def task(self, cls=object):
-        """The class and the settings of the task, for a caller who loads it by `cls`.
+        """Return the class and the settings of the task, for a caller that loads it with `cls`.
 
         Returns:
-            `object` and `None` where there is none, and `None` for a class that is not known here.
+            `(object, None)` without a task, and `None` as the class if it is unknown here.
         """
         path = self.path("task.json")
         if not os.path.exists(path):
@@ -162,13 +162,13 @@ class OwnPreset:
         saved = read_json(path)
         self.config("task.json")  # Checks the fields.
         if own_class(cls) is cls:
-            saved.pop("subclass", None)  # A task is of the class that it is loaded by.
+            saved.pop("subclass", None)  # The task gets the class that loads it.
         found, config = as_called(saved, cls)
         name = str(saved.get("registered_name"))
         return (object if found is None and name.startswith("kerasbert>") else found), config
 
     def encoder_size(self):
-        """How many numbers the encoder's files of weights hold."""
+        """Return the number of values in the encoder's weight files."""
         dtype = self.config().get("dtype")
         return h5_size(self.directory, "model", isinstance(dtype, dict) and "Map" in str(dtype))
 
@@ -181,20 +181,19 @@ class OwnPreset:
             elif is_whole(value) and value > held:
                 raise ValueError(
                     f"{name}={value} in '{self.path('config.json')}' asks for more weights than "
-                    f"the {held:,} of its files; save or fetch the preset again."
+                    f"the {held:,} in its files; save or download the preset again."
                 )
 
     def encoder_weights(self):
-        """The file of the encoder's weights, or the index of its shards, which stay in here."""
+        """Return the encoder's weight file, or the index of its shards, checked to lie in here."""
         return checked_index(self.directory) or self.path("model.weights.h5")
 
     def check_classes(self, config):
-        """Raise where the settings of a task name more classes than its file has weights."""
+        """Raise if a task's settings name more classes or units than its file has weights."""
         held = h5_size(self.directory, "task")
         for name in ("num_classes", "bilstm_units"):
             if ((config or {}).get(name) or 0) > held > 0:
                 raise ValueError(
-                    f"'{self.path('task.json')}' has {name}={config[name]}, and task.weights.h5 "
-                    f"holds {held} weights; the two do not belong together: save or fetch the "
-                    "preset again."
+                    f"'{self.path('task.json')}' has {name}={config[name]}, but task.weights.h5 "
+                    f"holds only {held} weights; save or download the preset again."
                 )

@@ -1,4 +1,4 @@
-"""Models of what `kerasbert.loading` found: settings of presets, weights of checkpoints."""
+"""Build models from what `kerasbert.loading` returns: settings of presets, and weights."""
 
 import inspect
 import re
@@ -17,9 +17,9 @@ from kerasbert.files import json_in, read_json
 from kerasbert.kinds import KINDS, tables_of
 from kerasbert.parts import head_weights
 
-# Arguments that say what the classes of a head are.
+# Arguments that describe the classes of a head.
 _CLASSES = ("num_classes", "labels", "scheme", "multi_label")
-# Those that make a new head.
+# Arguments that request a new head.
 _NEW_HEAD = ("num_classes", "labels", "layers", "projection_dim")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
@@ -53,7 +53,7 @@ def check_arguments(cls, kwargs):
 
 
 def _preprocessor_arguments(cls):
-    """Those of a task's `from_preset` that belong to its preprocessor, where it has one."""
+    """Return the arguments of a task's `from_preset` that are its preprocessor's, if it has one."""
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
@@ -62,13 +62,13 @@ def _preprocessor_arguments(cls):
 
 
 def _split_arguments(cls, kwargs):
-    """A task's arguments: its own, its preprocessor's, and the rest for its encoder."""
+    """Split a task's arguments into its own, its preprocessor's, and the rest for its encoder."""
     own = arguments_of(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     its = _preprocessor_arguments(cls)
     if hasattr(cls.preprocessor_cls, "normalize"):
-        # A string is a normal form of texts, the preprocessor's; an embedder's own `normalize` is a
-        # bool, for its vectors.
+        # A string is the preprocessor's Unicode normal form; an embedder's own `normalize` is a
+        # bool, for its embeddings.
         if "normalize" not in own or isinstance(kwargs.get("normalize"), str):
             its = its | {"normalize"}
             arguments.pop("normalize", None)
@@ -77,16 +77,18 @@ def _split_arguments(cls, kwargs):
         name: kwargs[name] for name in kwargs if name not in arguments and name not in preprocessor
     }
     if encoder and "backbone" in arguments:
-        raise ValueError(f"Set {', '.join(encoder)} on the backbone that you pass, not beside it.")
+        raise ValueError(
+            f"Set {', '.join(encoder)} on the backbone that you pass, not as an argument."
+        )
     if preprocessor and "preprocessor" in arguments:
         raise ValueError(
-            f"Set {', '.join(preprocessor)} on the preprocessor that you pass, not beside it."
+            f"Set {', '.join(preprocessor)} on the preprocessor that you pass, not as an argument."
         )
     return arguments, preprocessor, encoder
 
 
 def _is_single(cls):
-    """Whether checkpoints of others may have its head; not that of a class of the user's."""
+    """Return whether foreign checkpoints may have its head; a user's own class has none there."""
     return cls.kind in KINDS and KINDS[cls.kind].single
 
 
@@ -96,32 +98,32 @@ def _has_classes(cls):
 
 def _wants_new_head(arguments):
     is_given = any(arguments.get(name) is not None for name in _NEW_HEAD)
-    # No checkpoint of others has a BiLSTM.
+    # No foreign checkpoint has a BiLSTM.
     return arguments.pop("new_head", False) or is_given or bool(arguments.get("bilstm_units"))
 
 
 class NoHeadError(ValueError):
-    """A checkpoint holds no head of the kind that was asked for, or no pooler for one."""
+    """Raised if a checkpoint has no head of the requested kind, or no pooler for it."""
 
 
 def _no_head(cls, source, is_read=True):
-    """The error; `is_read` says whether such heads of the source's family can be loaded."""
+    """Return the error; `is_read` tells whether heads of that kind and family can be loaded."""
     if not _is_single(cls):
-        return NoHeadError(f"'{source}' holds no {cls.__name__}; build one and save it first.")
+        return NoHeadError(f"'{source}' has no {cls.__name__}; build one and save it first.")
     theirs = json_in(source, "config.json").get("architectures") or ()
     end = KINDS[tables_of(cls)].huggingface
     held = [name for name in theirs if end and end in name]
     if held:
         why = (
-            "but its weights are not those of the head that kerasbert reads"
+            "but its weights are not those of the head that kerasbert expects"
             if is_read
-            else "a head that kerasbert does not read in this family"
+            else "a head that kerasbert does not support in this family"
         )
         return NoHeadError(
-            f"'{source}' is a {held[0]}, {why}; pass {_new_head_of(cls)} for a new one."
+            f"'{source}' is a {held[0]}, {why}; pass {_new_head_of(cls)} for a new head."
         )
     return NoHeadError(
-        f"'{source}' has no head for a {cls.__name__}; pass {_new_head_of(cls)} for a new one."
+        f"'{source}' has no head for a {cls.__name__}; pass {_new_head_of(cls)} for a new head."
     )
 
 
@@ -140,16 +142,16 @@ def _warn_new(paths):
 
 
 def build_filled(build, fill):
-    """`build()` a model, then `fill(model)` by assignment, without drawing the random values.
+    """Call `build()` for a model and `fill(model)` for its weights, without random initialization.
 
-    Drawing them takes several times as long as reading a checkpoint. On an error in `fill` no
-    model comes out.
+    Initialization takes several times as long as reading a checkpoint. An error in `fill` is
+    raised, and no model is returned.
     """
     if keras.distribution.distribution() is not None:
         model = build()  # Sharded variables draw their values in place.
         fill(model)
         return model
-    # In the scope variables have no values yet and take theirs, by their initializer, at its end.
+    # In the scope variables have no values yet; their initializers set these when it ends.
     with keras.StatelessScope() as scope:
         model = build()
         try:
@@ -166,13 +168,13 @@ def build_filled(build, fill):
 
 
 def _has_pooler(checkpoint):
-    """Whether the weights have one; checkpoints of token-level tasks have none."""
+    """Return whether the weights include a pooler; those of token-level tasks do not."""
     names = checkpoint.encoder_map.theirs(_POOLER[0])
     return names is not None and names[0] in checkpoint.tensors
 
 
 def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
-    """The encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
+    """Build the encoder of a foreign checkpoint; see `BertBackbone.from_preset`."""
     settings = checkpoint.encoder_settings()
     _check_family(cls, checkpoint)
     has_pooler = "pooler" in arguments_of(cls)
@@ -183,7 +185,7 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
         check_buildable(settings, checkpoint.source)
         return cls(**settings)
 
-    # Opens them too: KerasHub's class cannot be built in the scope.
+    # Also opens the tensors, as KerasHub's class cannot be built in the scope.
     check_sizes(settings, checkpoint.tensors.size(), checkpoint.source)
 
     def fill(backbone):
@@ -203,7 +205,7 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
 def _check_family(cls, checkpoint, task=None):
     """Raise for a family that the encoder's class does not build.
 
-    `BertBackbone` builds every family but those of `lineage`, whose classes build one each.
+    `BertBackbone` builds every family except those of `lineage`, which have one class each.
     """
     own = getattr(cls, "family", None)
     if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
@@ -211,18 +213,18 @@ def _check_family(cls, checkpoint, task=None):
         source = f"'{checkpoint.source}' is of the family '{checkpoint.family}'"
         if task is None:
             raise ValueError(
-                f"{source}, which no {cls.__name__} builds; load it with its class in "
+                f"{source}, which {cls.__name__} does not support; load it with its class in "
                 f"kerasbert.{room}."
             )
         heads = ", ".join(sorted(checkpoint.head_maps)) or "none"
         raise ValueError(
-            f"{source}, which no {task.__name__} takes; the heads of this family that kerasbert "
-            f"has are {heads}, by classes of kerasbert.{room}."
+            f"{source}, which {task.__name__} does not support; kerasbert has these heads of the "
+            f"family: {heads}, with classes in kerasbert.{room}."
         )
 
 
 def task_of(cls, checkpoint, load_weights, **kwargs):
-    """A task model, with the checkpoint's head unless the caller asks for a new one."""
+    """Build a task model, with the checkpoint's head unless the caller requests a new one."""
     _check_family(cls.backbone_cls, checkpoint, cls)
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
@@ -230,7 +232,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     settings = checkpoint.head.get(tables_of(cls), {})
     settings = dict(settings() if callable(settings) else settings)
     if cls.kind != tables_of(cls):
-        # What it has beside the kind that it is like.
+        # The settings that it has in addition to the kind that it resembles.
         own = checkpoint.head.get(cls.kind, {})
         settings |= own() if callable(own) else own
     if cls.needs_head and not new_head:
@@ -238,7 +240,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
             raise ValueError(checkpoint.refused[tables_of(cls)])
         weight = cls.output_weight({**settings, **arguments})
         names = head_map and weight and head_map.theirs(weight)
-        # A head without weights of its own is there where the format has it.
+        # A head without own weights exists if the format supports it.
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source, head_map is not None)
@@ -274,8 +276,8 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
         _check_tied(
             checkpoint,
             outside,
-            "its config.json says that they are one; set tie_word_embeddings to false there if "
-            "both are meant, or load its encoder with new_head=True.",
+            "its config.json ties them; set tie_word_embeddings to false there if both are "
+            "intended, or load its encoder with new_head=True.",
         )
         load_named_weights(
             head,
@@ -288,21 +290,21 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
 
 
 def _check_classes(checkpoint, settings, name):
-    """Raise, before a head is built, where its tensor is of another number of classes."""
+    """Raise if the head's tensor has another number of classes, before the head is built."""
     count = settings.get("num_classes") or len(settings.get("labels") or ())
     shape = tuple(checkpoint.tensors.shape(name))
     if count and count not in shape:
         raise ValueError(
-            f"The weights of '{checkpoint.source}' do not fit its configuration: {name} {shape}, "
-            f"and num_classes={count}; the two do not belong together."
+            f"The weights of '{checkpoint.source}' do not fit its configuration: {name} has the "
+            f"shape {shape}, but num_classes={count}; download it again."
         )
 
 
 def _outside(head, head_map):
-    """A function of a name: whether it does not start as those of the head do."""
+    """Return a function that tells whether a name lacks the prefixes of the head's names."""
 
     def start(name):
-        return re.match(r"(cls[./])?[^./]*", name)[0]  # "cls" holds several heads.
+        return re.match(r"(cls[./])?[^./]*", name)[0]  # "cls" contains several heads.
 
     names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
     starts = {start(name) for name in names}
@@ -310,28 +312,28 @@ def _outside(head, head_map):
 
 
 def _check_tied(checkpoint, outside, why):
-    """Raise where a tensor of a head, or of the encoder, is not the one that ours is tied to."""
+    """Raise if a stored tensor differs from the one that ours is tied to."""
     tensors = checkpoint.tensors
     for name, original in checkpoint.tied.items():
         if name not in tensors or original not in tensors or outside(name):
             continue
         if not np.array_equal(tensors[name], tensors[original]):
             raise ValueError(
-                f"'{checkpoint.source}' has a {name} other than its {original}, and {why}"
+                f"'{checkpoint.source}' has a {name} that differs from its {original}, but {why}"
             )
 
 
-# Presets of ours
+# Presets of kerasbert
 
 
 def own_backbone(cls, preset, load_weights, new=None, **kwargs):
-    """The encoder of an `OwnPreset`; names of weights that may stay new are put into `new`."""
+    """Build the encoder of an `OwnPreset`; paths of weights that stay new are added to `new`."""
     config = preset.config()
     lacks_pooler = kwargs.get("pooler") and config.get("pooler") is False
     if lacks_pooler and load_weights and new is None:
         raise NoHeadError(
-            f"The encoder in '{preset.directory}' has no pooler; leave out pooler=True, or load a "
-            "task with a new head, which may have a new pooler too."
+            f"The encoder in '{preset.directory}' has no pooler; remove pooler=True, or load a "
+            "task with a new head, which may also get a new pooler."
         )
 
     def build():
@@ -367,7 +369,7 @@ def _check_finite(weights, directory):
 
 
 def own_task(cls, preset, load_weights, **kwargs):
-    """The task of an `OwnPreset`, with a head that it lends, or with a new one."""
+    """Build the task of an `OwnPreset`, with its head, a head of a combined task, or a new one."""
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
     saved_class, config = preset.task(cls)
@@ -377,13 +379,13 @@ def own_task(cls, preset, load_weights, **kwargs):
         name = read_json(preset.path("task.json")).get("registered_name")
         raise NoHeadError(
             f"'{preset.directory}' was saved by the class {name!r}, which is not registered with "
-            "Keras in this process; import the module that registers it, or load the preset by "
+            "Keras in this process; import the module that registers it, or load the preset with "
             "that class."
         )
     saved_class = saved_class or object
     saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
-        # A task with more heads than one lends them.
+        # A task that combines several heads can provide one of them.
         lender = KINDS.get(getattr(saved_class, "kind", None))
         if lender is None or cls.kind not in lender.parts:
             raise _no_head(cls, preset.directory)
@@ -413,7 +415,7 @@ def own_task(cls, preset, load_weights, **kwargs):
 
 
 def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
-    """A task with the encoder and the head of one with more heads."""
+    """Build a task with the encoder and one head of a task that combines several heads."""
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     if "preprocessor" not in arguments and config.get("preprocessor") is not None:
         arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
@@ -425,7 +427,7 @@ def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
     task = cls(**{**{x: config[x] for x in shared}, "backbone": whole.backbone, **arguments})
     weights = {weight.path: weight for weight in whole.weights}
     missing = [weight.path for weight in head_weights(task) if weight.path not in weights]
-    if missing:  # The task has that head by a setting, and was saved without.
+    if missing:  # The head is optional, and the task was saved without it.
         raise _no_head(cls, preset.directory)
     for weight in head_weights(task):
         weight.assign(weights[weight.path])

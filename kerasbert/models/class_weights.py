@@ -1,4 +1,4 @@
-"""Weights by class, as `fit(class_weight=...)` takes them: by number, by name or "balanced".
+"""Class weights, as `fit(class_weight=...)` takes them: by number, by name or "balanced".
 
 C classes.
 """
@@ -15,14 +15,14 @@ from kerasbert.preprocessors.class_numbers import class_numbers as numbers_of
 
 
 def class_weights(given, names, count):
-    """The weight of each class.
+    """Return the weight of each class.
 
     Args:
-        given: dict of class names or numbers to weights, 1 where one is missing; or "balanced",
-            which makes all classes count alike: examples / (C * examples of the class). Numbers
-            are read as those among the labels are: by names that are numbers first.
+        given: dict of class name or number to weight, 1 for missing classes; or "balanced", where
+            each class has the same total: examples / (C * examples of the class). Numbers are read
+            like labels: names that are numbers take precedence.
         names: list of C strings.
-        count: function that returns how many labels there are of each class, (C,).
+        count: function that returns the number of labels of each class, (C,).
 
     Returns:
         float32 (C,).
@@ -39,7 +39,7 @@ def class_weights(given, names, count):
         )
     if not isinstance(given, dict):
         raise ValueError(
-            f"class_weight={given!r} has to be a dict of classes to weights, such as "
+            f"class_weight={given!r} must be a dict of class to weight, such as "
             f"{{{names[-1]!r}: 3.0}}, or 'balanced'."
         )
     weights = np.ones(len(names), "float32")
@@ -56,7 +56,7 @@ def class_weights(given, names, count):
         is_weight = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not is_weight or not 0 <= value < np.inf:
             raise ValueError(
-                f"class_weight[{key!r}] is {value!r}; pass a finite number of 0 or more."
+                f"class_weight[{key!r}] must be a finite number of 0 or more, got {value!r}."
             )
         if key in names:
             number = names.index(key)
@@ -68,14 +68,14 @@ def class_weights(given, names, count):
 
 
 def count_classes(y, sample_weight, classes):
-    """How many labels (...), of weight above 0, there are of each class: (C,)."""
+    """Count the labels of each class that have a weight above 0: (C,)."""
     counted = np.ones(y.shape) if sample_weight is None else np.asarray(sample_weight) > 0
     counted = counted.reshape(counted.shape + (1,) * (y.ndim - counted.ndim))
     return np.bincount(y.ravel(), np.broadcast_to(counted, y.shape).ravel(), classes)[:classes]
 
 
 def class_numbers(y, rank):
-    """Class numbers of `rank` axes, from labels like that, of (..., 1), or of rows (..., C)."""
+    """Return class numbers with `rank` axes, for such labels, (..., 1), or rows (..., C)."""
     y = np.asarray(y)
     if y.ndim > rank:
         y = y[..., 0] if y.shape[-1] == 1 else y.argmax(axis=-1)
@@ -83,7 +83,7 @@ def class_numbers(y, rank):
 
 
 def weigh(y, sample_weight, weights, rank):
-    """The sample weights of labels in a `tf.data` graph, by class."""
+    """Return sample weights by class, in a `tf.data` graph."""
     if y.shape.rank > rank:
         y = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
     by_class = tf.gather(tf.constant(weights), tf.cast(y, "int32"))
@@ -91,7 +91,7 @@ def weigh(y, sample_weight, weights, rank):
 
 
 def weigh_arrays(task, class_weight, y, sample_weight):
-    """The sample weights of labels in memory, by class."""
+    """Return sample weights by class, for labels in memory."""
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
     y = class_numbers(keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else y, rank)
     weights = _of_task(task, class_weight, lambda: count_classes(y, sample_weight, classes))
@@ -100,21 +100,21 @@ def weigh_arrays(task, class_weight, y, sample_weight):
 
 
 def weigh_dataset(task, class_weight, dataset, is_raw):
-    """A `tf.data.Dataset` of batches with their sample weights by class.
+    """Return a `tf.data.Dataset` of batches with their sample weights by class.
 
     Args:
         task: a task model.
         class_weight: see `class_weights`.
-        dataset: of `(x, y)` or `(x, y, sample_weight)`.
-        is_raw: bool. Whether it was made of texts in memory, whose labels may be counted.
+        dataset: yields `(x, y)` or `(x, y, sample_weight)`.
+        is_raw: bool. Whether it was made from texts in memory, whose labels can be counted.
     """
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
 
     def count():
         if not is_raw:
             raise ValueError(
-                "class_weight='balanced' counts labels that are in memory; give texts or "
-                "arrays with y, or a dict of weights."
+                "class_weight='balanced' needs labels in memory to count; pass texts or arrays "
+                "with y, or a dict of weights."
             )
         batches = (keras.utils.unpack_x_y_sample_weight(b) for b in dataset.as_numpy_iterator())
         return sum(count_classes(class_numbers(y, rank), w, classes) for _, y, w in batches)
@@ -131,7 +131,7 @@ def _of_task(task, class_weight, count):
     names = getattr(task, "label_names", None)
     if names is None or getattr(task, "multi_label", False):
         raise ValueError(
-            f"class_weight={class_weight!r} counts on one class for each label, which this "
-            f"{type(task).__name__} has not; pass sample_weight."
+            f"class_weight={class_weight!r} needs one class per label, which this "
+            f"{type(task).__name__} does not have; pass sample_weight."
         )
     return class_weights(class_weight, names, count)

@@ -1,4 +1,4 @@
-"""Losses by name, made to count from logits, which the heads here give."""
+"""Losses by name in `compile`, matched to outputs that are logits or probabilities."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ _CROSSENTROPIES = {
 
 
 class KeepsCompile:
-    """Mixin of models with a `compile` of their own: saved, they are compiled as they were."""
+    """Mixin of models with their own `compile`: a loaded model is compiled as it was saved."""
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # `keras.models.clone_model` gives all other entries to Keras' own `compile`.
+            # `keras.models.clone_model` passes all other entries to Keras' own `compile`.
             config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        # Keras does not compile a loaded model whose class has a `compile` of its own.
+        # Keras does not compile a loaded model whose class has its own `compile`.
         optimizer = config.get("optimizer")
         is_built = isinstance(optimizer, dict) and optimizer.get("built", False)
         config = keras.saving.deserialize_keras_object(config)
-        # Files of version 0.1 have it here.
+        # Files of version 0.1 store it here.
         is_built = config.pop("optimizer_built", is_built)
         try:
             self.compile(**config)
         except UnfitMetric as error:
             warnings.warn(
-                f"The model was saved with a metric, and loads without metrics: {error}",
+                "The model was saved with a metric that does not fit, and is loaded without "
+                f"metrics: {error}",
                 stacklevel=2,
             )
             self.compile(**{**config, "metrics": None, "weighted_metrics": None})
@@ -52,10 +53,10 @@ class KeepsCompile:
 
 
 def fitting_losses(task, losses):
-    """Losses for `compile`: one given by name counts from logits or probabilities as the task does.
+    """Return losses for `compile`: named ones take logits or probabilities as the task returns.
 
     Raises:
-        ValueError: for a loss object that counts from the other.
+        ValueError: for a loss object that expects the other.
     """
     if isinstance(losses, (list, tuple, dict)):
         return _each(losses, lambda loss: fitting_losses(task, loss))
@@ -73,7 +74,7 @@ def _each(parts, fit):
 
 
 def _key(chosen, module):
-    """A name in one spelling, of a string or of Keras' own function or class; `None` of others."""
+    """Normalize the name of a string or of Keras' own function or class; `None` for others."""
     if not isinstance(chosen, str):
         name = getattr(chosen, "__name__", "")
         if not name or getattr(module, name, None) is not chosen:
@@ -87,17 +88,17 @@ def _check(task, chosen, base):
         return
     try:
         from_logits = chosen.get_config().get("from_logits")
-    except NotImplementedError:  # One of the user's own, that is never saved.
+    except NotImplementedError:  # A user's own loss without a config.
         return
     if from_logits is None or bool(from_logits) == task.gives_logits():
         return
     given = f"{type(chosen).__name__}(from_logits={bool(from_logits)})"
     if task.gives_logits():
         raise ValueError(
-            f"{given} takes probabilities, but the outputs of this {type(task).__name__} are "
-            "logits; pass from_logits=True, or only the name, which means that here."
+            f"{given} expects probabilities, but this {type(task).__name__} returns logits; pass "
+            "from_logits=True, or only the loss's name, which sets it."
         )
     raise ValueError(
-        f"{given} takes logits, but this {type(task).__name__} was built with an activation and "
-        "gives probabilities; pass from_logits=False, or only the name, which means that here."
+        f"{given} expects logits, but this {type(task).__name__} was built with an activation and "
+        "returns probabilities; pass from_logits=False, or only the loss's name, which sets it."
     )

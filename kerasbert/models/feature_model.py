@@ -1,4 +1,4 @@
-"""A model on an encoder's weights that also gives what happens inside."""
+"""A model on an encoder's weights that also returns hidden states and attention."""
 
 import keras
 

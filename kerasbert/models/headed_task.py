@@ -1,4 +1,6 @@
-"""Tasks on one vector a text or a token: perhaps an LSTM, a dense layer and a norm, then logits.
+"""Base class of tasks that compute logits from pooled or token embeddings.
+
+The head has an optional BiLSTM, dense layer and norm.
 
 B batch, T tokens, D width, U logits.
 """
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of the head, as the caller gave them; what is `None` follows the family's row."""
+    """Settings of the head as given by the caller; `None` takes the family's default."""
 
     dropout: float | None = None
     pooling: str | None = None
@@ -54,7 +56,7 @@ def check_vector_norm(normalize):
 
 
 class HeadedTask(BertTask):
-    """Base of the tasks that compute logits from one vector a text or a token."""
+    """Base class of tasks that compute logits from an embedding per text or per token."""
 
     @classmethod
     def needs_pooler(cls, settings: Any) -> bool:
@@ -94,7 +96,7 @@ class HeadedTask(BertTask):
             "normalize": False,
             **head_settings(backbone.family, self.kind),
         }
-        # A BiLSTM says something at every token. Left to right, the first token sees only itself.
+        # A BiLSTM gives every token an output. In causal encoders the first token sees only itself.
         is_usual = defaults["pooling"] in ("pooler", "cls")
         if (given.bilstm_units or backbone.is_causal) and is_usual:
             defaults["pooling"] = "mean"
@@ -102,12 +104,12 @@ class HeadedTask(BertTask):
         check_whole("bilstm_units", self.bilstm_units, 0)
         if self.pooling == "pooler" and self.bilstm_units:
             raise ValueError(
-                "pooling='pooler' takes the encoder's own pooled_output, past the BiLSTM of "
+                "pooling='pooler' uses the encoder's pooled_output, which bypasses the BiLSTM of "
                 f"bilstm_units={self.bilstm_units}; use pooling='mean' or 'cls'."
             )
         if self.pooling == "pooler" and not backbone.pooler:
             raise ValueError(
-                "pooling='pooler' needs an encoder with a pooler, and this one has pooler=False; "
+                "pooling='pooler' needs an encoder with a pooler, but this one has pooler=False; "
                 "use pooling='cls' or 'mean'."
             )
         dtype = backbone.dtype_policy
@@ -123,7 +125,7 @@ class HeadedTask(BertTask):
         )
         self.pooling_layer = None
         if self.pooling not in ("pooler", "tokens"):
-            # The encoder gives the one token that "last" reads, as it does for "cls".
+            # For "last", as for "cls", the encoder already returns only the one token.
             is_one = self.pooling == "last" and self.bilstm is None
             mode = "cls" if is_one else self.pooling
             self.pooling_layer = Pooling(mode, dtype=dtype, name="pooling")
@@ -146,7 +148,7 @@ class HeadedTask(BertTask):
         self.output_dense = dense(units, "logits", use_bias=self.output_bias)
 
     def _logits(self, inputs):
-        """Logits (B, U) of the encoder's inputs, (B, T, U) with `pooling="tokens"`."""
+        """Compute logits (B, U) from the encoder's inputs; (B, T, U) with `pooling="tokens"`."""
         x = self._features(inputs)
         if self.dropout_first:
             x = self.dropout_layer(x)
@@ -157,9 +159,9 @@ class HeadedTask(BertTask):
         return self.output_dense(self.dropout_layer(x))
 
     def _features(self, inputs):
-        """What the head reads of the encoder: (B, D), or (B, T, D) with `pooling="tokens"`."""
+        """Compute the head's inputs: (B, D), or (B, T, D) with `pooling="tokens"`."""
         if self.pooling in ("pooler", "cls", "last") and self.bilstm is None:
-            # Only one token is read, so the last feed-forward computes only that one.
+            # Only one token is used, so the last feed-forward computes only that one.
             places = ops.zeros_like(inputs["token_ids"][:, :1])
             if self.pooling == "last":
                 places = last_positions(inputs["padding_mask"])
@@ -178,22 +180,22 @@ class HeadedTask(BertTask):
         return unit_length(x) if self.normalize else x
 
     def get_config(self) -> dict[str, Any]:
-        # What a kind of head fixes, such as its pooling, is no argument of it.
+        # Settings that a kind of head fixes, such as its pooling, are not arguments.
         names = arguments(type(self))
         given = {f.name: getattr(self, f.name) for f in fields(HeadSettings) if f.name in names}
         return {**super().get_config(), **given}
 
 
 def pair_pooling(backbone):
-    """What a next-sentence head reads: BERT's pooler, or left to right the mean over the tokens.
+    """Return the pooling of a next-sentence head: BERT's pooler, or the mean in causal encoders.
 
-    Left to right, the first token sees itself alone.
+    There, the first token attends only to itself.
     """
     return "mean" if backbone.is_causal else "pooler"
 
 
 def check_classes(num_classes, labels):
-    """Check the classes that a caller gave, by number or by name, and complete them.
+    """Check and complete the classes that a caller gave, by number or by name.
 
     Returns:
         `(num_classes, labels)`; `labels` is a list of strings, or `None`.
@@ -207,12 +209,12 @@ def check_classes(num_classes, labels):
         check_whole("num_classes", num_classes)
         return num_classes, None
     if len(set(map(composed, labels))) != len(labels) or not labels:
-        raise ValueError(f"labels={labels} has to hold at least one name, each once.")
+        raise ValueError(f"labels={labels} must be at least one name, each once.")
     if num_classes not in (None, len(labels)):
         raise ValueError(f"num_classes={num_classes}, but labels has {len(labels)} names.")
     return len(labels), labels
 
 
 def class_names(num_classes, labels):
-    """`labels`, or "LABEL_0", "LABEL_1", ... where there are none."""
+    """Return `labels`, or "LABEL_0", "LABEL_1", ... without them."""
     return labels or [f"LABEL_{i}" for i in range(num_classes)]

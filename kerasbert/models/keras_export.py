@@ -1,4 +1,4 @@
-"""`model.export`: Keras' own where its files run, and otherwise an error that names ours."""
+"""`model.export`: Keras' exporter for formats that work, otherwise an error that names ours."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import AnyPath
 
-# What to use instead of a format that Keras 3.15 does not write right for these models. Those that
-# it writes right are in `backend.keras_exports`. Its ONNX files hold an op that ONNX does not have
-# (Erfc). Its OpenVINO files halve the weights' precision. On JAX and PyTorch the other formats fail
-# because rows can have any length.
+# Alternatives to formats that Keras 3.15 writes incorrectly for these models; the correct ones are
+# in `backend.keras_exports`. Its ONNX files use an op that ONNX does not have (Erfc), and its
+# OpenVINO files halve the weights' precision. On JAX and PyTorch the other formats fail because
+# rows can have any length.
 OURS = {
     "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
     "onnx": "kerasbert.export_onnx(model, folder)",
@@ -24,13 +24,13 @@ OURS = {
 
 
 class KerasExport:
-    """Mixin, before Keras' model among the bases."""
+    """Mixin that precedes Keras' model among the bases."""
 
     def export(self, filepath: AnyPath, format: str = "tf_saved_model", **kwargs: Any) -> str:
-        """Write a graph from token ids on with Keras' own exporter; see `keras.Model.export`.
+        """Write a graph that takes token ids with Keras' exporter; see `keras.Model.export`.
 
         `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` do so on
-        every backend, from raw texts or with the tokenizer's files, and check what they write.
+        every backend, from raw texts or with the tokenizer's files, and check their output.
 
         Args:
             filepath: string. The file or folder to write.
@@ -38,13 +38,13 @@ class KerasExport:
             **kwargs: as in `keras.Model.export`.
 
         Raises:
-            ValueError: for a format that Keras writes wrong of these models.
+            ValueError: for a format that Keras writes incorrectly for these models.
         """
         if format in OURS and format not in backend.keras_exports():
             raise ValueError(
-                f"model.export(format={format!r}) on {backend.name()} writes no file of this model "
-                f"that runs; use {OURS[format]}."
+                f"model.export(format={format!r}) on {backend.name()} cannot write a working file "
+                f"of this model; use {OURS[format]}."
             )
         if not private_names.was_called(self):
-            self(self.input)  # Keras asks for a call, although it knows the shapes.
+            self(self.input)  # Keras requires a call, although it knows the shapes.
         return super().export(filepath, format=format, **kwargs)

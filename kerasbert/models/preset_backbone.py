@@ -1,4 +1,4 @@
-"""What encoders share: presets, low-rank adapters, quantized weights, and a config of all this."""
+"""`PresetBackbone`, base class of encoders: presets, LoRA, quantization, and their config."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
-    """Base of `BertBackbone` and of other models without a head."""
+    """Base class of `BertBackbone` and other models without a head."""
 
-    # The arguments of the constructor that a config has, attributes of the same names.
+    # Constructor arguments that the config stores, also the names of attributes.
     setting_names = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -39,11 +39,11 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
         for layer in private_names.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-                # A layer that is saved asks its own policy, not the map, whether it is quantized.
+                # A saved layer asks its own policy, not the map, whether it is quantized.
                 private_names.set_policy(layer, policy[layer.path or layer.name])
 
     def _set_settings(self, given, kinds):
-        """Check the settings among the arguments, each of its kind, and set them as attributes."""
+        """Check the types of the settings among the arguments, and set them as attributes."""
         for name in self.setting_names:
             check_value(name, given[name], kinds[name])
             setattr(self, name, given[name])
@@ -60,7 +60,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         saved = read_json(os.path.join(directory, "config.json"))
         if kwargs.get("dtype") is None:
-            # KerasHub's loader drops the saved type. Without it nothing would be quantized.
+            # KerasHub's loader drops the saved policy, and then nothing would be quantized.
             dtype = saved["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
@@ -71,27 +71,27 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
         return made.from_config({**config, "dtype": None, **kwargs})
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        """Quantize projections and embeddings, say to "int8"; see `keras.Model.quantize`."""
+        """Quantize projections and embeddings, such as to "int8"; see `keras.Model.quantize`."""
         # Keras collects garbage for each weight that it replaces.
         with collect_once(), warnings.catch_warnings():
-            # Keras names each layer that has nothing to quantize.
+            # Keras warns about each layer without weights to quantize.
             warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
             super().quantize(mode, **kwargs)
 
     def default_lora_layer_names(self) -> list[str]:
-        """The layers that `enable_lora` adapts where it is given no names."""
+        """Return the names of the layers that `enable_lora` adapts by default."""
         return ["qkv"]
 
     def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
         """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
 
         Args:
-            rank: int. The rank of the adapters.
-            target_layer_names: list of names of layers; `None` adapts the query-key-value
+            rank: int. Rank of the adapters.
+            target_layer_names: list of layer names; `None` adapts the query-key-value
                 projections.
         """
         super().enable_lora(rank, target_layer_names)
-        # Keras leaves the biases of adapted layers trainable, which `save_lora_weights` leaves out.
+        # Keras keeps the biases of adapted layers trainable, but `save_lora_weights` omits them.
         for weight in self.trainable_weights:
             weight.trainable = weight.name.startswith("lora_")
 
@@ -103,7 +103,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
             if layer.quantization_mode is not None
         }
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
-            # KerasHub's own map forgets the policy of the layers that are not quantized.
+            # KerasHub's own map drops the policy of layers that are not quantized.
             dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""What a task model reads: texts in memory, and batches that come one by one."""
+"""Inputs of task models: texts in memory, and batches from datasets and generators."""
 
 import itertools
 
@@ -10,16 +10,16 @@ from kerasbert._errors import check_whole
 from kerasbert.backend.tensorflow import tf
 from kerasbert.preprocessors.texts import read_once
 
-# So many rows or fewer run batch after batch: a pipeline around them would take longer to start
-# than it saves by working ahead.
+# Up to this many rows run without a tf.data pipeline, which would take longer to start than it
+# saves by preprocessing ahead.
 FEW = 1024
 
 
 class ReadsTexts:
-    """Mixin of the task models: tells texts from ready arrays, and makes batches of texts."""
+    """Mixin of task models: tells texts from arrays of token ids, and makes batches of texts."""
 
     def _is_raw(self, x):
-        """Whether `x` is texts in memory, for the preprocessor."""
+        """Return whether `x` is texts in memory, for the preprocessor."""
         if x is None or is_dataset(x):
             return False
         if self.preprocessor is None:
@@ -38,7 +38,7 @@ class ReadsTexts:
     ):
         check_batch_size(batch_size)
         if backend.is_distributed(self):
-            few = 0  # Keras shares out the batches of a dataset.
+            few = 0  # Keras distributes only the batches of a dataset.
         return (preprocessor or self.preprocessor).sorted_batches(
             x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes(), few=few
         )
@@ -47,21 +47,21 @@ class ReadsTexts:
         return backend.compiles_shapes(self.jit_compile)
 
     def _as_lists(self, texts, method):
-        """`(texts, single)`: what a person's method takes, as a list or tuple of two lists.
+        """Return `(texts, single)` for an inference method, as a list or a tuple of two lists.
 
-        All of them read texts here, so that each takes the same kinds and refuses the same.
+        All inference methods read texts here, so that they accept and refuse the same inputs.
         """
         if self.preprocessor is None:
-            raise ValueError(f"{method} takes texts, and this model has no preprocessor.")
+            raise ValueError(f"{method} takes texts, but this model has no preprocessor.")
         columns, batched = self.preprocessor.columns(texts)
         return (columns if len(columns) > 1 else columns[0]), not batched
 
-    # === Batches that come one by one ===
+    # === Batches from datasets and generators ===
 
     def _read(self, x, batch_size=None, anew=False, shuffle=False):
-        """A `tf.data.Dataset` of features, of a dataset, generator or `PyDataset` of texts.
+        """Return a `tf.data.Dataset` of features for a dataset, generator or `PyDataset` of texts.
 
-        What gives ready arrays stays as it is.
+        Inputs that already yield arrays of token ids are returned unchanged.
         """
         if is_dataset(x):
             return self._preprocess_dataset(x, anew, batch_size)
@@ -74,11 +74,11 @@ class ReadsTexts:
     def _read_generator(self, batches, batch_size):
         first = next(batches, None)
         if first is None:
-            raise ValueError("The generator gives no batch; make it anew for each use.")
+            raise ValueError("The generator is empty; create a new one for each use.")
         batches = itertools.chain([first], batches)
         if not self._is_raw(_inputs_of(first)):
             self._build_on(first)
-            return (batch for batch in batches)  # Keras takes no other iterator.
+            return (batch for batch in batches)  # Keras accepts no iterator but a generator.
         if _is_single(_inputs_of(first)):
             batches = _grouped(batches, batch_size or 32)
             first = next(batches)
@@ -86,9 +86,9 @@ class ReadsTexts:
         return self._dataset_from(lambda: batches, first)
 
     def _dataset_from(self, batches, first, size=None, read=None):
-        """A dataset of features of what `batches()` gives; `first` is such a batch.
+        """Return a dataset of features of the batches of `batches()`, which begin like `first`.
 
-        `read` takes the parts of a batch in place of the preprocessor.
+        `read` preprocesses the parts of a batch in place of the preprocessor.
         """
 
         def preprocess(batch):
@@ -115,12 +115,12 @@ class ReadsTexts:
         return dataset.prefetch(2)
 
     def _build_on(self, batch):
-        """Build loss and metrics on this batch: Keras would take one and not train on it."""
+        """Build loss and metrics on this batch; Keras would consume one and not train on it."""
         if isinstance(batch, tuple) and len(batch) > 1:
             private_names.build_on(self, batch)
 
     def _preprocess_dataset(self, dataset, anew=False, batch_size=None):
-        """Map the preprocessor over a `tf.data.Dataset` of raw batches, or of texts to batch."""
+        """Map the preprocessor over a `tf.data.Dataset` of raw batches or of single texts."""
         if self.preprocessor is None or is_ready(dataset):
             return dataset
         parts = keras.tree.flatten(_inputs_of(dataset.element_spec))
@@ -132,7 +132,7 @@ class ReadsTexts:
 def _holds_text(x):
     while isinstance(x, (list, tuple)) and x:
         x = x[0]
-    kind = getattr(getattr(x, "dtype", None), "kind", None)  # Of a NumPy or pandas column.
+    kind = getattr(getattr(x, "dtype", None), "kind", None)  # For NumPy and pandas columns.
     return isinstance(x, (str, bytes)) or kind in ("O", "S", "U")
 
 
@@ -142,22 +142,22 @@ def check_batch_size(batch_size):
 
 
 def check_ranked(query, texts, top_k):
-    """The texts that `rank` is given, as a list.
+    """Return the texts for `rank` as a list.
 
     Raises:
-        ValueError: in a sentence for what is no query, no texts or no number of them.
+        ValueError: for an invalid `query`, `texts` or `top_k`.
     """
     if not isinstance(query, (str, bytes)):
-        raise ValueError(f"rank() takes one query, a string, and not {query!r}.")
+        raise ValueError(f"query must be one string, got {query!r}; call rank() per query.")
     if isinstance(texts, (str, bytes, dict, set, frozenset)) or not hasattr(texts, "__iter__"):
-        raise ValueError(f"rank() takes a list of texts, and not {texts!r}.")
+        raise ValueError(f"texts must be a list of strings, got {texts!r}.")
     if top_k is not None:
         check_whole("top_k", top_k)
     return list(texts)
 
 
 def best_first(order_by, scores, texts, top_k, return_texts):
-    """What `rank` returns, the largest `order_by` (N,) first; equal ones as they were given."""
+    """Return the result of `rank`: largest `order_by` (N,) first, ties in the given order."""
     order = np.argsort(-order_by, kind="stable")[:top_k]
     found = [{"corpus_id": int(place), "score": float(scores[place])} for place in order]
     if return_texts:
@@ -171,19 +171,19 @@ def is_in_memory(x):
 
 
 def is_ready(dataset):
-    """Whether a `tf.data.Dataset` has token ids already."""
+    """Return whether a `tf.data.Dataset` already has token ids."""
     return has_ids(_inputs_of(dataset.element_spec))
 
 
 def has_ids(x):
-    """Whether inputs are a dict of token ids, of one text or of several, or a tuple of them."""
+    """Return whether inputs are a dict of token ids, of one or more texts, or a tuple of such."""
     if isinstance(x, tuple):
         return bool(x) and all(map(has_ids, x))
     return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)
 
 
 def check_separate(x, y, sample_weight):
-    """Refuse labels beside batches, which hold their own: Keras would not read them.
+    """Raise for labels beside batches that contain their own, as Keras would ignore them.
 
     Raises:
         ValueError: with how to pass them.
@@ -192,8 +192,8 @@ def check_separate(x, y, sample_weight):
     has_batches = is_dataset(x) or hasattr(x, "__next__") or isinstance(x, keras.utils.PyDataset)
     if given and has_batches:
         raise ValueError(
-            f"{' and '.join(given)} was given beside a {type(x).__name__}, whose batches hold "
-            "their own: let it give (x, y) or (x, y, sample_weight), for example by "
+            f"{' and '.join(given)} cannot be passed with a {type(x).__name__}, whose batches "
+            "must contain them: let it yield (x, y) or (x, y, sample_weight), for example with "
             "tf.data.Dataset.zip((x, y))."
         )
 
@@ -203,7 +203,7 @@ def _inputs_of(batch):
 
 
 def passes(dataset, shuffle):
-    """One epoch of a `keras.utils.PyDataset`, as Keras goes through it."""
+    """Iterate one epoch of a `keras.utils.PyDataset`, as Keras does."""
     dataset.on_epoch_begin()
     size = dataset.num_batches
     order = itertools.count() if size is None else range(size)
@@ -213,14 +213,14 @@ def passes(dataset, shuffle):
 
 
 def _is_single(x):
-    """Whether `x` is one text or one pair of them."""
+    """Return whether `x` is a single text or a single pair."""
     if isinstance(x, dict):
         x = tuple(x.values())
     return isinstance(x, (str, bytes)) or isinstance(x, tuple) and _is_single(x[0])
 
 
 def _grouped(rows, size):
-    """Batches of single examples, each of `x`, `(x, y)` or `(x, y, sample_weight)`."""
+    """Batch single examples, each `x`, `(x, y)` or `(x, y, sample_weight)`."""
     while group := [
         row if isinstance(row, tuple) else (row,) for row in itertools.islice(rows, size)
     ]:
@@ -231,20 +231,20 @@ def _grouped(rows, size):
 
 
 def is_dataset(x):
-    """Whether it is a `tf.data.Dataset`, or one that a strategy of `tf.distribute` shares out."""
+    """Return whether this is a `tf.data.Dataset`, or one that `tf.distribute` distributes."""
     return hasattr(x, "element_spec") and hasattr(x, "cardinality")
 
 
 def split(arrays, share):
-    """Cut off the last share of each, as `validation_split` does."""
+    """Split the last share off each array, as `validation_split` does."""
     arrays = (arrays[0], *map(read_once, arrays[1:]))
     columns = arrays[0].values() if isinstance(arrays[0], dict) else arrays[0]
     size = len(next(iter(columns)) if isinstance(arrays[0], (dict, tuple)) else columns)
     cut = int(size * (1 - share))
     if not 0 < cut < size:
         raise ValueError(
-            f"validation_split={share} of {size} texts leaves no text on one side; "
-            "use another share or pass validation_data."
+            f"validation_split={share} of {size} texts leaves one side empty; use another share, "
+            "or pass validation_data."
         )
 
     def part(array, start, stop):
@@ -252,7 +252,7 @@ def split(arrays, share):
             return tuple(part(one, start, stop) for one in array)
         if isinstance(array, dict):
             return {name: part(one, start, stop) for name, one in array.items()}
-        rows = getattr(array, "iloc", array)  # pandas would take numbers for labels of rows.
+        rows = getattr(array, "iloc", array)  # pandas' [] would read numbers as row labels.
         return None if array is None else rows[start:stop]
 
     return (

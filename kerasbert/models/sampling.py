@@ -1,19 +1,19 @@
-"""Which task's batch is next where several are trained together, and batches without end."""
+"""Schedules of tasks in multi-task training, and endless batches."""
 
 import keras
 import numpy as np
 
-# A task gets steps in proportion to its number of batches to this power.
+# Exponents: a task's number of steps is proportional to its number of batches to this power.
 SAMPLING = {"size": 1.0, "sqrt": 0.5, "uniform": 0.0}
 
 
 def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
-    """The number of the task of each step of an epoch, in an order drawn from seed and epoch.
+    """Draw the task of each step of an epoch, in an order that depends on seed and epoch.
 
-    In every epoch each task has its share of the steps, up to one step.
+    Each task gets its exact share of an epoch's steps, rounded up or down.
 
     Args:
-        sizes: ints. The number of batches of each task.
+        sizes: ints. Number of batches per task.
         sampling: string. A key of `SAMPLING`.
         steps: int.
         seed: int.
@@ -37,7 +37,7 @@ def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
 
 
 def array_batches(arrays, batch_size, seed):
-    """Endless batches of arrays (N, ...), a new order in each pass."""
+    """Yield batches of arrays (N, ...) endlessly, reshuffled in each pass."""
     generator = np.random.default_rng(seed)
     leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
     while True:

@@ -1,43 +1,42 @@
-"""From start and end logits to answer spans.
+"""Decoding of start and end logits to answer spans.
 
-W windows of one context, T tokens of a row, S spans.
+W windows of a context, T tokens per row, S spans.
 """
 
 import numpy as np
 
-# The logit of what can be no answer: its probability is 0 in float32, and sums stay finite.
+# The logit of impossible answers: its probability is 0 in float32, and sums stay finite.
 MASKED = -1e9
 
 
 def best_spans(
     start_logits, end_logits, starts, ends, n_best=20, max_length=30, null_threshold=None
 ):
-    """The best spans of a context in windows.
+    """Find the best spans of a context that is split into windows.
 
-    In each window the `n_best` tokens with the highest start logits meet those with the highest
-    end logits. A pair is a span if its tokens may start and end one, the end does not come before
-    the start, and it has at most `max_length` tokens. The sums of the two logits rank the spans
-    of all windows; among equal ones the first window's, then those of the higher start logit,
-    then of the higher end logit come first, and of equal logits the earlier token. If no pair is
-    a span, all tokens meet.
+    In each window the `n_best` tokens with the highest start logits are paired with those with the
+    highest end logits. A pair is a span if its tokens may start and end one, its end is not before
+    its start, and it has at most `max_length` tokens. All windows' spans are ranked by the sum of
+    the two logits; ties go to the first window, then the higher start logit, then the higher end
+    logit, and, of equal logits, to the earlier token. If no pair is a span, all tokens are paired.
 
-    The null score, for "no answer", is the least sum of the logits of the windows' first token.
+    The null score, for "no answer", is the smallest sum of the first token's logits in a window.
 
     Args:
         start_logits: floats (W, T).
         end_logits: floats (W, T).
         starts: bool (W, T). Whether a span may start there.
         ends: bool (W, T). Whether a span may end there.
-        n_best: int. Also the most spans that come back.
+        n_best: int. Also the maximum number of spans.
         max_length: int.
         null_threshold: float. There is no answer if the null score exceeds the best span's sum by
-            more. `None`: there is always one.
+            more than this. `None`: there is always an answer.
 
     Returns:
-        `(spans, scores, null_score)`: int (S, 3), the window, the first and the last token of
-        each span, best first; float64 (S,), their probabilities: the softmax of the sums, with
-        the null score among them unless `null_threshold` is `None`; and by how much the null
-        score exceeds the best span's sum. A first span of three times -1 is "no answer".
+        `(spans, scores, null_score)`: int (S, 3), the window and the first and last token of each
+        span, best first; float64 (S,), their probabilities: the softmax of the sums, together with
+        the null score unless `null_threshold` is `None`; and the difference between the null score
+        and the best span's sum. A first span of (-1, -1, -1) means "no answer".
 
     >>> start, end = np.array([[0.0, 5.0, 1.0]]), np.array([[0.0, 1.0, 5.0]])
     >>> spans, scores, null_score = best_spans(start, end, start > 0, end > 0)
@@ -52,7 +51,7 @@ def best_spans(
         everything = start_logits.shape[1]
         spans, sums = _pairs(start_logits, end_logits, starts, ends, everything, max_length)
     if not len(sums):
-        raise ValueError("No token may start or end an answer; give a context with a token.")
+        raise ValueError("The context has no token that may be an answer; pass a context with one.")
     best = np.argsort(-sums, kind="stable")[:n_best]
     spans, sums = spans[best], sums[best]
     null = np.min(start_logits[:, 0] + end_logits[:, 0])
@@ -66,7 +65,7 @@ def best_spans(
 
 
 def _pairs(start_logits, end_logits, starts, ends, n, max_length):
-    """All spans of the `n` best tokens of each window, unranked: (S, 3), and their sums (S,)."""
+    """Return all spans of each window's `n` best tokens, unranked: (S, 3), and their sums (S,)."""
     first = np.argsort(-start_logits, axis=1, kind="stable")[:, :n, None]  # (W, n, 1)
     last = np.argsort(-end_logits, axis=1, kind="stable")[:, None, :n]  # (W, 1, n)
     window = np.arange(len(first))[:, None, None]

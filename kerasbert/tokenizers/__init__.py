@@ -1,4 +1,4 @@
-"""The tokenizers, which run in TensorFlow's graph."""
+"""Tokenizers that run in TensorFlow graphs."""
 
 from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer
 from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer

@@ -1,9 +1,9 @@
-"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, in the graph.
+"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as graphs.
 
-What no piece has is written in bytes, each a piece of its own, so that no text has unknown tokens.
-The models are unigram ones (Llama's tokenizers by name), or byte-pair ones over characters (Gemma's
-and Llama's), and read as `transformers` does: the text is taken as it is, and white space ends no
-word, so that a piece may have a space inside.
+Characters that no piece covers become bytes, each a piece of its own, so no text has unknown
+tokens. The models are unigram models (named like Llama's tokenizers) or byte-pair models over
+characters (Gemma's and Llama's). As in `transformers`, text is not normalized, and white space ends
+no word, so a piece may contain a space.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import AnyPath
 
-# S segments of all texts, C code points of these, W parts between which no piece goes on.
+# S segments of all texts, C code points of these, W parts that no piece crosses.
 
 BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
-# Those that are a character by themselves.
+# Single-byte characters and their byte tokens.
 ASCII = {chr(byte): f"<0x{byte:02X}>" for byte in range(128)}
-# A table of characters (see `check_proto`) that has none: 256 units, and no strings.
+# An empty character map (see `check_proto`): 256 units and no strings.
 NO_CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024 + 1)
-# Where a text gets a space before it: "first" and "always" are those of Metaspace in `tokenizers`,
-# which spare a text that has one, "prepend" is its normalizer of this name, which does not.
+# When a space is put before a text: "first" and "always" are those of Metaspace in `tokenizers`,
+# which skip texts that begin with one; "prepend" is its normalizer of this name, which does not.
 PREPEND_SCHEMES = ("never", "first", "always", "prepend")
-# In place of a segment's -1 where it begins its text.
+# Replaces -1 for a segment at the beginning of its text.
 _FIRST = -2
 
 
 def splits_of(piece, known):
-    """The two parts that a piece can be merged of, the longest first part first.
+    """Return the pairs of pieces that a piece can be merged from, longest first part first.
 
     >>> splits_of("abc", {"a", "ab", "c", "bc"})
     [('ab', 'c'), ('a', 'bc')]
@@ -60,11 +60,11 @@ def splits_of(piece, known):
 
 
 def byte_pair_proto(files):
-    """A SentencePiece model from the byte-pair model of a `tokenizer.json`.
+    """Convert the byte-pair model of a `tokenizer.json` to a SentencePiece model.
 
-    SentencePiece merges the two neighbors whose piece has the highest score, wherever it splits.
-    That is what a list of merges says if it has each piece with all its splits, one piece after the
-    other, as those that were made of a SentencePiece model.
+    SentencePiece merges the two neighbors whose merged piece has the highest score, whatever its
+    parts. A list of merges is equivalent if it lists all splits of each piece, one piece after the
+    other, as lists converted from a SentencePiece model do.
 
     Args:
         files: `TokenizerFiles`.
@@ -73,8 +73,8 @@ def byte_pair_proto(files):
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
         if model.get(name):
             raise ValueError(
-                f"'{path}' has {name}={model[name]!r} beside byte_fallback, which no tokenizer "
-                "here has."
+                f"'{path}' has {name}={model[name]!r} with byte_fallback, which kerasbert does not "
+                "support; load the model with preprocessor=None and pass token ids."
             )
     protos = model_protos()
     proto = protos.ModelProto()
@@ -92,11 +92,11 @@ def byte_pair_proto(files):
         order.setdefault(a + b, []).append(rank)
     for piece, own in order.items():
         is_whole = piece in known and len(own) == len(splits_of(piece, known))
-        # Those that are found before are never merged of parts.
+        # Isolated tokens are matched beforehand and so never merged.
         if piece not in found and not (is_whole and own[0] > last and own[-1] - own[0] < len(own)):
             raise ValueError(
-                f"'{path}' has byte_fallback, and merges of {piece!r} that no SentencePiece model "
-                "has; only merges that were made of one can be read."
+                f"'{path}' has byte_fallback and merges of {piece!r} that no SentencePiece model "
+                "has; load the model with preprocessor=None and pass token ids."
             )
         last = last if piece in found else own[-1]
     places = {piece: place for place, piece in enumerate(order)}
@@ -107,13 +107,13 @@ def byte_pair_proto(files):
         elif piece == model.get("unk_token"):
             kind = kinds.UNKNOWN
         elif len(piece) > 1 and (piece not in places or not known.issuperset(piece)):
-            kind = kinds.CONTROL  # No text becomes it.
+            kind = kinds.CONTROL  # No text can become it.
         proto.pieces.add(piece=piece, score=-float(places.get(piece, len(places))), type=kind)
     return proto
 
 
 def _isolated(files):
-    """Added tokens that a SentencePiece model finds by itself before it merges anything."""
+    """Return added tokens that a SentencePiece model matches by itself before merging."""
     found = set()
     for token in files.added_tokens().values():
         others = ("special", "lstrip", "rstrip", "single_word")
@@ -123,16 +123,16 @@ def _isolated(files):
 
 
 def prepend_scheme(files):
-    """Where a `tokenizer.json` puts a space before a text, one of `PREPEND_SCHEMES`.
+    """Return when a `tokenizer.json` puts a space before a text, one of `PREPEND_SCHEMES`.
 
     Raises:
-        ValueError: if it does anything else to a text before the model sees it.
+        ValueError: if it changes texts in any other way before the model sees them.
     """
     before = [dict(step) for step in files.normalizers()]
     words = [dict(step) for step in files.pre_tokenizers()]
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": WORD_BEGIN}
     prepend = {"type": "Prepend", "prepend": WORD_BEGIN}
-    # After the replacement there is no space that a text could be split at.
+    # After the replacement, no space is left to split at.
     is_split = [step.get("type") for step in words] == ["Split"]
     if is_split and words[0].get("pattern") == {"String": " "}:
         words = []
@@ -148,9 +148,10 @@ def prepend_scheme(files):
             return scheme
     kinds = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
     raise ValueError(
-        f"The tokenizer.json in '{files.directory}' has byte_fallback, and treats texts with "
-        f"{kinds}: a ByteFallbackTokenizer knows a space that becomes {WORD_BEGIN!r}, by Replace "
-        "or by a Metaspace with split=false, and nothing else."
+        f"The tokenizer.json in '{files.directory}' has byte_fallback and processes texts with "
+        f"{kinds}, but a ByteFallbackTokenizer only replaces spaces with {WORD_BEGIN!r}, by "
+        "Replace or by a Metaspace with split=false; load the model with preprocessor=None and "
+        "pass token ids."
     )
 
 
@@ -158,16 +159,15 @@ def prepend_scheme(files):
 class ByteFallbackTokenizer(SentencePieceTokenizer):
     """The SentencePiece tokenizers of ModernBERT-ja (unigram) and mmBERT (byte pairs).
 
-    What no piece has becomes the bytes of its UTF-8, `<0x00>` to `<0xFF>`, each of which has the
-    offsets of its whole character. The normalization of the model is not applied, as in
-    `transformers`.
+    A character that no piece covers becomes its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with the
+    offsets of the whole character. As in `transformers`, the model's normalization is not applied.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
-        prepend_scheme: string. Where a text gets a space before it, so that its first word is a
-            word like the others: "never", "first" (at its beginning), "always" (after added tokens
-            too), or "prepend" (even where there is one).
-        begins_second: bool. Whether the second text of a pair begins with the start token too:
+        prepend_scheme: string. When to put a space before a text, so that its first word is
+            tokenized like the others: "never", "first" (at its beginning), "always" (also after
+            added tokens), or "prepend" (even if it begins with one).
+        begins_second: bool. Whether the second text of a pair also begins with the start token:
             `<s> A </s> <s> B </s>`.
         added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         **kwargs: `name`, and so on.
@@ -242,13 +242,13 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
     def _in_order_of_ids(cls, proto, special_tokens):
         is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
         names = {piece.piece for piece in proto.pieces}
-        # Byte-pair files of Gemma have a tab where the model has its byte, by which it finds tabs.
+        # Gemma's byte-pair files have a tab itself in place of its byte; `_to_run` renames it.
         there = names if is_unigram else names | {ASCII[char] for char in names & set(ASCII)}
         for name in BYTES:
             if name not in there:
                 raise ValueError(
-                    f"The vocabulary of {len(names)} pieces lacks the byte {name!r}: a "
-                    f"{cls.__name__} needs all 256 of them."
+                    f"The vocabulary of {len(names)} pieces lacks the byte {name!r}, but "
+                    f"{cls.__name__} needs all 256; use a model with byte fallback."
                 )
         special = set(special_tokens.values())
         for piece in proto.pieces:
@@ -264,7 +264,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         return proto
 
     def _to_run(self, proto):
-        # Without any table SentencePiece tells the log each time that it has none.
+        # Without any character map, SentencePiece logs its absence each time.
         proto.normalizer_spec.precompiled_charsmap = NO_CHARSMAP
         names = {piece.piece for piece in proto.pieces}
         for piece in proto.pieces:
@@ -279,7 +279,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         if token not in BYTES:
             return super()._as_text(token)
         data = BYTES[token]
-        # The first bytes of a Chinese or Japanese character stand for one.
+        # The first bytes of a Chinese or Japanese character count as one.
         return "\u4e00" if 0xE3 <= data[0] <= 0xE9 else data.decode("utf-8", "replace")
 
     def _normalize(self, text):
@@ -287,10 +287,10 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
 
     @once
     def _joined(self):
-        """Pairs of characters that some piece has side by side, as sorted numbers."""
+        """Return pairs of characters that are adjacent in some piece, as sorted numbers."""
         proto = read_proto(self.proto)
         pieces = [p.piece for p in proto.pieces if p.type in (p.NORMAL, p.USER_DEFINED)]
-        # A character that none has goes between the pieces.
+        # The separator is a character that no piece has.
         points = np.frombuffer("\uffff".join(pieces).encode("utf-32-le"), "<u4").astype("int64")
         return np.unique(points[:-1] << 21 | points[1:])
 
@@ -300,7 +300,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         return before, (segments, rows, tf.where(is_first & (known < 0), _FIRST, known))
 
     def _prefixes(self, segments, known):
-        """(S,) spaces before the segments, and empty strings."""
+        """Return a space or an empty string to put before each segment (S,)."""
         is_text = (known < 0) & (segments != "")
         if self.prepend_scheme == "never":
             is_text = tf.zeros_like(is_text)
@@ -315,8 +315,8 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         text = tf.where(known < 0, prefixes + segments, "")
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
         row, points = rows_of(points), points.flat_values
-        # Parts that no piece joins are tokenized apart: equal ones once, and sums of scores stay
-        # so small that float32 has them exactly.
+        # Parts that no piece crosses are tokenized separately: equal ones once, and sums of scores
+        # stay small enough to be exact in float32.
         seen = tf.where(points == ord(" "), ord(WORD_BEGIN), points)
         pairs = tf.cast(seen[:-1], "int64") * 2**21 + tf.cast(seen[1:], "int64")
         joined = tf.constant(self._joined())
@@ -329,15 +329,15 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         unique, index = tf.unique(tf.strings.unicode_encode(parts, "UTF-8"))
         ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
         part = rows_of(ids)
-        # A part begins after the bytes of those before it, counted through all texts.
+        # A part begins after the bytes of all previous parts, counted over all texts.
         sizes = tf.gather(tf.strings.length(unique), index)
         row = tf.gather(row, first)
         offset = tf.cumsum(sizes, exclusive=True) - tf.gather(
             tf.cumsum(tf.strings.length(text), exclusive=True), row
         )
         shift = tf.gather(offset - tf.gather(tf.strings.length(prefixes), row), part)
-        # Of the bytes of a character, SentencePiece gives the last one all of it, the others
-        # nothing: `align` makes the whole character of any of its bytes.
+        # SentencePiece assigns a character to the last of its bytes and nothing to the others;
+        # `align` extends each byte to the whole character.
         ends = tf.maximum(ends.flat_values, starts.flat_values + 1) + shift
         starts = tf.maximum(starts.flat_values + shift, 0)
         rows = tf.gather(row, part)

@@ -1,4 +1,4 @@
-"""Byte-level byte-pair tokenizers (Radford et al. 2019) as `transformers` runs them, in the graph.
+"""Byte-level byte-pair tokenizers (Radford et al. 2019), as `transformers` runs them, as graphs.
 
 KerasHub's `BytePairTokenizer` splits text with other rules (see the test of the differences).
 """
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import AnyPath
 
-# N texts, S segments of all texts (added tokens and what is between them), W words of all texts,
+# N texts, S segments of all texts (added tokens and the text between them), W words of all texts,
 # U different words, P pieces of a text, C code points of all texts, B bytes of all words.
 
 VOCABULARY_FILE = "vocabulary.json"
 MERGES_FILE = "merges.txt"
 
-# Options of a byte-pair model that all classes here have.
+# Model options that all these classes support, and their values.
 OPTIONS = {
     "dropout": (None, 0.0, 0),
     "byte_fallback": (False,),
     "ignore_merges": (None, False),
 }
 
-# Classes of characters, for the pattern of GPT-2:
+# Character classes of GPT-2's pattern:
 # 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 SPACES, LETTERS, NUMBERS, OTHERS = range(4)
 
 
 def byte_characters():
-    """The character that stands for each of the 256 bytes in a vocabulary file."""
+    """Return the characters that stand for the 256 bytes in a vocabulary file."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [x for x in range(256) if x not in printable]
     table = {x: chr(x) for x in printable} | {x: chr(256 + i) for i, x in enumerate(others)}
@@ -52,14 +52,14 @@ def byte_characters():
 
 
 class BytePairTokenizer(AddedTokensTokenizer):
-    """Base of `RobertaTokenizer`, `GPT2Tokenizer` and `ModernBertTokenizer`.
+    """Base class of `RobertaTokenizer`, `GPT2Tokenizer` and `ModernBertTokenizer`.
 
     Args:
-        vocabulary: dict of tokens to ids, or the path of a `vocab.json`.
-        merges: list of `"a b"` or `("a", "b")`, the most frequent first, or the path of a
+        vocabulary: dict of token to id, or the path of a `vocab.json`.
+        merges: list of `"a b"` or `("a", "b")`, most frequent first, or the path of a
             `merges.txt`.
-        add_prefix_space: bool. Begin each text with a space, so that its first word is a word
-            like the others.
+        add_prefix_space: bool. Whether to begin each text with a space, so that its first word is
+            tokenized like the others.
         normalization: `None` or a Unicode normal form: "NFC", "NFD", "NFKC", "NFKD".
         **kwargs: see `AddedTokensTokenizer`.
 
@@ -87,7 +87,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
         Args:
             directory: string. Has a `tokenizer.json`, or `vocab.json` and `merges.txt`.
-            **overrides: arguments of the constructor to set otherwise.
+            **overrides: arguments of the constructor that replace the directory's.
         """
         files = TokenizerFiles(directory)
         files.require("BPE", cls)
@@ -97,7 +97,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         else:
             path = files.path("merges.txt")
             if path is None:
-                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt.")
+                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt; add it.")
             vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
         tokens = files.with_added_tokens(tokens_by_id(vocabulary))
         arguments |= files.special_tokens(cls, tokens) | files.settings()
@@ -108,7 +108,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     @classmethod
     def _words_of(cls, files):
-        """Arguments that say how the files cut texts into words; raises for what is not known."""
+        """Return arguments for splitting into words; raise for unsupported settings."""
         arguments = {}
         if files.model:
             forms = ("NFC", "NFD", "NFKC", "NFKD")
@@ -119,7 +119,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             known = {"ByteLevel": [form]}
             for step in files.follow("pre_tokenizer", cls, known, [["ByteLevel"]]):
                 arguments["add_prefix_space"] = step.get("add_prefix_space", False)
-            # All bytes are pieces, so that nothing is unknown.
+            # With all bytes in the vocabulary, nothing is unknown.
             is_whole = set(byte_characters()) <= files.model["vocab"].keys()
             unknown = ANY if is_whole else (None,)
             empty = (None, "")
@@ -132,7 +132,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return arguments
 
     def set_vocabulary_and_merges(self, vocabulary: Any, merges: Any) -> None:
-        """Set both, from data or files."""
+        """Set the vocabulary and the merges, from data or files."""
         if vocabulary is None or merges is None:
             self.merges = None
             self._set_tokens(None)
@@ -152,7 +152,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
                 if token not in self._token_ids:
                     raise ValueError(
                         f"The merge {pair!r} needs the token {token!r}, which the vocabulary of "
-                        f"{len(self.vocabulary)} tokens lacks: are both of one checkpoint?"
+                        f"{len(self.vocabulary)} tokens lacks; use both of one checkpoint."
                     )
 
     def save_assets(self, dir_path: AnyPath) -> None:
@@ -168,16 +168,16 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "vocabulary": None,  # assets
+            "vocabulary": None,  # Saved as assets.
             "merges": None,
             "add_prefix_space": self.add_prefix_space,
             "normalization": self.normalization,
         }
 
-    # Whether others put the start and the end token around the tokens of a text.
+    # Whether other libraries add the start and the end token to each text.
     marks_ends = True
 
-    # Tables, constants of the graph: no resource that a SavedModel could lose track of
+    # Tables are constants of the graph, as a SavedModel could lose track of a resource.
 
     @once
     def _tables(self):
@@ -187,7 +187,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         ]
         left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
         keys, ranks = np.unique(left * size + right, return_index=True)
-        # Where each merge comes after those that made its two parts, all can be applied at once.
+        # If each merge follows those of its two parts, all can be applied at once.
         made = np.full(size, -1)
         made[merged] = np.arange(len(merged))
         once = len(np.unique(merged)) == len(merged)
@@ -202,7 +202,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         }
 
     def _contents(self):
-        """The bytes that each token stands for."""
+        """Return the bytes that each token stands for."""
         as_byte = {character: byte for byte, character in enumerate(byte_characters())}
         added = {token["content"] for token in self._added_tokens()}
         return [
@@ -214,7 +214,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     @once
     def _whole_words(self):
-        """Tokens that their own bytes merge to: sorted fingerprints, and the ids to them."""
+        """Return tokens that their own bytes merge to: sorted fingerprints and their ids."""
         with tf.init_scope(), tf.device("cpu"):
             words = tf.constant(self._tables()["contents"])
             ids, _ = self._merge(words)
@@ -234,7 +234,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _as_text(self, token):
         data = self._tables()["contents"][self._token_ids[token]]
         text = data.decode("utf-8", "replace")
-        # The first bytes of a Chinese or Japanese character stand for one.
+        # The first bytes of a Chinese or Japanese character count as one.
         cut = text.startswith("\ufffd") and 0xE3 <= data[0] <= 0xE9
         return "\u4e00" + text if cut else text
 
@@ -246,7 +246,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return in_form(text, self.normalization)
 
     def _words(self, text):
-        """(S,) segments to (W,) words, and the segment of each."""
+        """Split segments (S,) into words (W,); also return the segment of each."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
         row = rows_of(points)
         points = points.flat_values
@@ -267,11 +267,11 @@ class BytePairTokenizer(AddedTokensTokenizer):
         last = tf.concat([change, tf.ones_like(row[:1], "bool")], 0)
         space = kind == SPACES
         after_space = earlier(space) & ~begin
-        # The last white space of a run belongs to the word after it if it is " ", else to none.
+        # The last white space of a run belongs to the next word if it is " ", else to none.
         starts = space & (~after_space | ~(later(space) | last))
         starts |= ~space & after_space & (earlier(points) != ord(" "))
         starts |= begin | (~space & ~after_space & (kind != earlier(kind)))
-        # 's 't 'm 'd 're 've 'll end a word even when letters follow.
+        # 's 't 'm 'd 're 've 'll end a word even before letters.
         following = tf.where(last, 0, later(points))
         second = tf.where(last, 0, later(following))
 
@@ -291,15 +291,15 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, starts)
 
     def _of_words(self, words):
-        """(W,) words to ragged ids (W, pieces), and the byte of the word where each begins."""
+        """Tokenize words (W,) to ragged (W, pieces): ids, and each piece's first byte in a word."""
         unique, index = tf.unique(words)
         ids, begins, row = self._lookup(unique)
         return tuple(tf.gather(x, tf.gather(row, index)) for x in (ids, begins))
 
     def _lookup(self, words):
-        """(U,) words to two ragged tables as of `_merge`, and the row of each word in them.
+        """Split words (U,) into ragged tables as of `_merge`; also return each word's row in them.
 
-        Most words are one token, and need no merging.
+        Most words are a single token and need no merging.
         """
         prints, tokens = self._whole_words()
         if not len(prints):
@@ -316,14 +316,14 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tf.concat([ids, token], 0), tf.concat([begins, tf.zeros_like(token)], 0), row
 
     def _merge(self, words):
-        """(U,) words to ragged (U, pieces): ids, and the byte of the word where each begins."""
+        """Merge words (U,) to ragged (U, pieces): ids, and each piece's first byte in the word."""
         tables = self._tables()
         keys, ranks, merged = (tf.constant(tables[name]) for name in ("keys", "ranks", "merged"))
         none = tf.int32.max
         lengths = tf.strings.length(words)
         first_byte = tf.cumsum(lengths, exclusive=True)
         all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
-        result = tf.fill(tf.shape(all_words), -1)  # id of the piece that begins at each byte
+        result = tf.fill(tf.shape(all_words), -1)  # The id of the piece that begins at each byte.
         ids, place = self._symbols(words)
         word = tf.gather(all_words, place)
         ids, word, place = rows_where(ids >= 0, ids, word, place)
@@ -338,7 +338,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             chosen = (rank == best) & (best < none)
             index = tf.range(tf.size(ids))
             if tables["in_order"]:
-                # Of pairs that overlap, as in "aaaa", every other one.
+                # Of overlapping pairs, as in "aaaa", choose every other one.
                 run = tf.concat([chosen[:1], chosen[1:] & ~chosen[:-1]], 0)
                 first = tf.concat([tf.where(run)[:, 0], [0]], 0)
                 first = tf.gather(first, tf.maximum(tf.cumsum(tf.cast(run, "int32")) - 1, 0))
@@ -369,7 +369,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         )
 
     def _symbols(self, words):
-        """What merging begins with: ids, -1 for none, and the byte of the words where each is."""
+        """Return the symbols to merge: ids, -1 for unknown ones, and their positions in bytes."""
         data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         ids = tf.gather(tf.constant(self._tables()["bytes"]), tf.cast(data, "int32"))
         return ids, tf.range(tf.size(ids))
@@ -381,7 +381,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             segments = tf.where(prefixed, " " + segments, segments)
         words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
         ids, begins = self._of_words(words)  # (W, pieces)
-        # Where the words are in the segments, without the spaces that were put before them.
+        # Positions of the words in the segments, without prefixed spaces.
         word = rows_of(ids)
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
         until = tf.cumsum(tf.strings.length(words))
@@ -406,16 +406,16 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
 
 def merge_text(pair):
-    """A merge as `"a b"`, whichever way it is written."""
+    """Return a merge as `"a b"`, however it is written."""
     if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
         pair = " ".join(pair)
     if not isinstance(pair, str) or len(pair.split(" ")) != 2:
-        raise ValueError(f"The merge {pair!r} is not two tokens with a space between.")
+        raise ValueError(f"The merge {pair!r} must be two tokens separated by a space.")
     return pair
 
 
 def fingerprint(words):
-    """(U,) strings to (U,) int64."""
+    """Hash strings (U,) to int64 (U,)."""
     return tf.bitcast(tf.fingerprint(words), tf.int64)
 
 
@@ -470,7 +470,7 @@ class RobertaTokenizer(BytePairTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class GPT2Tokenizer(BytePairTokenizer):
-    """GPT-2's byte-level byte-pair tokenizer, whose one special token stands for all of them.
+    """GPT-2's byte-level byte-pair tokenizer, whose one special token serves as all of them.
 
     Args: see `BytePairTokenizer`.
 

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say about its tokenizer."""
+"""The tokenizer files of a checkpoint: `tokenizer.json`, configurations and vocabularies."""
 
 import inspect
 import math
@@ -10,9 +10,9 @@ from kerasbert.files import read_json, settle
 from kerasbert.tokenizers.alignment import FORMS
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
-# What others call them, whose texts have a beginning and an end but no parts.
+# Names in files of models whose texts have a beginning and an end, but no class and separators.
 _ALSO = {"cls": "bos", "sep": "eos"}
-# Names in use, for directories that do not say.
+# Usual names, for directories that do not specify any.
 USUAL = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>"),
@@ -20,19 +20,19 @@ USUAL = {
     "pad": ("[PAD]", "<pad>"),
     "mask": ("[MASK]", "<mask>"),
 }
-# Kinds of models in a `tokenizer.json`, and the files that hold the same.
+# Kinds of models in a `tokenizer.json`, and files that hold the same model.
 MODEL_FILES = {
     "WordPiece": ("vocab.txt",),
     "BPE": ("vocab.json",),
     "Unigram": ("spiece.model", "sentencepiece.bpe.model", "spm.model"),
-    # A unigram or byte-pair model that writes in bytes what it does not know.
+    # A unigram or byte-pair model that splits unknown characters into bytes.
     "ByteFallback": ("tokenizer.model",),
 }
-# The token of an id that no token has. There may be as many of these as there are tokens, and this
-# many more.
+# Placeholder of an id without a token. A vocabulary may have as many of these as tokens, plus
+# `SPARE`.
 _NONE = "[no token {}]"
 SPARE = 10_000
-# What fields of the files can be.
+# Types of the fields.
 _TOKENS = {f"{role}_token": "token?" for role in (*ROLES, "bos", "eos")}
 _SIDE_FILES = ("tokenizer_config.json", "tokenizer.json")
 _CONFIG = {
@@ -52,14 +52,15 @@ _CONFIG = {
     "add_prefix_space": "flag?",
     "add_bos_token": "flag?",
     "add_eos_token": "flag?",
-    # Ours.
+    # Written by kerasbert.
     "normalize": "name?",
     "split_on": "name?",
 }
-# Of a setting of a `tokenizer.json`: whatever it is, a tokenizer follows it, or no id hangs on it.
+# For settings of a `tokenizer.json` that may have any value, because the tokenizer follows it or
+# ids do not depend on it.
 ANY = object()
-# All fields of a `tokenizer.json`, of its models and of its added tokens. Any other one may change
-# ids in a way that nobody here knows.
+# All fields of a `tokenizer.json`, of its models and of its added tokens. Any other field could
+# change ids in an unknown way, so it is refused.
 _JSON_FIELDS = (
     *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer"),
     *("post_processor", "decoder", "model"),
@@ -108,102 +109,105 @@ _STEP = {
     "cls": "list?",
     "sep": "list?",
 }
-# What the parts of a `tokenizer.json` do, for errors, and where a sequence has its steps.
+# For the parts of a `tokenizer.json`: a verb phrase for errors, and the field with a sequence's
+# steps.
 _PARTS = {
     "normalizer": ("normalizes text with", "normalizers"),
     "pre_tokenizer": ("splits words with", "pretokenizers"),
     "post_processor": ("frames rows with", "processors"),
 }
 _WAY_OUT = "load the model with preprocessor=None and pass token ids."
-# Classes of `transformers` that frame rows as a `tokenizer.json` says, and not by themselves.
+# Classes of `transformers` that add special tokens as a `tokenizer.json` says, not by themselves.
 _GENERIC = (None, "", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 def read_vocabulary(path):
-    """Read a `vocab.txt`: one token a line, the line number is the id.
+    """Read a `vocab.txt`: one token per line, whose number is its id.
 
-    Only the newline is taken off: a token may itself be an odd Unicode space.
+    Only the newline is stripped, because a token may be an unusual Unicode space.
     """
     lines = _lines_of(path)
     while lines and not lines[-1]:
         lines.pop()
     if not lines:
-        raise ValueError(f"The vocabulary file '{path}' is empty.")
+        raise ValueError(f"The vocabulary file '{path}' is empty; download it again.")
     return lines
 
 
 def read_merges(path):
-    """Read a `merges.txt`: one pair a line, the most frequent first."""
+    """Read a `merges.txt`: one pair per line, most frequent first."""
     return [line for line in _lines_of(path) if line and not line.startswith("#version")]
 
 
 def _lines_of(path):
-    """The lines of a file as they are, but for the ends that Windows gives them."""
+    """Return the lines of a file without line ends, including those of Windows."""
     with open(path, "rb") as file:
         data = file.read()
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"'{path}' is not UTF-8 (byte {error.start}).") from None
+        raise ValueError(
+            f"'{path}' is not UTF-8 (byte {error.start}); download it again."
+        ) from None
     return [line[:-1] if line.endswith("\r") else line for line in lines]
 
 
 def as_lines(tokens):
-    """The content of a `vocab.txt` or a `merges.txt`: the reverse of reading it."""
+    """Return the content of a `vocab.txt` or a `merges.txt`: the reverse of reading it."""
     return "".join(f"{token}\n" for token in tokens).encode()
 
 
 def tokens_by_id(vocabulary):
-    """A dict of tokens to ids as a list in the order of the ids.
+    """Convert a dict of token to id to a list in the order of the ids.
 
     Raises:
-        ValueError: for an id that is no number from 0, that two tokens have, or that is so far
-            from the others that the vocabulary would be mostly empty.
+        ValueError: for an id that is not a whole number from 0, that two tokens share, or that is
+            so large that the vocabulary would be mostly empty.
     """
     return _place([], {}, vocabulary.items())
 
 
 def _place(tokens, known, more):
-    """Put tokens at their ids into a list; `known` has the ids of those that are there."""
+    """Insert tokens into a list at their ids; `known` has the ids of the tokens in it."""
     tokens, known = list(tokens), dict(known)
     more = [(token, id) for token, id in more if token not in known]
     limit = 2 * (len(tokens) + len(more)) + SPARE
     for token, id in more:
         if not is_whole(id) or not 0 <= id < limit:
             raise ValueError(
-                f"The token {token!r} has the id {id!r}, where one of 0..{limit - 1} is expected "
-                f"of a vocabulary of {len(tokens) + len(more)} tokens: fetch the file again."
+                f"The token {token!r} has the id {id!r}, expected one from 0 to {limit - 1} for "
+                f"{len(tokens) + len(more)} tokens; download the file again."
             )
         tokens.extend(_NONE.format(i) for i in range(len(tokens), id + 1))
         if tokens[id] != _NONE.format(id):
             raise ValueError(
-                f"The tokens {tokens[id]!r} and {token!r} have one id, {id}, and each needs its "
-                "own: fetch the file again."
+                f"The tokens {tokens[id]!r} and {token!r} share the id {id}, but each needs its "
+                "own; download the file again."
             )
         tokens[id] = token
     return tokens
 
 
 def _settings(token):
-    """An added token with those of its settings that are true."""
+    """Return an added token's content and those of its settings that are true."""
     names = ("lstrip", "rstrip", "normalized", "single_word", "special", "control")
     return {"content": token["content"], **{name: True for name in names if token.get(name)}}
 
 
 def _fits(value, values):
-    """Whether a value of a `tokenizer.json` is one of these; 0 and false are not the same."""
+    """Return whether a value of a `tokenizer.json` is one of `values`; 0 is not `False`."""
     return values is ANY or any(value == x and type(value) is type(x) for x in values)
 
 
 def _special_of(part):
-    """The special token of a part of a template; `None` for a text's place."""
+    """Return the special token in a part of a template; `None` for a text's place."""
     special = part.get("SpecialToken") if isinstance(part, dict) else None
     token = special.get("id") if isinstance(special, dict) else None
     return token if isinstance(token, str) else None
 
 
 class TokenizerFiles:
-    """What the tokenizer files of a directory say.
+    """The tokenizer files of a directory.
 
     Args:
         directory: string.
@@ -225,12 +229,12 @@ class TokenizerFiles:
             self._check_model()
 
     def path(self, *names):
-        """Path of the first of these files that is there, or `None`."""
+        """Return the path of the first of these files that exists, or `None`."""
         paths = (os.path.join(self.directory, name) for name in names)
         return next(filter(os.path.isfile, paths), None)
 
     def read_json(self, name, kinds=()):
-        """A JSON object of the directory, its fields of their kinds; empty if there is no file."""
+        """Read a JSON object and check its fields; it is empty if the file does not exist."""
         path = self.path(name)
         if path is None:
             return {}
@@ -239,50 +243,50 @@ class TokenizerFiles:
         return data
 
     def _check_names(self, what, found, known):
-        """Raise for a field of the `tokenizer.json` that nobody knows."""
+        """Raise for an unknown field of the `tokenizer.json`."""
         for name in found:
             if name not in known:
                 raise ValueError(
-                    f"The tokenizer.json in '{self.directory}' has {what} {name!r}, which is not "
-                    f"known here, and may change the tokens; {_WAY_OUT}"
+                    f"The tokenizer.json in '{self.directory}' has {what} {name!r}, which is "
+                    f"unknown and may change the tokens; {_WAY_OUT}"
                 )
 
     def _check_sides(self):
-        """Raise where texts are cut at their beginning."""
+        """Raise if texts are truncated at their beginning."""
         for path, side in (
             (self.path("tokenizer_config.json"), self.config.get("truncation_side")),
             (self.path("tokenizer.json"), (self.json.get("truncation") or {}).get("direction")),
         ):
             if side not in (None, "right", "Right"):
                 raise ValueError(
-                    f"'{path}' cuts texts at the {side} (truncation_side), and kerasbert cuts "
-                    "their ends; set it to 'right' if the model was not trained so, or cut the "
+                    f"'{path}' has truncation_side='{side}', but kerasbert truncates texts at the "
+                    "end; set it to 'right' if the model was trained with that, or truncate the "
                     "texts yourself."
                 )
 
     def follow(self, part, cls, known, orders=None):
-        """The steps of a part of the `tokenizer.json`, each of which a class follows.
+        """Return the steps of a part of the `tokenizer.json`; all must be supported by a class.
 
         Args:
             part: string. "normalizer", "pre_tokenizer" or "post_processor".
             cls: type. The tokenizer's class, for errors.
-            known: dict of a type of step to a list of forms, each a dict of a field to the values
-                that it may have, or `ANY`.
-            orders: list of lists of types that there may be, or `None` for any.
+            known: dict of a step's type to a list of its valid forms, each a dict of field to the
+                allowed values, or `ANY`.
+            orders: list of valid lists of types, or `None` for any order.
 
         Raises:
-            ValueError: for a type, a field, a value or an order that the class does not have.
+            ValueError: for an unsupported type, field, value or order.
         """
         verb, inner = _PARTS[part]
         if part not in self.json:
-            return []  # It says nothing, and the class does what is usual.
+            return []  # Without the part, the class applies its default.
         steps = self.normalizers() if part == "normalizer" else self._steps(part, inner)
         kinds = [step.get("type") for step in steps]
         if any(kind not in known for kind in kinds) or orders and kinds not in orders:
             said = " or ".join(map(str, orders)) if orders else ", ".join(known)
             raise ValueError(
-                f"The tokenizer.json in '{self.directory}' {verb} {kinds}: {cls.__name__} knows "
-                f"{said}; {_WAY_OUT}"
+                f"The tokenizer.json in '{self.directory}' {verb} {kinds}, but {cls.__name__} "
+                f"supports {said}; {_WAY_OUT}"
             )
         for step in steps:
             forms = [{"type": ANY, **form} for form in known[step["type"]]]
@@ -293,31 +297,31 @@ class TokenizerFiles:
             if all(wrong):
                 name = min(wrong, key=len)[0]
                 raise ValueError(
-                    f"The tokenizer.json in '{self.directory}' {verb} {step['type']} of {name}="
-                    f"{reprlib.repr(step[name])}, which a {cls.__name__} does not do; {_WAY_OUT}"
+                    f"The tokenizer.json in '{self.directory}' {verb} {step['type']} with {name}="
+                    f"{reprlib.repr(step[name])}, which {cls.__name__} does not support; {_WAY_OUT}"
                 )
         return steps
 
     def follow_model(self, cls, known):
-        """Raise where an option of the model is none that a class follows.
+        """Raise for model options that a class does not support.
 
         Args:
             cls: type. The tokenizer's class.
-            known: dict of an option to the values that it may have.
+            known: dict of option to its supported values.
         """
         for name, values in known.items():
             if name in self.model and not _fits(self.model[name], values):
                 raise ValueError(
                     f"The tokenizer.json in '{self.directory}' has {name}="
-                    f"{reprlib.repr(self.model[name])} in its model, which a {cls.__name__} does "
-                    f"not do; {_WAY_OUT}"
+                    f"{reprlib.repr(self.model[name])} in its model, which {cls.__name__} does not "
+                    f"support; {_WAY_OUT}"
                 )
 
     def checked(self, tokenizer):
-        """A tokenizer, where the files frame rows as it does."""
+        """Return a tokenizer after checking that the files add the same special tokens."""
         by_itself = self.config.get("tokenizer_class") not in _GENERIC
         if "post_processor" not in self.json or by_itself and not self.json["post_processor"]:
-            return tokenizer  # Its class in transformers frames rows.
+            return tokenizer  # Its class in transformers adds them.
         found = self._rows(type(tokenizer))
         cls, sep = tokenizer.cls_token, tokenizer.sep_token
         single = [cls, None, sep]
@@ -335,19 +339,19 @@ class TokenizerFiles:
                 if token in single and ids != [tokenizer.token_to_id(token)]:
                     raise ValueError(
                         f"The tokenizer.json in '{self.directory}' frames rows with ids={ids} for "
-                        f"{token!r}, whose id is {tokenizer.token_to_id(token)}: fetch it again."
+                        f"{token!r}, whose id is {tokenizer.token_to_id(token)}; download it again."
                     )
         for name, row, wanted in zip(("a text", "a pair"), found, (single, pair)):
             if row != wanted:
                 texts = [" ".join(token or "..." for token in one) for one in (row, wanted)]
                 raise ValueError(
-                    f"The tokenizer.json in '{self.directory}' frames {name} as {texts[0]!r}, and "
-                    f"preprocessors here as {texts[1]!r}; {_WAY_OUT}"
+                    f"The tokenizer.json in '{self.directory}' frames {name} as {texts[0]!r}, but "
+                    f"preprocessors as {texts[1]!r}; {_WAY_OUT}"
                 )
         return tokenizer
 
     def _rows(self, cls):
-        """A text and a pair as lists of the tokens around them, `None` for a text."""
+        """Return the layouts of a text and a pair: lists of special tokens, `None` for a text."""
         ends = {"cls": ANY, "sep": ANY, "trim_offsets": ANY, "add_prefix_space": ANY}
         known = {
             "TemplateProcessing": [{"single": ANY, "pair": ANY, "special_tokens": ANY}],
@@ -381,24 +385,24 @@ class TokenizerFiles:
         return single, pair
 
     def _end(self, step, name):
-        """The token that a step puts at an end of rows."""
+        """Return the token that a step puts at one end of a row."""
         end = step.get(name)
         if not isinstance(end, list) or not end or not isinstance(end[0], str):
             raise ValueError(
                 f"'{self.path('tokenizer.json')}' has {name}={reprlib.repr(end)} in its "
-                f"{step['type']}, where a token and its id are expected: fetch it again."
+                f"{step['type']}, expected a token and its id; download it again."
             )
         return end[0]
 
     def _check_model(self):
-        """Raise unless the model of the `tokenizer.json` has the form of its kind."""
+        """Raise unless the model in the `tokenizer.json` is valid for its kind."""
         path, model = self.path("tokenizer.json"), self.model
         check_fields(model, _MODEL, path)
         fields = _MODEL_FIELDS.get(self._json_type())
         if fields is not None:
             self._check_names("an option of its model,", model, ("type", "vocab", *fields))
         if "vocab" not in model:
-            raise ValueError(f"The model in '{path}' has no 'vocab'.")
+            raise ValueError(f"The model in '{path}' has no 'vocab'; download it again.")
         kind, vocabulary = self._json_type(), model["vocab"]
         check_value("vocab", vocabulary, "list" if kind == "Unigram" else "object", path)
         if kind == "BPE":
@@ -410,26 +414,26 @@ class TokenizerFiles:
             fits = fits and isinstance(row[1], (int, float)) and math.isfinite(row[1])
             if not fits:
                 raise ValueError(
-                    f"Piece {id} in '{path}' is {reprlib.repr(row)}, where a string and a number "
-                    "are expected: fetch it again."
+                    f"Piece {id} in '{path}' is {reprlib.repr(row)}, expected a string and a "
+                    "number; download it again."
                 )
         unknown = model.get("unk_id")
         if unknown is None or unknown >= len(vocabulary):
             raise ValueError(
-                f"'{path}' has unk_id={unknown}, which is none of its {len(vocabulary)} pieces: "
-                "fetch it again."
+                f"'{path}' has unk_id={unknown}, which is not one of its {len(vocabulary)} pieces; "
+                "download it again."
             )
 
     def model_type(self):
-        """A kind of `MODEL_FILES`; `None` if no file tells."""
+        """Return the model's kind, a key of `MODEL_FILES`; `None` if no file determines it."""
         if self.model:
             return "ByteFallback" if self.model.get("byte_fallback") else self._json_type()
         return next((kind for kind, names in MODEL_FILES.items() if self.path(*names)), None)
 
     def _json_type(self):
-        """The type of the model in the `tokenizer.json`, as that calls it."""
+        """Return the model's type as named in the `tokenizer.json`."""
         kind = self.model.get("type")
-        if kind is None:  # files of 2020 leave it out
+        if kind is None:  # Files of 2020 omit it.
             kind = "BPE" if "merges" in self.model else "WordPiece"
             kind = "Unigram" if isinstance(self.model.get("vocab"), list) else kind
         return kind
@@ -441,15 +445,15 @@ class TokenizerFiles:
             return
         names = " or ".join(f"'{name}'" for name in (*MODEL_FILES[kind], "tokenizer.json"))
         if found is None:
-            raise ValueError(f"{cls.__name__} needs {names} in '{self.directory}'.")
+            raise ValueError(f"{cls.__name__} needs {names} in '{self.directory}'; download it.")
         raise ValueError(
-            f"{cls.__name__} needs a {kind} model, but '{self.directory}' has a {found} model: "
-            "use `kerasbert.tokenizers.tokenizer_from_files`, which picks the class."
+            f"{cls.__name__} needs a {kind} model, but '{self.directory}' has a {found} model; "
+            "use `kerasbert.tokenizers.tokenizer_from_files`, which chooses the class."
         )
 
     def added_tokens(self):
-        """Added tokens by id: dicts of `content` and their settings."""
-        # One file may repeat another, and transformers heeds the later ones.
+        """Return added tokens by id: dicts of `content` and their settings."""
+        # Files may repeat a token; as in transformers, later files take precedence.
         named = {*self._roles().values(), *self._special_by_name()}
         tokens = {}
         for content, id in self.read_json("added_tokens.json").items():
@@ -467,10 +471,10 @@ class TokenizerFiles:
         return {id: _settings(token) for id, token in sorted(tokens.items())}
 
     def found_tokens(self, tokens):
-        """What a tokenizer over these tokens takes as `added_tokens`.
+        """Return the `added_tokens` argument for a tokenizer with these tokens.
 
-        Those with `control` stay text by default: the tokens of a role, such as `[CLS]`, and all
-        special ones where transformers does not look for these (`split_special_tokens`).
+        Those with `control` stay text by default: tokens with a role, such as `[CLS]`, and all
+        special ones if transformers does not match these (`split_special_tokens`).
         """
         found = {token["content"]: token for token in self.added_tokens().values()}
         for content, token in self._special_by_name().items():
@@ -485,12 +489,12 @@ class TokenizerFiles:
         ]
 
     def _roles(self):
-        """The tokens that the files name for a role: a dict of "cls", ... to the token."""
+        """Return the tokens with a role in the files, as a dict of "cls", ... to the token."""
         found = {role: self._special_token(f"{role}_token") for role in (*ROLES, "bos", "eos")}
         return {role: token for role, token in found.items() if token}
 
     def _special_by_name(self):
-        """The further special tokens that the files name without an id, by content."""
+        """Return further special tokens that the files name without an id, by content."""
         found = {}
         for name, where in (
             ("special_tokens_map.json", self.special_tokens_map),
@@ -500,7 +504,7 @@ class TokenizerFiles:
                 tokens = where.get(key) or []
                 if not isinstance(tokens, dict):
                     check_value(key, tokens, "list", self.path(name))
-                # A dict gives each a name of its own.
+                # In a dict, each has a name of its own.
                 for token in tokens.values() if isinstance(tokens, dict) else tokens:
                     check_value(f"a token of {key}", token, "token", self.path(name))
                     token = token if isinstance(token, dict) else {"content": token}
@@ -508,38 +512,38 @@ class TokenizerFiles:
         return found
 
     def longest_word(self):
-        """The most characters of a word that WordPiece cuts into pieces."""
-        # The first is where a folder has no tokenizer.json, the last what Google's code has.
+        """Return the maximum length of a word that WordPiece splits into pieces."""
+        # The configuration has it without a tokenizer.json; 200 is the default of Google's code.
         said = self.config.get("max_input_chars_per_word")
         said = self.model.get("max_input_chars_per_word", said)
         is_googles = self.path("bert_config.json") or not self.path("config.json", *_SIDE_FILES)
         return said or (200 if is_googles else 100)
 
     def _add(self, tokens, there, id, token, name):
-        """Put an added token at its id; `there` has those that the same file names."""
+        """Insert an added token at its id; `there` has the tokens of the same file."""
         path = self.path(name)
         check_value("an added token", token, "object", path)
         check_value("the content of an added token", token.get("content"), "name", path)
         check_value(f"the id of {token['content']!r}", id, "whole", path)
         if there.setdefault(id, token["content"]) != token["content"]:
             raise ValueError(
-                f"The added tokens {there[id]!r} and {token['content']!r} in '{path}' have one id, "
-                f"{id}, and each needs its own: fetch it again."
+                f"The added tokens {there[id]!r} and {token['content']!r} in '{path}' share the id "
+                f"{id}, but each needs its own; download it again."
             )
         tokens[id] = token
 
     def with_added_tokens(self, tokens):
-        """The tokens, in the order of their ids, and the added ones at theirs."""
+        """Return the tokens in the order of their ids, with the added ones inserted at theirs."""
         tokens = list(tokens)
         known = {token: id for id, token in enumerate(tokens)}
         added = self.added_tokens().items()
         tokens = _place(tokens, known, ((token["content"], id) for id, token in added))
         known = set(tokens)
-        # Those that have no id anywhere get the next ones.
+        # Tokens without an id in any file get the next ones.
         return [*tokens, *(token for token in self._special_by_name() if token not in known)]
 
     def special_tokens(self, cls, tokens):
-        """`{"unk_token": ...}`: as the files say, else as is usual for the class or for others."""
+        """Return `{"unk_token": ...}` from the files, or else the class's or other usual names."""
         parameters = inspect.signature(cls).parameters
         tokens = set(tokens)
         names = {}
@@ -554,7 +558,7 @@ class TokenizerFiles:
             there = [x for x in usual if x in tokens]
             names[name] = token or (there or usual)[0]
         for name, token in names.items():
-            # Where one token stands for all of them, as in GPT-2's.
+            # One token may serve as all of them, as in GPT-2.
             if token not in tokens and parameters[name].default == parameters["sep_token"].default:
                 names[name] = names["sep_token"]
         return names
@@ -564,10 +568,10 @@ class TokenizerFiles:
         return token.get("content") if isinstance(token, dict) else token
 
     def row_tokens(self):
-        """`cls_token`, `sep_token` and `begins_second`: what rows begin and end with.
+        """Return `cls_token`, `sep_token` and `begins_second`: the tokens at the ends of rows.
 
         Files may name a `cls_token` and a `sep_token` that no row has, beside a `bos_token` and an
-        `eos_token` that each has.
+        `eos_token` that each row has.
         """
         steps = self._steps("post_processor", "processors")
         template = next((step for step in steps if step.get("type") == "TemplateProcessing"), {})
@@ -586,20 +590,20 @@ class TokenizerFiles:
         return {role: token for role, token in found.items() if token} | {"begins_second": begins}
 
     def settings(self):
-        """Further arguments that all tokenizers have."""
+        """Return further arguments that all tokenizers share."""
         split = self.config.get("split_special_tokens")
         found = {} if split is None else {"special_tokens_in_strings": not split}
         form = self.normal_form()
         return found if form is None else {**found, "normalize": form}
 
     def normal_form(self):
-        """The normal form that texts are brought into before anything else; `None` for none."""
+        """Return the normal form that is applied to texts first, or `None`."""
         steps = [step.get("type") for step in self._normalizers()]
         is_first = len(steps) > 1 and steps[0] in FORMS and steps[1] == "BertNormalizer"
         return self.config.get("normalize") or (steps[0] if is_first else None)
 
     def normalizers(self):
-        """The steps of the `tokenizer.json` before words are split, without `normal_form`."""
+        """Return the `tokenizer.json`'s steps before words are split, without `normal_form`."""
         steps, form = self._normalizers(), self.normal_form()
         return steps[1:] if form and steps and steps[0].get("type") == form else steps
 
@@ -607,7 +611,7 @@ class TokenizerFiles:
         return self._steps("normalizer", "normalizers")
 
     def pre_tokenizers(self):
-        """The steps of the `tokenizer.json` that split words."""
+        """Return the `tokenizer.json`'s steps that split words."""
         return self._steps("pre_tokenizer", "pretokenizers")
 
     def _steps(self, name, inner):

@@ -1,4 +1,4 @@
-"""GPT's tokenizer (Radford et al. 2018), as `transformers` runs it, in the graph."""
+"""GPT's tokenizer (Radford et al. 2018), as `transformers` runs it, as a TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ END_OF_WORD = "</w>"
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class GPTTokenizer(BytePairTokenizer):
-    """GPT's byte-pair tokenizer: small letters, BERT's words, and pairs of characters.
+    """GPT's byte-pair tokenizer: lowercase, BERT's words, and merges of characters.
 
-    The last piece of a word ends with `</w>`. GPT has one special token, for characters that no
-    piece has; it stands for the others too, an end token among them.
+    The last piece of a word ends with `</w>`. GPT has one special token, for unknown characters; it
+    also serves as all others, such as the end token.
 
     Args: see `BytePairTokenizer`.
 
@@ -96,7 +96,7 @@ class GPTTokenizer(BytePairTokenizer):
 
     @once
     def _characters(self):
-        """Tokens of one character, in the middle of a word or at its end: fingerprints and ids."""
+        """Return fingerprints and ids of one-character tokens, inside a word and at its end."""
         tokens = [t for t in self.vocabulary if len(t.removesuffix(END_OF_WORD)) == 1]
         with tf.init_scope(), tf.device("cpu"):
             prints = fingerprint(tf.constant(tokens, tf.string)).numpy()
@@ -135,7 +135,7 @@ class GPTTokenizer(BytePairTokenizer):
         ids, places = self._of_words(words.flat_values)  # (W, pieces)
         word = rows_of(ids)
         starts = tf.gather(tf.cast(begins.flat_values, "int32"), word) + places.flat_values
-        # A piece ends where the next one of its word begins, the last one with the word.
+        # A piece ends where the next piece of its word begins, and the last piece with the word.
         limits = tf.gather(tf.cast(ends.flat_values, "int32"), word)
         is_last = tf.concat([word[1:] != word[:-1], tf.ones_like(word[:1], "bool")], 0)
         ends = tf.where(is_last, limits, tf.concat([starts[1:], starts[:1]], 0))

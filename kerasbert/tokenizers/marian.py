@@ -1,4 +1,4 @@
-"""Marian's tokenizer: a SentencePiece model a language, and one vocabulary for both."""
+"""Marian's tokenizer: a SentencePiece model per language, and a shared vocabulary."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarianTokenizer(SentencePieceTokenizer):
-    """The tokenizer of Marian's translation models, of sources; see `for_targets`.
+    """The tokenizer of Marian's translation models for sources; see `for_targets`.
 
-    Pieces that the vocabulary lacks are unknown. A language code that it has, such as `>>fra<<`,
+    Pieces that are not in the vocabulary are unknown. A language code in it, such as `>>fra<<`,
     is one token. As in Marian, a target begins with the padding token.
 
     Args:
@@ -73,7 +73,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         given = [one is not None for one in (source, target, tokens)]
         if any(given) and not all(given):
             raise ValueError(
-                "A MarianTokenizer needs its three parts together: source, target and tokens."
+                "A MarianTokenizer needs its three parts together: pass source, target and tokens."
             )
         if all(given):
             self._set_parts(_bytes(source), _bytes(target), tokens)
@@ -86,7 +86,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         self.proto = self._by_ids(source)
 
     def _by_ids(self, data):
-        """A SentencePiece model whose pieces have the ids of the vocabulary, others behind them."""
+        """Return a SentencePiece model with the vocabulary's ids, followed by its other pieces."""
         proto = read_proto(data)
         kinds = proto.SentencePiece
         own = {piece.piece: piece for piece in proto.pieces}
@@ -98,7 +98,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         copies = [kinds.FromString(piece.SerializeToString()) for piece in ordered]
         copies += [kinds.FromString(p.SerializeToString()) for p in others if p.type != p.CONTROL]
         for piece in copies:
-            # Special tokens are found before the model sees the text, or not at all.
+            # Special tokens are matched before the model sees the text, or not at all.
             if piece.piece in self.special_tokens and piece.type != kinds.UNKNOWN:
                 piece.type = kinds.CONTROL
         del proto.pieces[:]
@@ -107,13 +107,13 @@ class MarianTokenizer(SentencePieceTokenizer):
         return proto.SerializeToString(deterministic=True)
 
     def for_targets(self) -> Self:
-        """The tokenizer of targets, on the same vocabulary.
+        """Return the tokenizer for targets, sharing the vocabulary.
 
-        It is no property: Keras would look at each one's when it saves, without an end.
+        It is not a property, because Keras would follow it endlessly when saving.
         """
         self._check_vocabulary()
         if "targets" not in self._graphs:
-            # As in `with_special_tokens`.
+            # Not copy.copy; see `SubwordTokenizer._with`.
             other = object.__new__(type(self))
             other.__dict__.update(self.__dict__)
             other.__dict__["proto"] = self._by_ids(self.target)
@@ -127,7 +127,7 @@ class MarianTokenizer(SentencePieceTokenizer):
 
         Args:
             directory: string.
-            **overrides: arguments of the constructor to set otherwise.
+            **overrides: arguments of the constructor that replace the directory's.
         """
         files = TokenizerFiles(directory)
         missing = [name for name in FILES if files.path(name) is None]
@@ -138,16 +138,16 @@ class MarianTokenizer(SentencePieceTokenizer):
         if files.config.get("separate_vocabs"):
             raise ValueError(
                 f"'{os.fspath(directory)}' has a vocabulary for each language (separate_vocabs), "
-                "and this model has one table for both."
+                "but this model has one table for both; use a checkpoint with a shared vocabulary."
             )
         tokens = tokens_by_id(read_json(files.path(IDS_FILE)))
-        named = files.special_tokens(XLMRobertaTokenizer, tokens)  # Named as in Marian.
+        named = files.special_tokens(XLMRobertaTokenizer, tokens)  # Its names are Marian's.
         arguments = {name: named[name] for name in ("unk_token", "sep_token", "pad_token")}
         arguments |= {"source": files.path(SOURCE_FILE), "target": files.path(TARGET_FILE)}
         return cls(**{**arguments, "tokens": tokens, **files.settings(), **overrides})
 
     def files(self) -> dict[str, bytes]:
-        """The files of `from_files`: a dict of name to bytes."""
+        """Return the files that `from_files` reads, as a dict of name to bytes."""
         self._check_vocabulary()
         ids = to_json(self._token_ids, ensure_ascii=False, indent=2)
         return dict(zip(FILES, (self.source, self.target, ids.encode())))
@@ -163,13 +163,13 @@ class MarianTokenizer(SentencePieceTokenizer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name in ("proto", "added_tokens", "cls_token", "mask_token"):
-            config.pop(name)  # They follow from the rest.
+            config.pop(name)  # Derived from the other settings.
         return config
 
     def _split_words(self, words):
         ids, starts, ends = super()._split_words(words)
         flat, unknown = ids.flat_values, self.unk_token_id
-        # What this language's model does not know may still be a token of the other one's.
+        # A piece that this language's model does not have may be a token of the other language.
         sizes = ends.flat_values - starts.flat_values
         text = tf.gather(words, rows_of(ids))
         text = tf.strings.substr(text, starts.flat_values, sizes)
@@ -184,9 +184,9 @@ class MarianTokenizer(SentencePieceTokenizer):
 
     @once
     def _others(self):
-        """The tokens that the model does not know: sorted fingerprints, the tokens, and their ids.
+        """Return the tokens that the model lacks: sorted fingerprints, tokens, and ids.
 
-        As in `BytePairTokenizer`, constants of the graph: a SavedModel would lose a table.
+        As in `BytePairTokenizer`, they are constants, as a SavedModel could lose track of a table.
         """
         proto = read_proto(self.proto)
         pieces = proto.pieces[: len(self.vocabulary)]

@@ -1,7 +1,7 @@
-"""SentencePiece tokenizers (Kudo and Richardson 2018) of XLM-R, ALBERT and DeBERTa, in the graph.
+"""SentencePiece tokenizers (Kudo and Richardson 2018) of XLM-R, ALBERT, DeBERTa, XLNet, as graphs.
 
-KerasHub's `SentencePieceTokenizer` runs the same op; it has no offsets, no special tokens in
-strings, no lower case for ALBERT and no ids of `tokenizer.json`.
+KerasHub's `SentencePieceTokenizer` runs the same op, but has no offsets, no special tokens in
+strings, no lowercasing for ALBERT and no ids of `tokenizer.json`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import AnyPath
 
-# S segments of all texts (added tokens and what is between them).
+# S segments of all texts (added tokens and the text between them).
 
 VOCABULARY_FILE = "vocabulary.spm"
 WORD_BEGIN = "\u2581"
-# What ALBERT and XLNet do to texts, in this order.
+# The normalization of ALBERT and XLNet, in this order.
 _CLEANING = ("NFKD", "StripAccents", "Lowercase")
 WHITE_SPACE = r"[\t\n\f\r \x{85}\p{Z}]"
 
 
 def model_protos():
-    """The protocol buffers of SentencePiece models."""
+    """Return the protocol buffers of SentencePiece models."""
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError as error:
@@ -48,18 +48,18 @@ def model_protos():
             "SentencePiece models need two packages: run `pip install sentencepiece protobuf`."
         ) from error
     except Exception as error:
-        # sentencepiece 0.2.3 is made with protobuf 7 and does not ask pip for it, while other
+        # sentencepiece 0.2.3 is built with protobuf 7 but does not require it in pip, and other
         # packages keep an older one.
         raise ImportError(
-            f"The installed sentencepiece does not fit the installed protobuf ({error}): run "
-            "`pip install --upgrade protobuf`, or `pip install 'sentencepiece<0.2.3'` where "
-            "another package needs the older protobuf."
+            f"The installed sentencepiece is incompatible with the installed protobuf ({error}): "
+            "run `pip install --upgrade protobuf`, or, if another package needs the older "
+            "protobuf, `pip install 'sentencepiece<0.2.3'`."
         ) from error
     return sentencepiece_model_pb2
 
 
 def read_proto(data):
-    """Bytes of a SentencePiece model to its protocol buffer."""
+    """Parse the bytes of a SentencePiece model."""
     proto = model_protos().ModelProto()
     try:
         proto.ParseFromString(data)
@@ -73,37 +73,37 @@ def read_proto(data):
 
 
 def check_proto(proto):
-    """Raise for a model at which SentencePiece would stop, or read outside of its memory.
+    """Raise for a model that would make SentencePiece abort, or read outside its memory.
 
     Raises:
-        ValueError: for a piece without text or score, for another number of unknown pieces than
-            one, and for a table of characters that is damaged.
+        ValueError: for a piece without text or score, unless there is exactly one unknown piece,
+            and for a damaged character map.
     """
     unknown = [piece.piece for piece in proto.pieces if piece.type == piece.UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(
-            f"The SentencePiece model has {len(unknown)} unknown pieces, where one is needed: "
-            "fetch it again."
+            f"The SentencePiece model has {len(unknown)} unknown pieces, expected one; download "
+            "it again."
         )
     for id, piece in enumerate(proto.pieces):
         if not piece.piece or not math.isfinite(piece.score):
             raise ValueError(
                 f"Piece {id} of the SentencePiece model, {piece.piece!r}, has the score "
-                f"{piece.score}: a text and a finite number are needed; fetch it again."
+                f"{piece.score}, expected a text with a finite score; download it again."
             )
     charsmap = proto.normalizer_spec.precompiled_charsmap
     if charsmap and not _is_charsmap(charsmap):
         raise ValueError(
-            f"The SentencePiece model has a table of characters (precompiled_charsmap) of "
-            f"{len(charsmap)} bytes that is damaged: fetch it again."
+            f"The SentencePiece model has a damaged character map (precompiled_charsmap) of "
+            f"{len(charsmap)} bytes; download it again."
         )
 
 
 def _is_charsmap(data):
-    """Whether a table of characters leads nowhere outside of itself.
+    """Return whether all indexes in a character map stay inside it.
 
-    Four bytes hold the size of a double array, then come the array, of Darts, and the strings
-    that it leads to, each ended by a zero.
+    Four bytes hold the size of a double array, followed by that array, made by Darts, and by the
+    strings that it refers to, each ended by a zero.
     """
     size = int.from_bytes(data[:4], "little")
     units, strings = data[4 : 4 + size], data[4 + size :]
@@ -119,7 +119,7 @@ def _is_charsmap(data):
 
 
 def build_proto(files):
-    """A SentencePiece model from the unigram model of a `tokenizer.json`.
+    """Convert the unigram model of a `tokenizer.json` to a SentencePiece model.
 
     Args:
         files: `TokenizerFiles`.
@@ -135,8 +135,8 @@ def build_proto(files):
                 charsmap = base64.b64decode(charsmap, validate=True)
             except ValueError as error:
                 raise ValueError(
-                    f"'{files.path('tokenizer.json')}' has a precompiled_charsmap that is no "
-                    f"base64 ({error}): fetch it again."
+                    f"'{files.path('tokenizer.json')}' has a precompiled_charsmap that is not "
+                    f"base64 ({error}); download it again."
                 ) from None
             proto.normalizer_spec.precompiled_charsmap = charsmap
     for step in files.pre_tokenizers():
@@ -151,7 +151,7 @@ def build_proto(files):
 
 
 def fairseq_order(proto, unk, cls, sep, pad, mask):
-    """Pieces of an original XLM-R model in fairseq's order: those of others stay as they are."""
+    """Put the pieces of an original XLM-R model in fairseq's order; return others unchanged."""
     pieces = list(proto.pieces)
     if [piece.piece for piece in pieces[:3]] != [unk, cls, sep]:
         return proto
@@ -166,9 +166,9 @@ def fairseq_order(proto, unk, cls, sep, pad, mask):
 
 
 def original_order(tokenizer):
-    """The model of an `XLMRobertaTokenizer` as its original file has it, or `None`.
+    """Return an `XLMRobertaTokenizer`'s model in the order of the original file, or `None`.
 
-    It is the file that `fairseq_order` makes the tokenizer's own model of.
+    `fairseq_order` must turn it back into the tokenizer's own model.
     """
     proto = read_proto(tokenizer.proto)
     pieces = list(proto.pieces)
@@ -186,14 +186,14 @@ def original_order(tokenizer):
 
 
 class SentencePieceTokenizer(AddedTokensTokenizer):
-    """Base of `XLMRobertaTokenizer`, `AlbertTokenizer` and others.
+    """Base class of `XLMRobertaTokenizer`, `AlbertTokenizer` and others.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
         **kwargs: see `AddedTokensTokenizer`.
     """
 
-    # The models drop control characters, and begin each word with a piece of its own if need be.
+    # The models drop control characters, and may begin each word with a separate "▁" piece.
     _around = SPACE + r"\p{Cc}\p{Cf}"
     _begins_next = True
 
@@ -208,7 +208,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
         Args:
             directory: string. Has a SentencePiece model, or a `tokenizer.json`.
-            **overrides: arguments of the constructor to set otherwise.
+            **overrides: arguments of the constructor that replace the directory's.
         """
         files = TokenizerFiles(directory)
         proto = cls._read(files)
@@ -221,7 +221,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             unknown = arguments["unk_token"]
             unknown = [None, names.index(unknown)] if unknown in names else ANY
             files.follow_model(cls, {"unk_id": unknown})
-        # The order of the ids first, then the added tokens at theirs.
+        # Pieces are first put in the order of their ids, and then added tokens inserted at theirs.
         proto = cls._in_order_of_ids(proto, arguments)
         kinds = proto.SentencePiece
         tokens = [piece.piece for piece in proto.pieces]
@@ -242,14 +242,14 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         arguments["proto"] = proto.SerializeToString()
         return files.checked(cls(**arguments | files.settings() | settings | overrides))
 
-    # Whether texts lose quotes, accents and capitals before the model sees them.
+    # Whether quotes, accents and capitals are normalized before the model sees the text.
     _cleans = False
 
     @classmethod
     def _check_steps(cls, files):
-        """Raise where a `tokenizer.json` treats texts otherwise than the class does.
+        """Raise if a `tokenizer.json` normalizes or splits texts differently from the class.
 
-        White space ends words here, so that what joins several spaces changes nothing.
+        White space ends words here, so steps that join several spaces have no effect.
         """
         joins = [
             {"pattern": ({"Regex": regex},), "content": (" ", WORD_BEGIN)}
@@ -267,7 +267,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             "Replace": [*joins, *hides, *(quotes if cls._cleans else ())],
         }
         if any(step["type"] == "Precompiled" for step in files.normalizers()):
-            known["NFC"] = [{}]  # The map of characters composes them as well.
+            known["NFC"] = [{}]  # The character map composes them as well.
         if cls._cleans:
             known |= {"NFKD": [{}], "StripAccents": [{}], "Lowercase": [{}]}
         steps = files.follow("normalizer", cls, known)
@@ -282,8 +282,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             ):
                 raise ValueError(
                     f"The tokenizer.json in '{files.directory}' normalizes text with "
-                    f"{[step['type'] for step in steps]}: {cls.__name__} replaces `` and '', then "
-                    "drops accents (NFKD, StripAccents), lowers case and maps characters, in "
+                    f"{[step['type'] for step in steps]}, but {cls.__name__} replaces `` and '', "
+                    "then drops accents (NFKD, StripAccents), lowercases and maps characters, in "
                     "this order; load the model with preprocessor=None and pass token ids."
                 )
         space = {"replacement": (WORD_BEGIN,), "str_rep": (WORD_BEGIN,), "split": (True,)}
@@ -296,19 +296,19 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     @classmethod
     def _read(cls, files):
-        """The model of the files."""
+        """Return the model of the files."""
         files.require("Unigram", cls)
         path = files.path(*MODEL_FILES["Unigram"])
         return build_proto(files) if path is None else read_proto(pathlib.Path(path).read_bytes())
 
     @classmethod
     def _settings(cls, files, proto):
-        """Further arguments from the files, and the model as they have it."""
+        """Return further arguments, from the files and the model as stored in them."""
         return {}
 
     @classmethod
     def _in_order_of_ids(cls, proto, special_tokens):
-        """The model with its pieces in the order of the ids."""
+        """Return the model with its pieces in the order of the ids."""
         return proto
 
     def set_proto(self, proto: Any) -> None:
@@ -325,7 +325,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         kinds = proto.SentencePiece
         names = set(special.values())
         for piece in proto.pieces:
-            # Special tokens are found before the model sees the text, or not at all.
+            # Special tokens are matched before the model sees the text, or not at all.
             if piece.piece in names and piece.type != kinds.UNKNOWN:
                 piece.type = kinds.CONTROL
         self.proto = proto.SerializeToString(deterministic=True)
@@ -339,7 +339,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         self.set_proto(os.path.join(dir_path, VOCABULARY_FILE))
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"proto": None}  # an asset
+        return super().get_config() | {"proto": None}  # Saved as an asset.
 
     def _as_text(self, token):
         return token.replace(WORD_BEGIN, " ")
@@ -353,8 +353,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return token in self._pieces_of_text()
 
     def _normalize(self, text):
-        # As `transformers` does: every white space ends a word, whatever the model's rules, but
-        # for U+000B, which the rules of XLM-R and ALBERT delete.
+        # Like `transformers`, end words at any white space, whatever the model's rules, except for
+        # U+000B, which the rules of XLM-R and ALBERT delete.
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
         if self._composes():
             text = tf_text.normalize_utf8(text, "NFKC")
@@ -362,16 +362,17 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     @once
     def _composes(self):
-        """Whether some added token is looked for in normalized text, which the model alone has."""
+        """Return whether added tokens are matched in normalized text, which only the model has."""
         normalized = any(token["normalized"] for token in self._added_tokens())
         return normalized and bool(read_proto(self.proto).normalizer_spec.precompiled_charsmap)
 
     @once
     def _model(self):
-        """The model with scores of which sums are exact.
+        """Return the model with scores whose sums are exact.
 
-        Segmentations of equal score are many ("0" "00" or "00" "0"), and which one wins must not
-        hang on how float32 rounds: scores in steps of 2**-14 add up exactly in any order, to 1024.
+        Different segmentations often have equal scores ("0" "00" or "00" "0"), and the choice must
+        not depend on float32 rounding: scores in steps of 2**-14 add up exactly in any order, up to
+        1024.
         """
         proto = self._to_run(read_proto(self.proto))
         for piece in proto.pieces:
@@ -379,7 +380,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return proto.SerializeToString(deterministic=True)
 
     def _to_run(self, proto):
-        """The model as the op needs it."""
+        """Return the model as the op needs it."""
         return proto
 
     def _split(self, segments, known):
@@ -392,10 +393,10 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return tuple(words.with_flat_values(x).merge_dims(1, 2) for x in (ids, starts, ends))
 
     def _split_words(self, words):
-        """(U,) words to ragged (U, pieces): ids, and the bytes where each begins and ends."""
+        """Split words (U,) into ragged (U, pieces): ids, and their starts and ends in bytes."""
         ops = private_names.sentencepiece_ops()
-        # The model is in an op of the graph, not in an object that a SavedModel could lose track
-        # of. Without a name of its own it may be taken for another one.
+        # The model is part of an op of the graph, because a SavedModel could lose track of an
+        # object. Its unique name keeps it from being confused with another model.
         name = f"kerasbert_{hashlib.sha256(self._model()).hexdigest()}"
         model = ops.sentencepiece_op(model=self._model(), shared_name=name)
         ids, splits, starts, ends = ops.sentencepiece_tokenize_with_offsets_op(
@@ -426,7 +427,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
 
     Args:
         proto: bytes of a SentencePiece model, or its path. Pieces of the original file
-            (`<unk>`, `<s>`, `</s>`, then the rest) are put in fairseq's order.
+            (`<unk>`, `<s>`, `</s>`, then the rest) are reordered as in fairseq.
         added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         **kwargs: `name`, and so on.
     """
@@ -468,8 +469,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
-        lowercase: bool. Small letters only.
-        keep_accents: bool. By default accents are dropped (after NFKD).
+        lowercase: bool. Whether to lowercase texts.
+        keep_accents: bool. `False` drops accents (after NFKD).
         added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         **kwargs: `name`, and so on.
     """
@@ -520,7 +521,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return {"lowercase": lowercase, "keep_accents": keep_accents}
 
     def _segments(self, text):
-        # As many characters as before, for the offsets.
+        # The filler keeps the number of characters, for the offsets.
         text = tf.strings.regex_replace(text, FILLER, "\ufffd")
         return super()._segments(tf.strings.regex_replace(text, "``|''", f'"{FILLER}'))
 
@@ -530,7 +531,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
             text = tf_text.normalize_utf8(text, "NFKD")
             text = tf.strings.regex_replace(text, r"\p{M}+", "")
         if self.lowercase:
-            # Each letter alone, as `transformers` does: no final sigma, no Turkish i.
+            # Per letter, as `transformers` does: no final sigma, no Turkish i.
             text = tf.strings.regex_replace(text, "\u03a3", "\u03c3")
             text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
             text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
@@ -539,7 +540,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DebertaV3Tokenizer(SentencePieceTokenizer):
-    """DeBERTa-v3's tokenizer: the SentencePiece model, and `[MASK]` last where it has none.
+    """DeBERTa-v3's tokenizer: the SentencePiece model, with `[MASK]` added last if it has none.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
@@ -576,8 +577,9 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
         for name in ("do_lower_case", "split_by_punct"):
             if files.config.get(name):
                 raise ValueError(
-                    f"'{files.path('tokenizer_config.json')}' has {name}=true, which a "
-                    "DebertaV3Tokenizer does not have; only files without it can be read."
+                    f"'{files.path('tokenizer_config.json')}' has {name}=true, which "
+                    "DebertaV3Tokenizer does not support; load the model with preprocessor=None "
+                    "and pass token ids."
                 )
         return {}
 
@@ -591,9 +593,9 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetTokenizer(AlbertTokenizer):
-    """XLNet's tokenizer: as ALBERT's, with `<sep>`, `<cls>` and letters as they are.
+    """XLNet's tokenizer: ALBERT's with `<sep>`, `<cls>` and case preserved.
 
-    Rows end with both, and are padded at the left; see `XLNetTextClassifierPreprocessor`.
+    Rows end with both tokens and are padded on the left; see `XLNetTextClassifierPreprocessor`.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.

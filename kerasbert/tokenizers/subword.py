@@ -1,4 +1,4 @@
-"""What every tokenizer here shares: input checks, offsets, ids back to text, special tokens."""
+"""`SubwordTokenizer`, base class of tokenizers: input checks, offsets, decoding, special tokens."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from kerasbert._typing import AnyPath, Tensor
     from kerasbert.conversion.checkpoint import Checkpoint
 
-# N texts, P pieces of a text, V tokens of the vocabulary.
+# N texts, P pieces of a text, V tokens in the vocabulary.
 
-# Special tokens that KerasHub calls by another name too.
+# Special tokens with a second name in KerasHub.
 _NAMES = {"cls": ("cls", "start"), "sep": ("sep", "end")}
-# What settings of any tokenizer can be; see `check_value`.
+# Types of the settings of all tokenizers; see `check_value`.
 SETTINGS = {
     **{f"{role}_token": "name?" for role in ROLES},
     "special_tokens_in_strings": "flag",
@@ -68,7 +68,7 @@ def unreported():
 
 
 def is_reported():
-    """Whether texts are the user's; see `unreported`."""
+    """Return whether texts are the user's; see `unreported`."""
     return _is_reported.get()
 
 
@@ -78,7 +78,7 @@ def _check_form(form):
 
 
 def once(make):
-    """Let a method make what it returns once for each vocabulary of a tokenizer."""
+    """Cache a method's result until the tokenizer's vocabulary changes."""
 
     @functools.wraps(make)
     def made(self):
@@ -90,23 +90,23 @@ def once(make):
 
 
 class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
-    """Base of the tokenizers: text in, token ids out, in Python and in a TensorFlow graph alike.
+    """Base class of tokenizers: text to token ids, in Python and in a TensorFlow graph alike.
 
-    Python in, Python out: a `str` gives a list of ids, a list of them a list of lists. A
-    `tf.Tensor` or `tf.RaggedTensor` of any rank gives a `tf.RaggedTensor` with one more axis.
-    Both run the same graph, made of ops that a stock TensorFlow Serving 2.12 knows.
+    Python inputs return Python outputs: a `str` a list of ids, a list of strings a list of lists. A
+    `tf.Tensor` or `tf.RaggedTensor` of any rank returns a `tf.RaggedTensor` with one more axis.
+    Both run the same graph, with ops that a stock TensorFlow Serving 2.12 supports.
 
-    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from (N,) strings to
-    ragged (N, P), `_detokenize(ids)`, back again, `_word_edges(token)` and the assets.
+    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from strings (N,) to
+    ragged (N, P), the inverse `_detokenize(ids)`, `_word_edges(token)` and the assets.
     """
 
-    # End tokens between the first and the second text of a pair.
+    # Number of separators between the two texts of a pair.
     num_separators = 1
     # Whether the last of these is a start token, with which the second text begins.
     begins_second = False
-    # Whether `report_control` has found something.
+    # Whether `report_control` has warned.
     _has_reported = False
-    # Whether other markers of the vocabulary stay text with `special_tokens_in_strings`.
+    # Whether other markers of the vocabulary stay text despite `special_tokens_in_strings`.
     _only_control = False
 
     def __init__(
@@ -130,7 +130,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         self.sep_token = sep_token
         self.pad_token = pad_token
         self.mask_token = mask_token
-        # There is nothing to build; Keras took a batch of each `fit` to find out.
+        # Keras would otherwise consume a batch in each `fit` to build it.
         self.built = True
         self._forget_graphs()
 
@@ -140,47 +140,48 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         super().__setattr__(name, value)
 
     def __call__(self, inputs: Tensor, **kwargs: Any) -> Any:
-        # Not Keras' own: that walks over every string and rewords every error.
+        # Not Keras' own `__call__`, which traverses every string and rewords every error.
         return self.tokenize(inputs)
 
     def call(self, inputs: Tensor) -> Tensor:
         return self.tokenize(inputs)
 
     def tokenize(self, inputs: Tensor) -> Any:
-        """Text to token ids.
+        """Convert text to token ids.
 
         Args:
-            inputs: `str`, or a list of them (nested at will), or a string array or tensor.
+            inputs: `str`, or a (nested) list of strings, or a string array or tensor.
 
         Returns:
-            int32 ids: lists for Python, else a `tf.RaggedTensor` (..., P), (P,) for a scalar.
+            int32 ids: lists for Python inputs, else a `tf.RaggedTensor` (..., P), or (P,) for a
+            scalar.
 
         Raises:
-            TypeError: for anything that is no text, with its value and position.
+            TypeError: for anything but text, with its value and position.
             ValueError: for `bytes` that are not UTF-8.
         """
         return self._run("_tokenize", inputs)[0]
 
     def tokenize_with_offsets(self, inputs: Tensor) -> tuple[Any, Any, Any]:
-        """Text to token ids and where each came from.
+        """Convert text to token ids and their positions in the text.
 
         Args:
             inputs: as for `tokenize`.
 
         Returns:
-            `(ids, starts, ends)`, each shaped like the ids, counted in characters (code points) of
-            the original string. `text[start:end]` is what became the token.
+            `(ids, starts, ends)`, each shaped like the ids, in characters (code points) of the
+            original string: `text[start:end]` became the token.
         """
         return self._run("_tokenize_with_offsets", inputs)
 
     def detokenize(self, inputs: Tensor) -> Any:
-        """Token ids to text.
+        """Convert token ids to text.
 
         Args:
-            inputs: ids, (P,) or (N, P): lists, arrays or tensors, ragged ones too.
+            inputs: ids, (P,) or (N, P): lists, arrays or tensors, including ragged ones.
 
         Returns:
-            `str` or a list of them for Python, else a string tensor.
+            `str` or a list of strings for Python inputs, else a string tensor.
 
         Raises:
             ValueError: for an id outside the vocabulary.
@@ -208,7 +209,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return self.graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
 
     def get_vocabulary(self) -> list[str]:
-        """All tokens, in the order of their ids."""
+        """Return all tokens, in the order of their ids."""
         self._check_vocabulary()
         return list(self.vocabulary)
 
@@ -219,7 +220,9 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     def id_to_token(self, id: int) -> str:
         self._check_vocabulary()
         if not 0 <= id < len(self.vocabulary):
-            raise ValueError(f"Token id {id} is not in 0..{len(self.vocabulary) - 1}.")
+            raise ValueError(
+                f"Token id {id} is outside the vocabulary's 0 to {len(self.vocabulary) - 1}."
+            )
         return self.vocabulary[id]
 
     def token_to_id(self, token: str) -> int:
@@ -234,12 +237,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     @once
     def word_edges(self) -> np.ndarray:
-        """Which tokens begin a word, and after which of them one begins.
+        """Return which tokens begin a word, and after which tokens a word begins.
 
-        Words are those of BERT, whatever marks the vocabulary has: what white space separates,
-        and each punctuation mark. Where the marks are of white space alone, in byte-pair and
-        SentencePiece vocabularies, each piece of scripts without spaces (Chinese, Japanese, Thai,
-        ...) counts as a word.
+        Words are BERT's, whatever the vocabulary marks: the parts between white space, and each
+        punctuation mark. In byte-pair and SentencePiece vocabularies, which mark only white space,
+        each piece of scripts without spaces (Chinese, Japanese, Thai, ...) is a word.
 
         Returns:
             bool array (V, 2), for `kerasbert.data.word_starts`.
@@ -265,25 +267,25 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     @classmethod
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
-        # KerasHub's loader wants the encoder's config.json beside it.
+        # KerasHub's loader requires the encoder's config.json beside it.
         path = os.path.join(directory, "tokenizer.json")
         saved = read_json(path)
         name = saved.get("registered_name")
         saved_class, config = as_called(saved, cls)
         if not (isinstance(saved_class, type) and issubclass(saved_class, SubwordTokenizer)):
             raise ValueError(
-                f"'{path}' names the class {name!r}, which is no tokenizer of kerasbert; save or "
-                "fetch the preset again."
+                f"'{path}' names the class {name!r}, which is not a tokenizer of kerasbert; save "
+                "or download the preset again."
             )
         if not isinstance(config, dict):
-            raise ValueError(f"'{path}' has no 'config'; save or fetch the preset again.")
+            raise ValueError(f"'{path}' has no 'config'; save or download the preset again.")
         check_fields(config, SETTINGS, path)
         tokenizer = saved_class.from_config({**config, **kwargs})
         tokenizer.load_preset_assets(directory)
         return tokenizer
 
     def load_preset_assets(self, preset: AnyPath) -> None:
-        # The configuration says in which folder.
+        # `config_file` determines the folder, which must stay inside the preset.
         folder, source = self.config_file.split(".")[0], os.path.join(preset, "tokenizer.json")
         inside(os.path.join(preset, "assets"), folder, source)
         for asset in self.file_assets:
@@ -293,9 +295,9 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     # Vocabulary and special tokens
 
     def _set_tokens(self, vocabulary):
-        """Store the tokens, in id order; `None` for none yet."""
+        """Store the tokens in the order of their ids; `None` if there are none yet."""
         self._forget_graphs()
-        # Past Keras' attribute tracking, which takes 3 seconds for 256,000 tokens.
+        # Bypasses Keras' attribute tracking, which takes 3 seconds for 256,000 tokens.
         tokens = None if vocabulary is None else tuple(vocabulary)
         object.__setattr__(self, "vocabulary", tokens)
         object.__setattr__(self, "_token_ids", None)
@@ -316,7 +318,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             listed = ", ".join(f"{special[role]!r} ({role}_token)" for role in names)
             raise ValueError(
                 f"The vocabulary of {len(self.vocabulary)} tokens lacks {listed}, which "
-                f"{type(self).__name__} needs: add them to the vocabulary, or name the ones that "
+                f"{type(self).__name__} needs; add them to the vocabulary, or name the ones that "
                 f"it has, as in {type(self).__name__}(..., {names[0]}_token='...')."
             )
 
@@ -330,8 +332,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             for id, token in enumerate(self.vocabulary):
                 if not isinstance(token, str) or re.search("[\ud800-\udfff]", token):
                     raise ValueError(
-                        f"Token {id} of the vocabulary, {token!r}, is no text: every token is a "
-                        "string without halves of surrogate pairs."
+                        f"Token {id} of the vocabulary, {token!r}, must be a string without lone "
+                        "surrogates."
                     ) from None
             raise
 
@@ -340,36 +342,36 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         for id, token in enumerate(self.vocabulary):
             if first.setdefault(token, id) != id:
                 raise ValueError(
-                    f"The vocabulary has {token!r} twice, as ids {first[token]} and {id}: every "
-                    "token must be there once."
+                    f"The vocabulary has {token!r} twice, as ids {first[token]} and {id}; each "
+                    "token must occur once."
                 )
 
     @property
     def special_tokens(self) -> list[str]:
-        """Special tokens, each once."""
+        """Special tokens, without duplicates."""
         return list(dict.fromkeys(self._special_tokens().values()))
 
     @property
     def special_token_ids(self) -> list[int]:
-        """Ids of the special tokens, each once."""
+        """Ids of the special tokens, without duplicates."""
         return [self.token_to_id(token) for token in self.special_tokens]
 
     def _check_vocabulary(self):
         if self.vocabulary is None:
             raise ValueError(
-                f"This {type(self).__name__} has no vocabulary yet: pass one to the constructor, "
+                f"This {type(self).__name__} has no vocabulary yet; pass one to the constructor, "
                 "or load it with `from_preset`, `from_files` or `load_assets`."
             )
 
     def with_special_tokens(self) -> Self:
-        """This tokenizer with `special_tokens_in_strings`, on the same vocabulary."""
+        """Return this tokenizer with `special_tokens_in_strings`, sharing the vocabulary."""
         return self._with("special_tokens_in_strings", True)
 
     def with_normal_form(self, form: str) -> Self:
-        """This tokenizer with `normalize`, on the same vocabulary.
+        """Return this tokenizer with `normalize`, sharing the vocabulary.
 
         Raises:
-            ValueError: for another form than "NFC", "NFKC" and `None`.
+            ValueError: unless `form` is "NFC", "NFKC" or `None`.
         """
         _check_form(form)
         return self._with("normalize", form)
@@ -379,7 +381,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             return self
         key = f"with {name}={value}"
         if key not in self._graphs:
-            # Not a copy, which Keras makes by saving and loading.
+            # Not copy.copy, which Keras implements by saving and loading.
             other = object.__new__(type(self))
             other.__dict__.update(self.__dict__)
             other.__dict__[name] = value
@@ -390,7 +392,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return self._graphs[key]
 
     def report_control(self, texts: Any) -> None:
-        """Warn of the first text with a control token, which is read as text, and then no more.
+        """Warn once of a text with a control token, which is treated as text.
 
         Args:
             texts: list of strings, or string tensor (N,).
@@ -411,21 +413,21 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         )
         text = reprlib.repr(texts[place].decode("utf-8", "replace"))
         warnings.warn(
-            f"The text {text} holds {token!r}, a control token of the model. Here it is read as "
-            "text like any other, so that no text can end or mask another one; transformers makes "
-            "it the token. Pass special_tokens_in_strings=True to from_preset for that. Further "
+            f"The text {text} contains {token!r}, a control token of the model. It is treated as "
+            "ordinary text, so that no text can end or mask another one; transformers turns it "
+            "into the token. Pass special_tokens_in_strings=True to from_preset for that. Further "
             "texts with control tokens are not reported.",
             stacklevel=2,
         )
 
-    # Running the graph
+    # Graph execution
 
     def _forget_graphs(self):
-        # Past Keras' and TensorFlow's attribute tracking, which would save the functions too.
+        # Bypasses Keras' and TensorFlow's attribute tracking, which would save the functions too.
         object.__setattr__(self, "_graphs", {})
 
     def graph(self, name: str) -> Callable[..., Any]:
-        """The method `name`, compiled when called eagerly; on the CPU in any case."""
+        """Return the method `name`, compiled for eager calls; it always runs on the CPU."""
         self._check_vocabulary()
 
         def on_cpu(x):
@@ -440,7 +442,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             return self._compiled(name, on_cpu)
 
     def _of_normal_form(self, name, text):
-        """What `name` makes of texts (N,) in their normal form, with offsets of the texts given."""
+        """Run `name` on texts (N,) in normal form; offsets refer to the original texts."""
         text = valid_utf8(text)
         found = getattr(self, name)(in_form(text, self.normalize))
         if not isinstance(found, tuple):
@@ -456,17 +458,19 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             if name == "_detokenize":
                 shape = tf.RaggedTensorSpec([None, None], "int32")
             function = tf.function(on_cpu, input_signature=[shape], autograph=False)
-            # The concrete one: TensorFlow warns of "retracing" when many tokenizers are made.
+            # Concrete, because TensorFlow warns of "retracing" when many tokenizers are created.
             self._graphs[name] = function.get_concrete_function()
         return self._graphs[name]
 
     def _run(self, name, inputs):
-        """Run `name`, (N,) strings -> one or more ragged (N, P), on text of any nesting."""
+        """Run `name`, from strings (N,) to one or more ragged (N, P), on text of any nesting."""
         self._check_vocabulary()
         plain = not tf.is_tensor(inputs)
         text = self._to_tensor(inputs) if plain else inputs
         if text.dtype != tf.string:
-            raise TypeError(f"{type(self).__name__} takes text, got a tensor of {text.dtype.name}.")
+            raise TypeError(
+                f"{type(self).__name__} expected text, got a tensor of {text.dtype.name}."
+            )
         rank = text.shape.rank
         if rank is None:
             raise ValueError(f"{type(self).__name__} needs a tensor of known rank, got {text}.")
@@ -491,15 +495,18 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return tuple(x.to_list() for x in outputs)
 
     def _to_tensor(self, inputs):
-        """Python text to a string tensor, ragged if nested."""
-        if hasattr(inputs, "tolist"):  # arrays and data frame columns
+        """Convert Python text to a string tensor, ragged if nested."""
+        if hasattr(inputs, "tolist"):  # Arrays and data frame columns.
             inputs = inputs.tolist()
         if isinstance(inputs, (list, tuple)):
             if any(isinstance(x, (list, tuple)) or hasattr(x, "tolist") for x in inputs):
                 inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
                 rows = [self._to_tensor(x) for x in inputs]
                 if any(row.shape.rank == 0 for row in rows):
-                    raise TypeError(f"{type(self).__name__} got texts and lists of texts mixed.")
+                    raise TypeError(
+                        f"{type(self).__name__} got a list that mixes texts and lists; pass one "
+                        "level of nesting."
+                    )
                 return tf.ragged.stack(rows)
             inputs = [self._to_utf8(x, i) for i, x in enumerate(inputs)]
             return tf.constant(inputs, "string", shape=(len(inputs),))
@@ -510,7 +517,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         if isinstance(text, str):
             try:
                 return text.encode("utf-8")
-            except UnicodeEncodeError:  # halves of surrogate pairs
+            except UnicodeEncodeError:  # Lone surrogates.
                 return re.sub("[\ud800-\udfff]", "\ufffd", text).encode("utf-8")
         if isinstance(text, bytes):
             try:
@@ -518,23 +525,23 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{type(self).__name__} got bytes{where} that are not UTF-8 (byte "
-                    f"{text[error.start]:#04x} at {error.start}): decode them first, for example "
-                    "`data.decode('latin-1')`."
+                    f"{text[error.start]:#04x} at {error.start}); decode them first, for example "
+                    "with `data.decode('latin-1')`."
                 ) from None
             return text
         raise TypeError(
-            f"{type(self).__name__} takes text, got {text!r} ({type(text).__name__}){where}: "
-            "drop it or turn it into a string."
+            f"{type(self).__name__} expected text, got {text!r} ({type(text).__name__}){where}; "
+            "remove it or convert it to a string."
         )
 
     def _check_ids(self, ids, place="position "):
         if not isinstance(ids, (list, tuple)):
-            raise TypeError(f"`detokenize` takes a list of token ids, got {ids!r}.")
+            raise TypeError(f"`detokenize` expected a list of token ids, got {ids!r}.")
         for i, id in enumerate(ids):
             if isinstance(id, (list, tuple)):
                 self._check_ids(id, f"{place}{i}, ")
             elif not isinstance(id, int) or not 0 <= id < len(self.vocabulary):
                 raise ValueError(
-                    f"`detokenize` got {id!r} at {place}{i}, which is no token id: those are "
-                    f"0..{len(self.vocabulary) - 1}."
+                    f"`detokenize` got {id!r} at {place}{i}, expected a token id from 0 to "
+                    f"{len(self.vocabulary) - 1}."
                 )

@@ -1,10 +1,10 @@
-"""Our tokenizers as the files that `transformers` reads: the reverse of `from_files`.
+"""Conversion of tokenizers to the files that `transformers` reads: the reverse of `from_files`.
 
-Its classes for one model rebuild much by rules of their own; the generic class takes a
-`tokenizer.json` as it is, and so gives our tokens.
+transformers' model-specific classes rebuild much by rules of their own, but the generic class uses
+`tokenizer.json` as it is, and so returns our tokens.
 
-`tokenizer.json` is written as the dict that it is. The library `tokenizers` would take as many
-statements, and its versions write it differently: from 0.20 on, merges that older ones cannot read.
+`tokenizer.json` is written as a dict. The library `tokenizers` would need as much code, and its
+versions write different files: from 0.20 on, merges that older versions cannot read.
 """
 
 import base64
@@ -34,34 +34,35 @@ GENERIC_CLASS = "PreTrainedTokenizerFast"
 def transformers_files(
     tokenizer, family, sequence_length, has_segments, finds_special=False, padded_to=None, also=()
 ):
-    """The files of a tokenizer.
+    """Return the files of a tokenizer.
 
-    In raw text they find `[MASK]`, `[SEP]` and so on where the tokenizer does. A `tokenizer.json`
-    finds what it lists as added tokens, so the others are named in the configuration alone, from
-    where `transformers` knows them and, with `split_special_tokens`, does not look for them.
+    In raw text they match `[MASK]`, `[SEP]` and so on if the tokenizer does. Tokens that it does
+    not match are missing from the added tokens of `tokenizer.json`, which would match them, and are
+    only named in the configuration, where `transformers` finds them and, with
+    `split_special_tokens`, does not match them.
 
     Args:
-        tokenizer: a tokenizer of ours.
-        family: string. The family of the encoder it goes with.
-        sequence_length: int. The most tokens that the encoder takes.
-        has_segments: bool. Whether the second text of a pair is another segment.
-        finds_special: bool. Look for special tokens in any case, as `fill_mask` does.
-        padded_to: "batch" or int. Let `tokenizers` itself cut rows to `sequence_length`, and pad
-            them to the longest of the batch or to a number; `None` leaves both to the reader.
-        also: list of strings. Tokens that are found in texts in any case, as those that readers put
-            before them.
+        tokenizer: a tokenizer of kerasbert.
+        family: string. The family of its encoder.
+        sequence_length: int. The encoder's maximum number of tokens.
+        has_segments: bool. Whether the second text of a pair has another segment id.
+        finds_special: bool. Match special tokens in any case, as `fill_mask` does.
+        padded_to: "batch" or int. Let `tokenizers` truncate rows to `sequence_length` and pad them
+            to the longest of the batch or to that length; `None` leaves both to the reader.
+        also: list of strings. Tokens that are matched in any case, such as those that readers put
+            before texts.
 
     Returns:
         A dict of file name to bytes.
 
     Raises:
-        ValueError: for a tokenizer that `transformers` has no form for.
+        ValueError: for a tokenizer that `transformers` does not support.
     """
     tokenizer._check_vocabulary()
     is_marian = isinstance(tokenizer, MarianTokenizer)
     if is_marian != (get_family(family).tokenizer == MarianTokenizer.__name__):
         raise ValueError(
-            f"transformers has no place for a {type(tokenizer).__name__} beside a model of the "
+            f"transformers does not support a {type(tokenizer).__name__} with a model of the "
             f"family {family}; convert with tokenizer=False, or use format='kerasbert'."
         )
     if is_marian:
@@ -73,7 +74,7 @@ def transformers_files(
     model, files = described.pop("model"), described.pop("files")
     settings = described.pop("settings")
     if tokenizer.normalize is not None:
-        # The files of other kinds of tokenizers have normal forms of their own.
+        # Files of other kinds of tokenizers have their own normal forms.
         settings["normalize"] = tokenizer.normalize
         steps = [{"type": tokenizer.normalize}, described["normalizer"]]
         described["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
@@ -93,7 +94,7 @@ def transformers_files(
         "model": model,
     }
     config = {
-        # Where the family's files usually have another class, its name tells readers which.
+        # If files of the family usually have another class, its name tells readers which.
         "tokenizer_class": GENERIC_CLASS if is_usual else type(tokenizer).__name__,
         "model_max_length": sequence_length,
         "model_input_names": [
@@ -110,18 +111,17 @@ def transformers_files(
         **settings,
     }
     if tokenizer.special_tokens_in_strings or not finds_special:
-        # Where only the model looks for special tokens this is left out, so that we read the same
-        # tokenizer again.
+        # Omitted if only the model matches special tokens, so that the same tokenizer is read back.
         config["split_special_tokens"] = not finds_special
     files["tokenizer.json"] = _json(content)
     files["tokenizer_config.json"] = _json(config)
-    # Readers without `transformers` look for what is in here.
+    # Readers without `transformers` match the tokens in this file.
     files["special_tokens_map.json"] = _json(special if finds_special else {})
     return files
 
 
 def _marian(tokenizer):
-    """Its own class there reads the models themselves, and has no `tokenizer.json`."""
+    """Return Marian's files: its class in transformers reads no `tokenizer.json`."""
     special = {"unk": "unk", "eos": "sep", "pad": "pad"}
     settings = {
         f"{name}_token": getattr(tokenizer, f"{ours}_token") for name, ours in special.items()
@@ -129,8 +129,8 @@ def _marian(tokenizer):
     settings["tokenizer_class"] = MarianTokenizer.__name__
     if tokenizer.normalize is not None:
         raise ValueError(
-            f"The tokenizer has normalize={tokenizer.normalize!r}, and transformers reads Marian's "
-            "files without; use format='kerasbert', or normalize texts before."
+            f"The tokenizer has normalize={tokenizer.normalize!r}, which transformers' class for "
+            "Marian does not support; use format='kerasbert', or normalize texts beforehand."
         )
     if tokenizer.special_tokens_in_strings:
         settings["split_special_tokens"] = False
@@ -138,7 +138,7 @@ def _marian(tokenizer):
 
 
 def _rows(tokenizer, length, padded_to):
-    """How `tokenizers` cuts and pads."""
+    """Return the settings for truncation and padding in `tokenizers`."""
     return {
         "truncation": {
             "direction": "Right",
@@ -162,10 +162,10 @@ def _json(value):
 
 
 def _added_tokens(tokenizer, finds_special, also=()):
-    """Control, marker and added tokens with their ids, in that order; `also` are no special ones.
+    """Return control, marker and added tokens with their ids, sorted by id; `also` is not special.
 
-    Where special tokens are not looked for, only control tokens are special: `transformers` finds
-    the others.
+    Unless special tokens are matched, only control tokens are marked as special, because
+    `transformers` matches the others.
     """
     found = {
         token: {"lstrip": tokenizer._strips_left(token), "special": True}
@@ -192,9 +192,9 @@ def _added_tokens(tokenizer, finds_special, also=()):
 
 
 def _size_without(tokenizer, extra):
-    """How many tokens the model has without these at its end, which are found before words.
+    """Return the model's vocabulary size without those added tokens at its end.
 
-    Readers number them after all others, and never cut words into them.
+    Readers number them after all others and never split words into them.
     """
     found = {t["content"] for t in tokenizer.added_tokens if not tokenizer._is_control(t)}
     size = len(tokenizer.vocabulary)
@@ -204,7 +204,7 @@ def _size_without(tokenizer, extra):
 
 
 def _post_processor(tokenizer, has_segments):
-    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, or as RoBERTa with two in the middle."""
+    """Return the template `[CLS] A [SEP] B [SEP]`, with RoBERTa's two separators if needed."""
     cls, sep = tokenizer.cls_token, tokenizer.sep_token
     second = int(has_segments and tokenizer.num_separators == 1)  # The segment of B.
 
@@ -235,7 +235,7 @@ def _post_processor(tokenizer, has_segments):
     }
     if not isinstance(tokenizer, BytePairTokenizer):
         return template
-    # Offsets without the white space that a token begins with.
+    # ByteLevel trims the white space at the start of a token from its offsets.
     return {"type": "Sequence", "processors": [_byte_level(tokenizer), template]}
 
 
@@ -291,7 +291,7 @@ def _word_piece(tokenizer):
 
 
 def _each(pattern):
-    """A step that makes a word of each match."""
+    """Return a step that makes each match a word."""
     return {
         "type": "Split",
         "pattern": {"Regex": pattern},
@@ -346,7 +346,7 @@ def _gpt(tokenizer):
 
 
 def _without_extra(tokenizer):
-    """The SentencePiece model without added tokens at its end."""
+    """Return the SentencePiece model without added tokens at its end."""
     proto = read_proto(tokenizer.proto)
     extra = {piece.piece for piece in proto.pieces if piece.type == piece.CONTROL}
     del proto.pieces[_size_without(tokenizer, extra) :]
@@ -358,8 +358,8 @@ def _sentence_piece(tokenizer):
     kinds = proto.SentencePiece
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise ValueError(
-            "The tokenizer's SentencePiece model is no unigram model, and transformers has no form "
-            "for others; convert with tokenizer=False."
+            "The tokenizer's SentencePiece model is not a unigram model, and transformers supports "
+            "no others; convert with tokenizer=False."
         )
     steps, settings = [], {}
     if isinstance(tokenizer, AlbertTokenizer):
@@ -379,7 +379,7 @@ def _sentence_piece(tokenizer):
     charsmap = proto.normalizer_spec.precompiled_charsmap
     if charsmap:
         if proto.normalizer_spec.name != "user_defined":
-            # The map composes characters, but `transformers` applies it to each one alone.
+            # The map composes characters, but `transformers` applies it to each character alone.
             steps.append({"type": "NFC"})
         charsmap = base64.b64encode(charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
@@ -415,8 +415,8 @@ def _byte_fallback(tokenizer):
     spec = proto.trainer_spec
     if spec.model_type not in (spec.UNIGRAM, spec.BPE):
         raise ValueError(
-            "The tokenizer's SentencePiece model is no unigram and no byte-pair model, and "
-            "transformers has no form for others; convert with tokenizer=False."
+            "The tokenizer's SentencePiece model is neither unigram nor byte-pair, and "
+            "transformers supports no others; convert with tokenizer=False."
         )
     if spec.model_type == spec.UNIGRAM:
         unknown = next(id for id, p in enumerate(proto.pieces) if p.type == p.UNKNOWN)
@@ -452,10 +452,10 @@ def _byte_fallback(tokenizer):
 
 
 def _merges(proto):
-    """The merges of a byte-pair model, the best first; see `byte_fallback.byte_pair_proto`."""
+    """Return the merges of a byte-pair model, best first; see `byte_fallback.byte_pair_proto`."""
     pieces = [piece for piece in proto.pieces if _found(piece)]
     known = {piece.piece for piece in pieces}
-    # Runs of spaces, which the model finds as wholes, have to be merged before anything else.
+    # Runs of spaces, which the model matches as a whole, must be merged before anything else.
     pieces.sort(
         key=lambda p: (p.type == p.NORMAL, -p.score if p.type == p.NORMAL else -len(p.piece))
     )
@@ -467,15 +467,15 @@ def _replace(old, new):
 
 
 def _found(piece):
-    """Whether a text can become the piece, as none does a control piece."""
+    """Return whether text can become the piece; control pieces cannot."""
     return piece.type in (piece.NORMAL, piece.USER_DEFINED)
 
 
 def _scored(proto):
-    """Pieces and their scores, the lowest ones for what no text becomes.
+    """Return pieces with scores, the lowest for pieces that text must not become.
 
-    The format has no kinds of pieces, and `transformers` would find "<s>" as a piece like others:
-    so every other way to write it has to score higher.
+    The format has no types of pieces, and `transformers` would match "<s>" like any piece, so every
+    other segmentation must score higher.
     """
     lowest = min((piece.score for piece in proto.pieces if _found(piece)), default=0.0)
     return [
@@ -485,9 +485,9 @@ def _scored(proto):
 
 
 def _hidden(proto):
-    """Steps that hide control pieces that have no other way to be written.
+    """Return steps that keep control pieces without another segmentation from being matched.
 
-    Beside a character that is no piece, another one changes nothing: both are one unknown piece.
+    Next to an unknown character, an inserted one changes nothing: both form one unknown piece.
     """
     single = {piece.piece for piece in proto.pieces if _found(piece) and len(piece.piece) == 1}
     steps = []

@@ -1,4 +1,4 @@
-"""BERT's tokenizer (Devlin et al. 2019; `tokenization.py` of google-research/bert) in the graph."""
+"""BERT's tokenizer (Devlin et al. 2019; `tokenization.py` of google-research/bert) as a graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 VOCABULARY_FILE = "vocabulary.txt"
 MAX_WORD_CHARACTERS = 200
 
-# What the reference deletes: U+FFFD and the categories Cc and Cf. Tab, newline and return stay.
+# Deleted as in the reference: U+FFFD and the categories Cc and Cf, but not tab, newline and return.
 DELETED = r"[\x{0}-\x{8}\x{B}\x{C}\x{E}-\x{1F}\x{7F}-\x{9F}\x{FFFD}\p{Cf}]+"
 SPACE = r"\t\n\r \x{85}\p{Z}"
 PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
@@ -43,7 +43,7 @@ CJK = (
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
     r"\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
-# Capitals younger than the Unicode 13 of TensorFlow: first, last, distance of the small letter.
+# Capitals added after TensorFlow's Unicode 13: first, last, distance to the lowercase letter.
 YOUNG_CAPITALS = (
     (0x2C2F, 0x2C2F, 0x30),
     (0xA7C0, 0xA7C0, 1),
@@ -55,7 +55,7 @@ YOUNG_CAPITALS = (
 
 
 def plain_text(text, lowercase, strip_accents):
-    """Texts (N,) without control characters, and perhaps capitals and accents; (N,)."""
+    """Remove control characters, and optionally capitals and accents, from texts (N,)."""
     clean = tf.strings.regex_full_match(text, DELETED.replace("[", "[^").replace("]+", "]*"))
     text = tf.cond(
         tf.reduce_all(clean),
@@ -63,7 +63,7 @@ def plain_text(text, lowercase, strip_accents):
         lambda: tf.strings.regex_replace(text, DELETED, ""),
     )
     if lowercase:
-        # ASCII first: with LANG=tr_TR the other one makes a dotless i of I.
+        # ASCII first, because with LANG=tr_TR the UTF-8 op maps I to a dotless i.
         text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
         text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
     if strip_accents:
@@ -73,7 +73,7 @@ def plain_text(text, lowercase, strip_accents):
 
 
 def _split_on(files):
-    """The characters that a `tokenizer.json` makes words of before its other rules; "" for none."""
+    """Return the characters that a `tokenizer.json` first splits off as words; "" for none."""
     first = next(iter(files.pre_tokenizers()), {})
     pattern = first.get("pattern") if first.get("type") == "Split" else None
     pattern = pattern.get("Regex", "") if isinstance(pattern, dict) else ""
@@ -85,33 +85,32 @@ def _split_on(files):
 class BertTokenizer(AddedTokensTokenizer):
     """WordPiece exactly as in google-research/bert, for BERT, ELECTRA and DistilBERT.
 
-    Deletes control characters, splits at white space, punctuation and CJK characters, and cuts
-    words into the longest pieces that the vocabulary has. Words of more than
-    `max_input_chars_per_word` characters, and words with a character that no piece has, become
-    `[UNK]`.
+    Removes control characters, splits at white space, punctuation and CJK characters, and splits
+    words into the longest pieces in the vocabulary. Words of more than `max_input_chars_per_word`
+    characters, and words with a character that no piece has, become `[UNK]`.
 
     Args:
         vocabulary: list of tokens in the order of their ids, or the path of a `vocab.txt`.
         lowercase: bool. `True` for "uncased" checkpoints.
         strip_accents: bool. Drop accents (after NFD); `None` follows `lowercase`.
         split_on_cjk: bool. Make each CJK character a word.
-        split_on_punctuation: bool. Make each punctuation character a word; `False` for texts that
-            were split into words before, as those of Japanese checkpoints.
+        split_on_punctuation: bool. Make each punctuation character a word; `False` for texts
+            that are already segmented into words, as for Japanese checkpoints.
         split_characters: bool. Make every character a word (`subword_tokenizer_type` "character"
             of Japanese checkpoints).
-        split_on: string. Further characters that are words of their own, as in the brackets of a
-            regular expression, such as "ㄱ-ㆎ": what people write on to words that are then
-            unknown, such as ㅋㅋ and emoji.
-        suffix_indicator: string. What pieces inside a word begin with.
+        split_on: string. Further characters that become words, as in the brackets of a regular
+            expression, such as "ㄱ-ㆎ": characters such as ㅋㅋ and emoji that people attach to
+            words, which are otherwise unknown.
+        suffix_indicator: string. Prefix of pieces inside a word.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        extra_special_tokens: list of further tokens that `special_tokens_in_strings` looks for.
+        extra_special_tokens: list of further tokens that `special_tokens_in_strings` matches.
         added_tokens: see `AddedTokensTokenizer`.
-        max_input_chars_per_word: int. The most characters of a word that is cut into pieces: 200
-            in google-research/bert, 100 in most files of `transformers`.
+        max_input_chars_per_word: int. Maximum length of a word that is split into pieces: 200 in
+            google-research/bert, 100 in most files of `transformers`.
         **kwargs: `name`, and so on.
 
     Raises:
-        ValueError: if a special token is not in the vocabulary, or a token is there twice.
+        ValueError: if a special token is not in the vocabulary, or a token occurs twice.
 
     >>> words = "[PAD] [UNK] [CLS] [SEP] [MASK] the qu ##ick fox ."
     >>> tokenizer = BertTokenizer(words.split(), lowercase=True)
@@ -172,7 +171,7 @@ class BertTokenizer(AddedTokensTokenizer):
 
         Args:
             directory: string. Has a `vocab.txt` or a `tokenizer.json`.
-            **overrides: arguments of the constructor to set otherwise.
+            **overrides: arguments of the constructor that replace the directory's.
         """
         files = TokenizerFiles(directory)
         files.require("WordPiece", cls)
@@ -180,7 +179,7 @@ class BertTokenizer(AddedTokensTokenizer):
         tokens = read_vocabulary(path) if path else tokens_by_id(files.model["vocab"])
         rules, splits = cls._words_of(files) if files.model else ({}, ())
         config = files.config
-        # Where no file says: a vocabulary with capitals is of a cased checkpoint.
+        # If no file specifies the case, a vocabulary with capitals belongs to a cased checkpoint.
         cased = any(token[:1] != "[" and token != token.lower() for token in tokens)
         arguments = {
             "lowercase": config.get("do_lower_case", rules.get("lowercase", not cased)),
@@ -199,11 +198,11 @@ class BertTokenizer(AddedTokensTokenizer):
         words = config.get("word_tokenizer_type") or "basic"
         if words != "basic":
             warnings.warn(
-                f"The checkpoint in '{directory}' splits words with {words}, which cannot run in a "
-                "TensorFlow graph: segment texts into words first, a space between each two.",
+                f"The checkpoint in '{directory}' segments words with {words}, which cannot run in "
+                "a TensorFlow graph; segment texts yourself, with a space between words.",
                 stacklevel=2,
             )
-            # Such words are not split any further, and kana keep their marks.
+            # Such words are not split further, and kana keep their diacritics.
             arguments["lowercase"] = config.get("do_lower_case", False)
             arguments |= {"split_on_cjk": False, "split_on_punctuation": False}
             arguments["strip_accents"] = False
@@ -255,7 +254,7 @@ class BertTokenizer(AddedTokensTokenizer):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "vocabulary": None,  # an asset
+            "vocabulary": None,  # Saved as an asset.
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
             "split_on_cjk": self.split_on_cjk,
@@ -290,19 +289,19 @@ class BertTokenizer(AddedTokensTokenizer):
 
     @once
     def _wordpiece(self):
-        """The piece splitter of TF.Text."""
+        """TF.Text's WordPiece tokenizer for the vocabulary."""
         extra = {token["content"] for token in self.added_tokens if token.get("extra")}
         tokens = [
             f"\x01{id}" if token in extra else self._matchable(token, id)
             for id, token in enumerate(self.vocabulary)
         ]
-        check_process("tensorflow")  # Its error is not of the vocabulary.
+        check_process("tensorflow")  # Outside `try`, as its error is not about the vocabulary.
         try:
             with tf.init_scope(), tf.device("cpu"):
                 return tf_text.FastWordpieceTokenizer(
                     vocab=tokens,
                     suffix_indicator=self.suffix_indicator,
-                    max_bytes_per_word=1 << 30,  # the limit in characters is ours
+                    max_bytes_per_word=1 << 30,  # `_rewrite` applies the limit in characters.
                     unknown_token=self.unk_token,
                     token_out_type=tf.int32,
                     no_pretokenization=not (self.split_on_cjk and self.split_on_punctuation),
@@ -310,11 +309,11 @@ class BertTokenizer(AddedTokensTokenizer):
         except RuntimeError as error:
             raise ValueError(
                 f"The vocabulary of {len(tokens)} tokens, such as {self.vocabulary[-1]!r}, has "
-                f"none for words ({error}); is its file whole?"
+                f"none for words ({error}); check that its file is complete."
             ) from error
 
     def _matchable(self, token, id):
-        """The token, or a name that no text matches for one that no word can be."""
+        """Return the token, or a name that no text matches if no word can become the token."""
         word = token.removeprefix(self.suffix_indicator)
         if not word or re.search(r"[\x00-\x20\x7f-\x9f\ufffd\U0010ffff]|\s", token):
             return f"\x01{id}"
@@ -323,12 +322,12 @@ class BertTokenizer(AddedTokensTokenizer):
                 return f"\x01{id}"
             raise ValueError(
                 f"Token {id} of the vocabulary, {token[:20]!r}..., has "
-                f"{len(word.encode('utf-8'))} bytes; TF.Text takes at most 256."
+                f"{len(word.encode('utf-8'))} bytes; TF.Text supports at most 256."
             )
         return token
 
     def _normalize(self, text):
-        """Steps 1 to 3 of the reference; (N,) -> (N,)."""
+        """Apply steps 1 to 3 of the reference; (N,) -> (N,)."""
         strip = self.lowercase if self.strip_accents is None else self.strip_accents
         text = plain_text(text, self.lowercase, strip)
         if self.split_characters:
@@ -339,15 +338,14 @@ class BertTokenizer(AddedTokensTokenizer):
         return tf.cond(tf.reduce_any(rare), lambda: self._rewrite(text), lambda: text)
 
     def _single_words(self):
-        """The characters that are words of their own, for a regular expression."""
-        # Never empty, for regular expressions: no text has the stand-in.
+        """Return the characters that are words of their own, for a regular expression."""
+        # Never empty, as regular expressions require: no text has the stand-in.
         cjk = CJK if self.split_on_cjk else STAND_IN
         return cjk + (PUNCTUATION if self.split_on_punctuation else "")
 
     def _rare(self):
-        """What `_rewrite` is needed for; fast to look for, may find too much."""
-        # All of PUNCTUATION and CJK, 201 times, would be too large for RE2, and so is any class
-        # many more times.
+        """Return a fast regular expression for texts that may need `_rewrite`."""
+        # RE2 has no room for 201 repetitions of PUNCTUATION and CJK, or many more of any class.
         length = min(self.max_input_chars_per_word, MAX_WORD_CHARACTERS) + 1
         long_word = rf"[^{SPACE}!-/:-@\[-`{{-~、。一-鿿]{{{length}}}"
         capitals = "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b, _ in YOUNG_CAPITALS)
@@ -355,7 +353,7 @@ class BertTokenizer(AddedTokensTokenizer):
         return f"(?s).*{found}.*"
 
     def _rewrite(self, text):
-        """Young capitals to small letters; too long words to unknown ones of as many bytes."""
+        """Lowercase new capitals, and replace too long words by unknown ones of the same length."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None)
         rows = rows_of(points)
         points = points.flat_values  # (C,)
@@ -370,9 +368,9 @@ class BertTokenizer(AddedTokensTokenizer):
         word = tf.cumsum(tf.cast(between | begins, "int32"))  # (C,); 1, 2, ...
         size = tf.math.segment_sum(tf.cast(~between, "int32"), word)
         too_long = tf.gather(size, word) > self.max_input_chars_per_word
-        # No token has these characters; TF.Text makes the whole word unknown.
+        # No token has these characters, so TF.Text makes the whole word unknown.
         unknown = tf.constant([0, 0x02, 0x82, 0xFFFD, 0x10FFFF])
-        unknown = tf.gather(unknown, tf.strings.length(characters))  # (U,), as many bytes
+        unknown = tf.gather(unknown, tf.strings.length(characters))  # (U,), with as many bytes
         points = tf.where(begins & too_long, tf.gather(unknown, index), points)
         counts = tf.math.bincount(tf.cast(rows, "int32"), minlength=tf.size(text))
         return tf.strings.unicode_encode(tf.RaggedTensor.from_row_lengths(points, counts), "UTF-8")
@@ -395,19 +393,19 @@ class BertTokenizer(AddedTokensTokenizer):
         return pieces, tf.cast(starts, "int32"), tf.cast(ends, "int32")
 
     def _tighten(self, starts, ends, points):
-        # No piece has white space, but added tokens that take what is beside them.
+        # Pieces have no white space, except added tokens that include the space beside them.
         strips = any(token["lstrip"] or token["rstrip"] for token in self._added_tokens())
         return super()._tighten(starts, ends, points) if strips else (starts, ends)
 
     def _sizes(self, segments, known):
-        # A text normalizes to what its characters normalize to: how many bytes from each?
+        # A text's normal form is that of its characters: count the bytes from each.
         points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
         row = rows_of(points)
         characters, index = distinct(points.flat_values)  # (U,)
         sizes = tf.strings.length(self._normalize(characters))  # (U,)
-        # Accents that are dropped belong to the letter before them.
+        # Dropped accents belong to the preceding letter.
         accent = tf.strings.regex_full_match(characters, r"\p{Mn}") & (sizes == 0)
-        # An added token is one character, which stands where its first one is.
+        # An added token is one character, at the position of its first one.
         is_known = tf.gather(known >= 0, row)
         is_later = tf.concat([tf.zeros_like(is_known[:1]), row[1:] == row[:-1]], 0)
         whole = tf.where(is_later, 0, len(STAND_IN.encode()))

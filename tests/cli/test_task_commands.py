@@ -310,8 +310,8 @@ def test_a_folder_that_is_no_checkpoint(films):
     """It is said before any data are read, which may take minutes."""
     (films / "empty").mkdir()
     for preset, message in (
-        (films / "empty", "empty' is no checkpoint that kerasbert knows"),
-        (films / "train.csv", "train.csv' is a file; a preset is the directory"),
+        (films / "empty", "empty' is not a checkpoint that kerasbert knows"),
+        (films / "train.csv", "train.csv' is a file; pass the preset directory"),
         ("bert_tiny_en_uncasd", "Unknown preset 'bert_tiny_en_uncasd'"),
     ):
         for task in (["--train", "not_there.csv"], ["--task", "rte", "--data", "nowhere"]):
@@ -356,12 +356,12 @@ def test_bad_models_and_data(films, tiny_preset, tmp_path):
     assert done.exit_code == 2
     assert "holds a BertBackbone, which has no head that does a task; make one" in done.stderr
     for options, message in (
-        (("--set", "top_k=3"), "top_k=3 is no setting of this model"),
+        (("--set", "top_k=3"), "top_k=3 is not a setting of this model"),
         (
             ("--signature", "classify"),
             "signatures='classify' is unknown; use one of",
         ),
-        (("--labels", "a,b"), "this model has no classes to name"),
+        (("--labels", "a,b"), "this model has no classes"),
     ):
         done = kerasbert("export", encoder, tmp_path / "served", *options)
         assert done.exit_code == 2 and message in done.stderr

@@ -114,7 +114,7 @@ def test_written_for_pylate(reference, tmp_path, make):
     theirs = reference("bert")
     directory = make(theirs, tmp_path / "there")
     embedder = BertTextEmbedder.from_preset(directory)
-    with pytest.warns(UserWarning, match="has a pooler and this encoder none"):
+    with pytest.warns(UserWarning, match="has a pooler, but this encoder has none"):
         said = kerasbert.convert(embedder, tmp_path / "again")
     assert {"1_Dense/model.safetensors", "config_sentence_transformers.json"} <= set(said["files"])
     again = BertTextEmbedder.from_preset(tmp_path / "again")
@@ -156,12 +156,12 @@ def test_settings(reference, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dense": {"use_residual": True}}, "use_residual=true, which kerasbert does not have"),
-        ({"dense": {"activation_function": "x.Tanh"}}, "has the activation 'x.Tanh'; kerasbert"),
+        ({"dense": {"use_residual": True}}, "use_residual=true, which kerasbert does not support"),
+        ({"dense": {"activation_function": "x.Tanh"}}, "activation_function='x.Tanh'; expected"),
         ({"dense": {"out_features": 7}}, "do not fit its configuration"),
         (
             {"kinds": ("Transformer", "Dense", "Dense")},
-            "makes its vectors by Transformer, Dense, D",
+            "computes embeddings with Transformer, Dense, D",
         ),
         ({"query_length": "x"}, "query_length='x' in .* has to be a whole number"),
         ({"query_prefix": "[X]"}, "query_token='.X.' is not in the vocabulary"),

@@ -80,7 +80,7 @@ def test_a_missing_field_is_named(tmp_path, field):
     "names", [{"0": "a", "2": "b"}, {"1": "a", "2": "b"}, {"0": "a", "00": "b"}]
 )
 def test_labels_with_gaps(tmp_path, names):
-    with pytest.raises(ValueError, match="the numbers of the classes, from 0 to 1"):
+    with pytest.raises(ValueError, match="the class ids from 0 to 1"):
         read(tmp_path, {**BERT, "id2label": names}).classes()
 
 
@@ -109,7 +109,7 @@ def test_special_ids_are_those_of_the_tokenizer(role):
     checkpoint = Checkpoint("x", "bert", {}, tokenizer=tokenizer, token_ids=right)
     BertTokenizer.from_checkpoint(checkpoint)
     wrong = Checkpoint("x", "bert", {}, tokenizer=tokenizer, token_ids={f"{role}_token_id": 5})
-    with pytest.raises(ValueError, match=f"'x' has {role}_token_id=5, and its tokenizer has"):
+    with pytest.raises(ValueError, match=f"'x' has {role}_token_id=5, but its tokenizer has"):
         BertTokenizer.from_checkpoint(wrong)
 
 
@@ -192,7 +192,7 @@ def test_a_default_id_says_nothing_of_the_tokenizer(tmp_path):
     # RoBERTa counts positions from there.
     roberta = {**BERT, "model_type": "roberta", "pad_token_id": 0}
     ids["default_ids"] = read(tmp_path, roberta).default_ids
-    with pytest.raises(ValueError, match="pad_token_id=0, and its tokenizer has 1"):
+    with pytest.raises(ValueError, match="pad_token_id=0, but its tokenizer has 1"):
         Checkpoint("x", "roberta", {}, tokenizer=tokenizer, **ids).make_tokenizer()
 
 

@@ -272,7 +272,7 @@ def test_a_summary_that_we_do_not_have(folders, tmp_path):
     change(directory / "config.json", {"summary_type": "mean"})
     BertBackbone.from_preset(str(directory))  # Another head's.
     said = refuses(directory, BertMultipleChoice)
-    assert "summary_type='mean', which kerasbert does not have; only summary_type='first'" in said
+    assert "summary_type='mean', which kerasbert does not support; only summary_type='fi" in said
     with pytest.warns(UserWarning, match="New, random weights"):
         BertMultipleChoice.from_preset(str(directory), preprocessor=None, new_head=True)
 

@@ -188,7 +188,7 @@ def test_repeated_tensors(reference, tmp_path, family, names):
     for i, name in enumerate(names):
         other = {**theirs.tensors(), **copies, name: copies[name] + 1}
         directory = theirs.copy_with(tmp_path / f"other{i}", other)
-        with pytest.raises(ValueError, match=f"has a {name} other than its .*set tie_word"):
+        with pytest.raises(ValueError, match=f"has a {name} that differs from its .*set tie_word"):
             load(BertMaskedLM, directory)
 
 
@@ -280,7 +280,7 @@ def test_a_new_head(reference, family):
 @pytest.mark.backends("torch")
 def test_a_family_without_the_head(reference, tmp_path):
     theirs = reference("deberta_v3", HEAD)
-    said = "is a DebertaV2ForMaskedLM, a head that kerasbert does not read in this family; pass new"
+    said = "is a DebertaV2ForMaskedLM, a head that kerasbert does not support in this family; pass"
     with pytest.raises(ValueError, match=said):
         load(BertMaskedLM, theirs.directory)
     model = BertMaskedLM(tiny_backbone("deberta_v3"))
@@ -418,8 +418,8 @@ def test_what_is_said_of_heads_of_xlnet_that_are_not_read(end, task, tmp_path):
     config.num_labels = 1
     getattr(transformers, f"XLNet{end}")(config).save_pretrained(tmp_path)
     said = (
-        f"of the family 'xlnet', which no {task.__name__} takes; the heads of this family that "
-        "kerasbert has are .*question_answering.*, by classes of kerasbert.lineage"
+        f"of the family 'xlnet', which {task.__name__} does not support; kerasbert has these "
+        "heads of the family: .*question_answering.*, with classes in kerasbert.lineage"
     )
     settings = {"num_classes": 2} if task is BertTokenClassifier else {"new_head": True}
     for more in ({}, settings):

@@ -334,13 +334,13 @@ def test_prompts(reference, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"modes": ["mean_sqrt_len_tokens"]}, "pools by 'mean_sqrt_len_tokens'; kerasbert has cls"),
-        ({"modes": ["lasttoken"], "new": True}, "pools by 'lasttoken'"),
+        ({"modes": ["mean_sqrt_len_tokens"]}, "'mean_sqrt_len_tokens'; expected one of cls"),
+        ({"modes": ["lasttoken"], "new": True}, "pooling 'lasttoken'"),
         (
             {"kinds": ["Transformer", "Pooling", "Normalize", "Dense"]},
-            "by Transformer, Pooling, Normalize, Dense; kerasbert has",
+            "Transformer, Pooling, Normalize, Dense; kerasbert supports",
         ),
-        ({"kinds": ["Transformer"]}, "makes its vectors by Transformer; kerasbert has"),
+        ({"kinds": ["Transformer"]}, "with Transformer; kerasbert supports"),
     ],
 )
 def test_what_is_refused(reference, tmp_path, settings, message):
@@ -384,16 +384,19 @@ def test_sparse_encoders(reference, tmp_path, kind):
     with pytest.raises(ValueError, match="SpladePooling; .* Load it with BertSparseEmbedder"):
         BertTextEmbedder.from_preset(directory)
     write(pooling, {"pooling_strategy": "mean"})
-    with pytest.raises(ValueError, match="has pooling_strategy='mean'; kerasbert has max, sum"):
+    with pytest.raises(ValueError, match="has pooling_strategy='mean'; expected one of max, sum"):
         BertSparseEmbedder.from_preset(directory)
 
 
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        (["Router", "SpladePooling"], "begins with Router, which reads queries otherwise"),
-        (["SparseStaticEmbedding"], "begins with SparseStaticEmbedding, which reads queries"),
-        (["Transformer", "SpladePooling", "Normalize"], "by Transformer, SpladePooling, Normalize"),
+        (["Router", "SpladePooling"], "begins with Router, which encodes queries and texts diff"),
+        (["SparseStaticEmbedding"], "begins with SparseStaticEmbedding, which encodes quer"),
+        (
+            ["Transformer", "SpladePooling", "Normalize"],
+            " Transformer, SpladePooling, Normalize",
+        ),
     ],
 )
 def test_sparse_encoders_that_are_refused(reference, tmp_path, kinds, message):
@@ -410,15 +413,15 @@ def test_a_case_that_cannot_be_lowered(tmp_path, reference):
     write(os.path.join(directory, "vocab.json"), {word: i for i, word in enumerate(words)})
     with open(os.path.join(directory, "merges.txt"), "w") as file:
         file.write("#version: 0.2\n")
-    with pytest.raises(ValueError, match="do_lower_case.*RobertaTokenizer does not do"):
+    with pytest.raises(ValueError, match="do_lower_case=true, .*RobertaTokenizer.* preprocessor"):
         BertTextEmbedder.from_preset(directory)
 
 
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ([], "is no list of modules"),
-        ([{"idx": 0, "type": "a.Transformer"}], "is no list of modules"),
+        ([], "is not a list of modules"),
+        ([{"idx": 0, "type": "a.Transformer"}], "is not a list of modules"),
         ({"idx": 0}, "holds a dict, but must hold a list"),
         ([{"idx": 0, "path": "../x", "type": "a.Transformer"}], "leaves its directory"),
         ([{"idx": 0, "path": "/x", "type": "a.Transformer"}], "leaves its directory"),
@@ -449,7 +452,7 @@ def test_pooling_that_is_missing(reference, tmp_path):
 def test_settings_of_the_encoder_that_are_not_followed(reference, tmp_path, settings):
     (name,) = settings
     directory = make(reference("bert"), tmp_path, settings=settings)
-    with pytest.raises(ValueError, match=f"has {name}=.*which kerasbert does not follow"):
+    with pytest.raises(ValueError, match=f"has {name}=.*which kerasbert does not support"):
         BertTextEmbedder.from_preset(directory)
 
 

@@ -203,16 +203,16 @@ def test_refusals(tmp_path):
         ("embedder is None", SearchIndex(None), {}),
         ("embedder has no preprocessor", SearchIndex(bare), {}),
         ("reranker is a Letters", SearchIndex(embedder, ["a"], reranker=Letters()), {}),
-        ("no classes to name", SearchIndex(embedder, ["a"]), {"labels": ["x"]}),
+        ("model has no classes", SearchIndex(embedder, ["a"]), {"labels": ["x"]}),
         ("preprocessor=", SearchIndex(embedder, ["a"]), {"preprocessor": embedder.preprocessor}),
         ("tokens_only", SearchIndex(embedder, ["a"]), {"tokens_only": True}),
         ("top_k=0", SearchIndex(embedder, ["a"]), {"top_k": 0}),
-        ("n_best=3 is no setting", SearchIndex(embedder, ["a"]), {"n_best": 3}),
+        ("n_best=3 is not a setting", SearchIndex(embedder, ["a"]), {"n_best": 3}),
         ("item at position 0 of warmup", SearchIndex(embedder, ["a"]), {"warmup": [("a", "b")]}),
     ):
         with pytest.raises(ValueError, match=message):
             export_serving(index, tmp_path / "served", **settings)
-    with pytest.raises(TypeError, match="SearchIndex, not the class SearchIndex"):
+    with pytest.raises(TypeError, match="SearchIndex, got the class SearchIndex"):
         export_serving(SearchIndex, tmp_path / "served")
     assert os.listdir(tmp_path) == []
 

@@ -67,7 +67,7 @@ def test_a_new_kind_becomes_a_graph(doubter, tmp_path, monkeypatch):
 
 
 def test_a_kind_that_nothing_serves():
-    with pytest.raises(TypeError, match="not a BertDistiller"):
+    with pytest.raises(TypeError, match="got a BertDistiller"):
         teacher, student = (tiny.task("TextClassifier") for _ in range(2))
         export_serving(BertDistiller(teacher, student), "nowhere")
 

@@ -238,7 +238,7 @@ def test_versions(base, tmp_path):
     (tmp_path / ".hidden").mkdir()
     assert serving._check_version(str(tmp_path), None) == 1
     (tmp_path / "²").mkdir()
-    with pytest.raises(ValueError, match="it holds '²', which is no version of a model; name a"):
+    with pytest.raises(ValueError, match="it contains '²', which is not a version of a model"):
         serving._check_version(str(tmp_path), None)
 
 
@@ -258,15 +258,15 @@ def test_files_for_the_server(base):
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        ({"version": 3}, ValueError, r"Version 3 is already in '.*'; pass version=4, or None"),
+        ({"version": 3}, ValueError, r"Version 3 already exists in '.*'; pass version=4, or None"),
         ({"version": -1}, ValueError, r"version=-1 has to be a whole number from 0"),
         ({"version": "1"}, ValueError, r"version='1' has to be a whole number"),
         ({"version": True}, ValueError, r"version=True has to be a whole number"),
-        ({"labels": ["a", "b"]}, ValueError, r"has to name the model's 3 classes, each once"),
-        ({"labels": ["a", "b", "b"]}, ValueError, r"has to name the model's 3 classes, each once"),
-        ({"labels": "abc"}, ValueError, r"labels='abc' has to be a list of strings"),
-        ({"labels": [0, 1, 2]}, ValueError, r"labels=\[0, 1, 2\] has to be a list of strings"),
-        ({"warmup": "text"}, ValueError, r"warmup='text' is one text; put it in a list"),
+        ({"labels": ["a", "b"]}, ValueError, r"must be 3 different names, one per class"),
+        ({"labels": ["a", "b", "b"]}, ValueError, r"must be 3 different names, one per class"),
+        ({"labels": "abc"}, ValueError, r"labels='abc' must be a list of strings"),
+        ({"labels": [0, 1, 2]}, ValueError, r"labels=\[0, 1, 2\] must be a list of strings"),
+        ({"warmup": "text"}, ValueError, r"warmup='text' is a single text; pass a list"),
         ({"warmup": ["a"] * 1001}, ValueError, r"warmup has 1,001 texts, .* at most 1,000"),
         ({"warmup": ["a", 1.0]}, ValueError, r"position 1 of warmup is 1.0"),
         ({"warmup": [("a", "b", "c")]}, ValueError, r"position 0 of warmup is \('a', 'b', 'c'\)"),
@@ -290,14 +290,14 @@ def test_bad_folders_leave_nothing(model, tmp_path):
 
 @pytest.mark.backends("tensorflow")
 def test_bad_models_leave_nothing(model, tmp_path):
-    with pytest.raises(TypeError, match="takes one of BertTextClassifier, .*, not a Dense"):
+    with pytest.raises(TypeError, match="supports BertTextClassifier, .*, got a Dense"):
         export_serving(keras.layers.Dense(1), tmp_path)
-    with pytest.raises(TypeError, match="takes one of .*, not the class BertTextClassifier"):
+    with pytest.raises(TypeError, match="supports .*, got the class BertTextClassifier"):
         export_serving(BertTextClassifier, tmp_path)
     with pytest.raises(ValueError, match="no preprocessor, so .*; set `model.prepr"):
         export_serving(BertTextClassifier(model.backbone, num_classes=2), tmp_path)
     empty = type(model.preprocessor)(BertTokenizer(), sequence_length=64)
-    with pytest.raises(ValueError, match="a task has its own: set `model.preprocessor`"):
+    with pytest.raises(ValueError, match="only for a BertBackbone; set `model.preprocessor`"):
         export_serving(model, tmp_path, preprocessor=empty)
     with pytest.raises(ValueError, match="has no vocabulary yet"):
         export_serving(model.backbone, tmp_path, preprocessor=empty)
@@ -307,7 +307,7 @@ def test_bad_models_leave_nothing(model, tmp_path):
         export_serving(changed, tmp_path)
     changed.output_dense.bias.assign([0.0, 0.0, 0.0])
     changed.quantize("int4")
-    with pytest.raises(ValueError, match="quantized in int4, and export_serving writes float32 or"):
+    with pytest.raises(ValueError, match="quantized .int4., but export_serving writes float32 or"):
         export_serving(changed, tmp_path)
     quantized = build(dtype="mixed_bfloat16")
     quantized.quantize("int8")
@@ -426,7 +426,7 @@ def test_refused_graphs(tmp_path):
         return {"y": tf.function(tf.nn.relu, jit_compile=True)(x)}
 
     for function, message in (
-        (python, "The graph has PyFunc, which stock servers lack"),
+        (python, "The graph uses the ops PyFunc, which stock servers lack"),
         (compiled, "jit_compile=True, which stock servers refuse"),
     ):
         path = str(tmp_path / function.__name__)
@@ -441,7 +441,7 @@ def test_answers_of_another_shape_or_value_are_refused():
     with pytest.raises(ValueError, match="The logits of the SavedModel differ .* by 0.0001"):
         write_saved_model.compare("logits", np.ones((2, 3)), np.ones((2, 3)) + 1e-4)
     write_saved_model.compare("score", np.ones(2), np.ones(2) + 1e-4, scale=20)
-    with pytest.raises(ValueError, match=r"SavedModel's score are \(2,\), the model's \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"score have the shape \(2,\), the model's \(2, 1\)"):
         write_saved_model.compare("score", np.ones(2), np.ones((2, 1)))
 
 
@@ -471,10 +471,10 @@ def test_weights_written_twice_are_refused(model, exported, tmp_path):
     shutil.copytree(f"{exported}/variables", tmp_path / "variables")
     data = tmp_path / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(3 * data.read_bytes())
-    with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
+    with pytest.raises(ValueError, match=r"The weights have [\d,]+ bytes, but"):
         write_saved_model.check_size(served(model), tmp_path)
     data.unlink()
-    with pytest.raises(ValueError, match=r"The weights are [\d,]+ bytes, but those written"):
+    with pytest.raises(ValueError, match=r"The weights have [\d,]+ bytes, but"):
         write_saved_model.check_size(served(model), tmp_path)
 
 

@@ -139,8 +139,8 @@ def test_refused(export, tmp_path):
     model = tiny_classifier()
     for arguments, error, message in (
         ((model, tmp_path, "int4"), ValueError, "precision='int4' is unknown; use one of float32"),
-        ((BertTextClassifier, tmp_path), TypeError, "not the class BertTextClassifier"),
-        ((keras.Sequential(), tmp_path), TypeError, "not a Sequential"),
+        ((BertTextClassifier, tmp_path), TypeError, "got the class BertTextClassifier"),
+        ((keras.Sequential(), tmp_path), TypeError, "got a Sequential"),
         ((BertStructuralProbe(model.backbone), tmp_path), ValueError, "needs word_counts and word"),
         ((model, __file__), ValueError, "it is a file, not a folder"),
         ((model, os.path.dirname(__file__)), ValueError, "is not empty; choose another directory"),

@@ -416,7 +416,7 @@ def test_wrong_use():
         (lambda: TransformerSeq2SeqBackbone(**{**SIZES, "num_heads": 3}), "num_heads=3"),
         (lambda: WarmupInverseSqrt(0.1, 0), "warmup_steps=0"),
         (lambda: TokenCrossEntropy(label_smoothing=1.5), "label_smoothing=1.5"),
-        (lambda: kerasbert.convert(model, "x"), "no place for a BertTokenizer"),
+        (lambda: kerasbert.convert(model, "x"), "does not support a BertTokenizer"),
         (lambda: kerasbert.convert(tiny(norm_first=True), "x"), "cannot hold norm_first=True"),
     ):
         refused(call, words)

@@ -121,7 +121,7 @@ def test_presets_and_characters(tmp_path):
     assert abs(again.evaluate_stream("abcabc") - small) < 1e-6
     with pytest.raises(ValueError, match="only holds BERT"):
         kerasbert.convert(model, tmp_path / "google", format="google")
-    with pytest.raises(TypeError, match="not a TransformerXLLM"):
+    with pytest.raises(TypeError, match="got a TransformerXLLM"):
         kerasbert.export_serving(model, tmp_path / "served")
 
 

@@ -230,10 +230,12 @@ def test_of_another_family(tmp_path):
     settings = {"vocabulary_size": 9, "num_layers": 1, "hidden_dim": 4, "intermediate_dim": 4}
     kerasbert.convert(make(**settings), tmp_path / "theirs", format="huggingface")
     assert XLNetBackbone.from_preset(tmp_path / "theirs").hidden_dim == 4
-    with pytest.raises(ValueError, match="of the family 'xlnet', which no BertBackbone builds"):
+    with pytest.raises(
+        ValueError, match="of the family 'xlnet', which BertBackbone does not support"
+    ):
         kerasbert.models.BertBackbone.from_preset(tmp_path / "theirs")
-    with pytest.raises(ValueError, match="checkpoint of others, and no ElmoBackbone"):
+    with pytest.raises(ValueError, match="foreign checkpoint, which ElmoBackbone cannot"):
         kerasbert.lineage.ElmoBackbone.from_preset(tmp_path / "theirs")
-    with pytest.raises(ValueError, match="'bert', which no XLNetBackbone builds"):
+    with pytest.raises(ValueError, match="'bert', which XLNetBackbone does not"):
         XLNetBackbone.from_preset("bert_base_en_uncased", load_weights=False)
     assert XLNetBackbone.presets == {}

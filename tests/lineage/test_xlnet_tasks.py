@@ -348,7 +348,7 @@ def xlnet_preset(tmp_path_factory):
 def test_no_preset_of_xlnet_is_packed_as_bert(xlnet_preset, name, settings):
     model, folder = xlnet_preset
     task, packer = (getattr(kerasbert.models, f"Bert{name}{end}") for end in ("", "Preprocessor"))
-    needed = "is of the family 'xlnet', which needs `A <sep> B <sep> <cls>`, padded at the left"
+    needed = "is of the family 'xlnet', which needs `A <sep> B <sep> <cls>`, padded on the left"
     with pytest.raises(ValueError, match=needed):
         task.from_preset(folder, **settings)
     with pytest.raises(ValueError, match=needed):
@@ -370,14 +370,14 @@ def test_families_and_preprocessors_of_other_forms(xlnet_preset, tmp_path):
     first = kerasbert.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=8)
     for family in ("bert", "gpt2", "modernbert_decoder"):
         encoder = tiny_backbone(family, vocabulary_size=9)
-        with pytest.raises(ValueError, match=f"'{family}', which needs .* padded at the right"):
+        with pytest.raises(ValueError, match=f"'{family}', which needs .* padded on the right"):
             BertTextClassifier(encoder, num_classes=2, preprocessor=last)
         BertTextClassifier(encoder, num_classes=2, preprocessor=first).save_to_preset(tmp_path)
-        with pytest.raises(ValueError, match=f"'{family}', which needs .* padded at the right"):
+        with pytest.raises(ValueError, match=f"'{family}', which needs .* padded on the right"):
             XLNetTextClassifierPreprocessor.from_preset(tmp_path)
     with pytest.raises(ValueError, match="'xlnet', which needs"):
         kerasbert.export_serving(model.backbone, str(tmp_path / "x"), preprocessor=first)
-    with pytest.raises(ValueError, match="'transformer_xl', which needs texts in parts"):
+    with pytest.raises(ValueError, match="'transformer_xl', which needs consecutive parts"):
         last.check_family("transformer_xl")
     with pytest.raises(ValueError, match="'marian', which needs a source and a target"):
         first.check_family("marian")

@@ -93,6 +93,6 @@ def test_what_h5py_says_of_files(error):
     # Within a package that reads presets, as the frames of this test are none.
     caller = {"__name__": "kerasbert.models", "source": source, "fail": names["fail"]}
     exec("def run(error):\n with source.whole():\n  fail(error)", caller)
-    with pytest.raises(ValueError, match="is not whole") as raised:
+    with pytest.raises(ValueError, match="is incomplete or damaged") as raised:
         caller["run"](error)
     assert raised.value.__cause__ is error

@@ -380,20 +380,20 @@ def test_every_description_names_what_exists():
     ],
 )
 def test_unknown_name(name, near):
-    with pytest.raises(ValueError, match=f"Unknown preset '{name}': no built-in name.*{near}"):
+    with pytest.raises(ValueError, match=f"Unknown preset '{name}': it is not a built-in.*{near}"):
         BertBackbone.from_preset(name)
 
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_file_and_empty_directory_and_no_string(tmp_path):
-    with pytest.raises(ValueError, match="is no checkpoint that kerasbert knows"):
+    with pytest.raises(ValueError, match="is not a checkpoint that kerasbert knows"):
         BertBackbone.from_preset(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="is no checkpoint that kerasbert knows"):
+    with pytest.raises(ValueError, match="is not a checkpoint that kerasbert knows"):
         BertBackbone.from_preset(str(tmp_path))
-    with pytest.raises(ValueError, match=r"is a file; a preset is the directory that holds it"):
+    with pytest.raises(ValueError, match=r"is a file; pass the preset directory"):
         BertBackbone.from_preset(str(tmp_path / "config.json"))
-    with pytest.raises(ValueError, match="is a name, a handle or a directory, not 3"):
+    with pytest.raises(ValueError, match="must be a name, a handle or a directory, got 3"):
         BertBackbone.from_preset(3)
 
 

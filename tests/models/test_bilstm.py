@@ -207,7 +207,7 @@ def test_left_to_right_every_token_counts():
 
 def test_bad_settings(classifier):
     backbone = classifier.backbone
-    with pytest.raises(ValueError, match="pooling='pooler' takes .* past the BiLSTM"):
+    with pytest.raises(ValueError, match="pooling='pooler' uses .* bypasses the BiLSTM"):
         BertTextClassifier(backbone, num_classes=2, pooling="pooler", bilstm_units=2)
     for bad in (-1, 1.5, "8"):
         with pytest.raises(ValueError, match=f"bilstm_units={bad!r} has to be a whole number"):

@@ -51,7 +51,7 @@ def test_a_head_of_the_users_own_is_in_no_checkpoint(tmp_path):
     class Needy(Doubler):
         needs_head = True
 
-    with pytest.raises(ValueError, match="holds no Needy; build one and save it first"):
+    with pytest.raises(ValueError, match="has no Needy; build one and save it first"):
         Needy.from_preset(PRESET, preprocessor=None)
 
 
@@ -76,7 +76,7 @@ def test_a_new_pooler_for_a_preset_without_one(tmp_path):
     model = BertMaskedLM.from_preset(PRESET)
     assert not model.backbone.pooler
     model.save_to_preset(str(tmp_path))
-    with pytest.raises(ValueError, match="has no pooler; leave out pooler=True"):
+    with pytest.raises(ValueError, match="has no pooler; remove pooler=True"):
         BertBackbone.from_preset(str(tmp_path), pooler=True)
     with pytest.warns(UserWarning, match="pooled_dense/kernel"):
         pretrainer = BertPretrainer.from_preset(str(tmp_path), new_head=True, pooler=True)

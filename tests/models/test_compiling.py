@@ -107,7 +107,7 @@ def test_with_an_activation(model):
     expected = -np.log(probabilities(model, batch(model))[np.arange(3), Y]).mean()
     found = evaluate(own, Y, loss="sparse_categorical_crossentropy", metrics=["ce"])
     assert_close(found, dict.fromkeys(("loss", "ce"), expected))
-    message = r"from_logits=True\) takes logits, but .* built with an activation"
+    message = r"from_logits=True\) expects logits, but .* built with an activation"
     with pytest.raises(ValueError, match=message):
         own.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     both = BertTextClassifier(model.backbone, num_classes=3, multi_label=True, activation="sigmoid")
@@ -138,7 +138,7 @@ def test_several_outputs(model):
     ],
 )
 def test_objects_for_probabilities(model, settings):
-    with pytest.raises(ValueError, match="outputs of this BertTextClassifier are logits; pass"):
+    with pytest.raises(ValueError, match="this BertTextClassifier returns logits; pass"):
         model.compile(**settings)
 
 

@@ -354,7 +354,7 @@ def test_a_model_whose_metric_is_refused_by_now_loads(tmp_path):
                 config["compile_config"]["metrics"] = [precision]
                 data = json.dumps(config)
             new.writestr(name, data)
-    with pytest.warns(UserWarning, match="loads without metrics: The metric Precision of this"):
+    with pytest.warns(UserWarning, match="loaded without metrics: The metric Precision of this"):
         loaded = keras.saving.load_model(tmp_path / "b.keras")
     assert loaded.optimizer is not None and loaded.loss is not None
     assert len(loaded.metrics) == 1

@@ -20,7 +20,7 @@ def test_what_keras_writes_wrong_is_refused(make, tmp_path):
     if backend != "tensorflow":
         wrong |= {"tf_saved_model": "export_serving", "litert": "export_litert"}
     for format, ours in wrong.items():
-        message = f"on {backend} writes no file of this model that runs; use kerasbert.{ours}."
+        message = f"on {backend} cannot write a working file of this model; use kerasbert.{ours}."
         with pytest.raises(ValueError, match=message):
             model.export(tmp_path / "model", format=format)
     with pytest.raises(ValueError, match="Unrecognized format=tflite"):

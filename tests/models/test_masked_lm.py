@@ -352,7 +352,7 @@ def test_bad_texts(model, raw):
         make_raw(BertPretrainer, num_layers=1).predict((TEXTS, TEXTS))
     with pytest.raises(ValueError, match="makes its own labels"):
         raw.fit(TEXTS, [0, 1, 0], verbose=0)
-    with pytest.raises(ValueError, match=r"fill_mask\(\) takes texts, and this model has no prep"):
+    with pytest.raises(ValueError, match=r"fill_mask\(\) takes texts, but this model has no prep"):
         model.fill_mask("a [MASK]")
 
 

@@ -331,5 +331,5 @@ def test_bad_data(tmp_path):
     with pytest.raises(ValueError, match="a list; pass a dict .* mood, grade, next"):
         model.predict(["good film"])
     model.tasks["mood"].save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match="holds no BertMultiTask"):
+    with pytest.raises(ValueError, match="has no BertMultiTask"):
         BertMultiTask.from_preset(tmp_path)

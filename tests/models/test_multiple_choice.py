@@ -324,5 +324,5 @@ def test_bad_arrays():
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(x, y, verbose=0) if y else model.predict(x, verbose=0)
-    with pytest.raises(ValueError, match=r"choose\(\) takes texts, and this model has no prep"):
+    with pytest.raises(ValueError, match=r"choose\(\) takes texts, but this model has no prep"):
         model.choose("a", ["b"])

@@ -352,7 +352,7 @@ def test_bad_questions():
 
 def test_without_a_preprocessor():
     model = BertQuestionAnswering(tiny_backbone(num_layers=1))
-    with pytest.raises(ValueError, match=r"answer\(\) takes texts, and this model has no prep"):
+    with pytest.raises(ValueError, match=r"answer\(\) takes texts, but this model has no prep"):
         model.answer("who", "it")
     features = batch(model)
     assert model.predict(features, verbose=0)["start_logits"].shape == (3, 7)

@@ -203,8 +203,8 @@ def test_rank():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.rank(["good"], ["bad"]), r"rank\(\) takes one query, a string, and not \['g"),
-        (lambda m: m.rank("good", "bad"), r"rank\(\) takes a list of texts, and not 'bad'"),
+        (lambda m: m.rank(["good"], ["bad"]), r"query must be one string, got \['g"),
+        (lambda m: m.rank("good", "bad"), r"texts must be a list of strings, got 'bad'"),
         (lambda m: m.rank("good", [1]), "text at position 0 of the second column is 1"),
         (lambda m: m.rank("good", ["bad"], top_k=0), "top_k=0"),
         (lambda m: m.score(["good", "bad"]), "without a query; pass pairs: a tuple of two col"),
@@ -363,13 +363,13 @@ def test_what_is_no_reranker(reference, theirs, tmp_path):
     with pytest.raises(ValueError, match="no head for a BertReranker; pass new_head=True"):
         BertReranker.from_preset(reference("bert").directory, preprocessor=None)
     cross, directory = theirs(activation_fn=torch.nn.Tanh())
-    with pytest.raises(ValueError, match="by 'torch.*Tanh', and a BertReranker by Sigmoid or Ide"):
+    with pytest.raises(ValueError, match="'torch.*Tanh', but a BertReranker only with Sigmoid"):
         BertReranker.from_preset(directory)
     assert BertTextRegressor.from_preset(directory).score(PAIRS).shape == (10,)
     path = directory / "modules.json"
     modules = json.loads(path.read_text())
     path.write_text(json.dumps([*modules, {"idx": 1, "path": "1_Dense", "type": "a.b.Dense"}]))
-    with pytest.raises(ValueError, match="scores pairs by Transformer, Dense; kerasbert has Tra"):
+    with pytest.raises(ValueError, match="Transformer, Dense; kerasbert supports only Transformer"):
         BertReranker.from_preset(directory)
     # One of classes is a classifier.
     shutil.copytree(many, tmp_path / "classes")

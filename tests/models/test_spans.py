@@ -93,7 +93,7 @@ def test_what_may_be_no_answer_is_none():
     spans, scores, _ = best_spans(start, end, allowed, allowed)
     assert [tuple(span) for span in spans] == [(0, 2, 3), (0, 2, 2), (0, 3, 3)]
     assert np.all(np.diff(scores) <= 0)
-    with pytest.raises(ValueError, match="No token may start or end an answer"):
+    with pytest.raises(ValueError, match="The context has no token that may be an answer"):
         best_spans(start, end, allowed & False, allowed)
 
 

@@ -151,7 +151,7 @@ def test_validation(model):
         first = model.fit(x, y, batch_size=4, verbose=0, **settings).history
         np.testing.assert_allclose(first["val_loss"], expected[0], atol=1e-2)
         np.testing.assert_allclose(first["loss"], last["loss"], atol=1e-2)
-    with pytest.raises(ValueError, match="leaves no text on one side"):
+    with pytest.raises(ValueError, match="leaves one side empty"):
         model.fit(TEXTS, LABELS, validation_split=0.999)
 
 

@@ -733,8 +733,8 @@ def test_projection(tmp_path):
         (lambda: make_late(skiplist_words=","), "skiplist_words=',' has to be a list of strings"),
         (lambda: make_late(expand_queries="yes"), "expand_queries='yes' has to be true or false"),
         (lambda: make_late().embed("a", role="passage"), "use one of query, text"),
-        (lambda: make_late().rank(["a"], ["b"]), "takes one query, a string"),
-        (lambda: make_late().rank("a", "b"), "takes a list of texts"),
+        (lambda: make_late().rank(["a"], ["b"]), "query must be one string"),
+        (lambda: make_late().rank("a", "b"), "texts must be a list of strings"),
         (lambda: make().embed("a", role="query"), "has no preprocessor"),
     ],
 )
@@ -864,7 +864,7 @@ def test_pooler_without_pooler():
 
 
 def test_bad_texts():
-    with pytest.raises(ValueError, match=r"embed\(\) takes texts, and this model has no prepro"):
+    with pytest.raises(ValueError, match=r"embed\(\) takes texts, but this model has no prepro"):
         BertTextEmbedder(encoder()).embed("good")
     with pytest.raises(ValueError, match="The list of texts is empty"):
         raw(normalize=True).embed([])

@@ -87,5 +87,5 @@ def test_bad_numbers():
 def test_without_a_preprocessor():
     regressor = make()
     assert array(regressor(batch(regressor))).shape == (3,)
-    with pytest.raises(ValueError, match=r"score\(\) takes texts, and this model has no prep"):
+    with pytest.raises(ValueError, match=r"score\(\) takes texts, but this model has no prep"):
         regressor.score("good")

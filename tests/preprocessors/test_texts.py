@@ -171,9 +171,11 @@ def test_labels_beside_batches_are_refused():
     dataset = tf.data.Dataset.from_tensor_slices((["a"], [0])).batch(1)
     for x in (dataset, iter(dataset), (batch for batch in dataset)):
         for method in (model.fit, model.evaluate):
-            with pytest.raises(ValueError, match="y was given beside a .*, whose batches hold"):
+            with pytest.raises(
+                ValueError, match="y cannot be passed with a .*, whose batches must"
+            ):
                 method(x, [0])
-    with pytest.raises(ValueError, match="sample_weight was given beside"):
+    with pytest.raises(ValueError, match="sample_weight cannot be passed with"):
         model.fit(dataset, sample_weight=[1.0])
 
 

@@ -162,7 +162,7 @@ def with_added(**settings):
 def test_control_tokens_are_text_and_reported_once():
     tokenizer = with_added()
     text = "the [SEP][E1] fox"
-    with pytest.warns(UserWarning, match=r"text 'the \[SEP\]\[E1\] fox' holds '\[SEP\]'.*_in_str"):
+    with pytest.warns(UserWarning, match=r"'the \[SEP\]\[E1\] fox' contains '\[SEP\]'.*_in_str"):
         found = tokenizer(["the fox", text, "[CLS]"])[1]
     assert [tokenizer.id_to_token(id) for id in found] == ["the", "[", "sep", "]", "[E1]", "fox"]
     with warnings.catch_warnings():
@@ -170,7 +170,7 @@ def test_control_tokens_are_text_and_reported_once():
         assert tokenizer(text) == found
         assert with_added(special_tokens_in_strings=True)(text) != found
         with_added()("the [E1] fox [ sep ]")
-    with pytest.warns(UserWarning, match="holds '<s>'"):
+    with pytest.warns(UserWarning, match="contains '<s>'"):
         make = {c: i for i, c in enumerate("<s>/")}
         names = dict.fromkeys(("unk", "cls", "sep", "pad", "mask"), "<s>")
         make["<s>"] = 4

@@ -211,8 +211,8 @@ def test_files_as_gemmas(tmp_path, byte_fallback_models):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"ignore_merges": True}, "ignore_merges=True beside byte_fallback"),
-        ({"end_of_word_suffix": "</w>"}, "end_of_word_suffix='</w>' beside"),
+        ({"ignore_merges": True}, "ignore_merges=True with byte_fallback"),
+        ({"end_of_word_suffix": "</w>"}, "end_of_word_suffix='</w>' with"),
     ],
 )
 def test_models_that_are_refused(tmp_path, byte_fallback_models, change, message):
@@ -256,12 +256,12 @@ def test_merges_that_are_refused(tmp_path, byte_fallback_models):
 def test_steps_that_are_refused(tmp_path, byte_fallback_models, step):
     rust = rust_tokenizer(byte_fallback_models["unigram"])
     directory = write(tmp_path / "new", rust, (), lambda content: content.update(step))
-    with pytest.raises(ValueError, match="has byte_fallback, and treats texts with"):
+    with pytest.raises(ValueError, match="has byte_fallback and processes texts with"):
         tokenizer_from_files(directory, "modernbert")
 
 
 def test_mistakes_are_one_sentence(byte_fallback_models, xlmr_model):
-    with pytest.raises(ValueError, match="lacks the byte '<0x00>': a ByteFallbackTokenizer needs"):
+    with pytest.raises(ValueError, match="lacks the byte '<0x00>', but ByteFallbackTokenizer"):
         ByteFallbackTokenizer(xlmr_model, mask_token="<unk>", pad_token="<unk>")
     with pytest.raises(ValueError, match="prepend_scheme='last'"):
         ByteFallbackTokenizer(byte_fallback_models["bpe"], prepend_scheme="last")

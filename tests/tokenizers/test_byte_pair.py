@@ -206,7 +206,7 @@ def test_mistakes_are_one_sentence(byte_pairs, tmp_path):
     vocabulary, merges = byte_pairs
     with pytest.raises(ValueError, match=r"The merge 'qq zz' needs the token 'qq'"):
         RobertaTokenizer(vocabulary, ["qq zz"])
-    with pytest.raises(ValueError, match="not two tokens"):
+    with pytest.raises(ValueError, match="must be two tokens"):
         RobertaTokenizer(vocabulary, ["a b c"])
     with pytest.raises(ValueError, match=r"lacks '\[UNK\]' \(unk_token\)"):
         ModernBertTokenizer(vocabulary, merges)

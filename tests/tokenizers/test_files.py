@@ -97,7 +97,7 @@ def test_japanese(tmp_path):
     config |= {"subword_tokenizer_type": "wordpiece", "do_lower_case": False}
     vocabulary = [*SPECIAL, "東京", "が", "か", "##大学", "、"]
     write(tmp_path, vocab_txt=vocabulary, tokenizer_config=config)
-    with pytest.warns(UserWarning, match="splits words with mecab.*put a space|segment texts"):
+    with pytest.warns(UserWarning, match="segments words with mecab.*; segment texts"):
         tokenizer = tokenizer_from_files(tmp_path, "bert")
     assert tokenizer("東京大学 が 、") == [5, 8, 6, 9]
     config["subword_tokenizer_type"] = "character"
@@ -141,7 +141,7 @@ def test_the_files_decide_on_the_class(tmp_path, word_pieces, byte_pairs, xlmr_m
 
 
 def test_mistakes_are_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match="has no tokenizer files: looked for vocab.txt"):
+    with pytest.raises(ValueError, match="has no tokenizer files: none of vocab.txt"):
         tokenizer_from_files(tmp_path, "bert")
     with pytest.raises(ValueError, match="Unknown family 'gpt3'"):
         tokenizer_from_files(tmp_path, "gpt3")
@@ -205,8 +205,8 @@ DAMAGED = [
     (WORD_PIECE, ["model", "vocab", "a"], 10**9, "The token 'a' has the id 1000000000"),
     (WORD_PIECE, ["model", "vocab", "a"], 5.0, "The token 'a' has the id 5.0"),
     (WORD_PIECE, ["model", "vocab", "a"], True, "The token 'a' has the id True"),
-    (WORD_PIECE, ["model", "vocab", "a"], 6, "The tokens 'a' and 'b' have one id, 6"),
-    (WORD_PIECE, ["model", "vocab", "\ud800"], 7, r"Token 7 of the vocabulary, '\\ud800', is no"),
+    (WORD_PIECE, ["model", "vocab", "a"], 6, "The tokens 'a' and 'b' share the id 6"),
+    (WORD_PIECE, ["model", "vocab", "\ud800"], 7, r"Token 7 of the vocabulary, '\\ud800', must be"),
     (WORD_PIECE, ["model", "unk_token"], ["[UNK]"], "unk_token=.* has to be a string"),
     (WORD_PIECE, ["added_tokens"], {}, "added_tokens=.. in .* has to be a list"),
     (WORD_PIECE, ["added_tokens", 0], "[MASK]", "an added token='.MASK.' in .* be an object"),
@@ -217,33 +217,38 @@ DAMAGED = [
         WORD_PIECE,
         ["added_tokens"],
         [{"id": 7, "content": "x"}, {"id": 7, "content": "y"}],
-        "added tokens 'x' and 'y' in .* have one id, 7",
+        "added tokens 'x' and 'y' in .* share the id 7",
     ),
     (
         WORD_PIECE,
         ["added_tokens", 0],
         {"id": 5, "content": "x"},
-        "tokens 'a' and 'x' have one id, 5",
+        "tokens 'a' and 'x' share the id 5",
     ),
     (WORD_PIECE, ["normalizer"], "lower", "normalizer='lower' in .* has to be an object"),
     (WORD_PIECE, ["normalizer", "lowercase"], "yes", "lowercase='yes' in .* true or false"),
     (WORD_PIECE, ["normalizer"], {"type": "Sequence"}, "normalizers=None in .* be a list"),
     (WORD_PIECE, ["pre_tokenizer"], {"type": "Sequence", "pretokenizers": [1]}, "=1 in .* object"),
     (BYTE_PAIR, ["model", "merges"], ABSENT, "merges=None in .* has to be a list"),
-    (BYTE_PAIR, ["model", "merges"], [1], "The merge 1 is not two tokens"),
-    (BYTE_PAIR, ["model", "merges"], [["a", 1]], r"The merge \['a', 1\] is not two tokens"),
+    (BYTE_PAIR, ["model", "merges"], [1], "The merge 1 must be two tokens"),
+    (BYTE_PAIR, ["model", "merges"], [["a", 1]], r"The merge \['a', 1\] must be two tokens"),
     (BYTE_PAIR, ["model", "merges"], ["a c"], "'a c' needs the token 'c', which the vocabulary"),
     (UNIGRAM, ["model", "vocab"], WORDS, "vocab=.* has to be a list"),
-    (UNIGRAM, ["model", "vocab", 4, 1], float("nan"), r"Piece 4 in .* is \['a', nan\], where a st"),
-    (UNIGRAM, ["model", "vocab", 4, 1], "1", r"Piece 4 in .* is \['a', '1'\], where a string"),
-    (UNIGRAM, ["model", "vocab", 4], "a", "Piece 4 in .* is 'a', where a string and a number"),
+    (
+        UNIGRAM,
+        ["model", "vocab", 4, 1],
+        float("nan"),
+        r"Piece 4 in .* is \['a', nan\], expected a",
+    ),
+    (UNIGRAM, ["model", "vocab", 4, 1], "1", r"Piece 4 in .* is \['a', '1'\], expected a string"),
+    (UNIGRAM, ["model", "vocab", 4], "a", "Piece 4 in .* is 'a', expected a string and a number"),
     (UNIGRAM, ["model", "vocab", 4, 0], "", "Piece 4 of the SentencePiece model, '', has the"),
     (UNIGRAM, ["model", "vocab", 4, 0], "<s>", "'<s>' twice, as ids 0 and 4"),
-    (UNIGRAM, ["model", "unk_id"], 6, "unk_id=6, which is none of its 6 pieces"),
-    (UNIGRAM, ["model", "unk_id"], None, "unk_id=None, which is none of its 6 pieces"),
+    (UNIGRAM, ["model", "unk_id"], 6, "unk_id=6, which is not one of its 6 pieces"),
+    (UNIGRAM, ["model", "unk_id"], None, "unk_id=None, which is not one of its 6 pieces"),
     (UNIGRAM, ["model", "unk_id"], -1, "unk_id=-1 in .* a whole number from 0"),
-    (UNIGRAM, ["normalizer", "precompiled_charsmap"], "?", "that is no base64"),
-    (UNIGRAM, ["normalizer", "precompiled_charsmap"], "AAAA", "table of characters .* 3 bytes"),
+    (UNIGRAM, ["normalizer", "precompiled_charsmap"], "?", "that is not base64"),
+    (UNIGRAM, ["normalizer", "precompiled_charsmap"], "AAAA", "character map .* 3 bytes"),
     (UNIGRAM, ["normalizer", "precompiled_charsmap"], 3, "precompiled_charsmap=3 in .* string"),
 ]
 
@@ -270,7 +275,7 @@ def test_damaged_tokenizer_json(tmp_path, whole, path, new, message):
         ("special_tokens_map", {"mask_token": 4}, "mask_token=4 in .* has to be a string, or"),
         ("added_tokens", {"x": "6"}, "the id of 'x'='6' in .* whole number from 0"),
         ("added_tokens", {"x": 10**8}, "The token 'x' has the id 100000000"),
-        ("added_tokens", {"x": 1}, "The tokens '.UNK.' and 'x' have one id, 1"),
+        ("added_tokens", {"x": 1}, "The tokens '.UNK.' and 'x' share the id 1"),
     ],
 )
 def test_damaged_files_beside_a_vocabulary(tmp_path, name, content, message):
@@ -320,7 +325,7 @@ SPACE = step("Metaspace", replacement="\u2581", prepend_scheme="always")
 SPLIT = step("WhitespaceSplit")
 QUOTES = [step("Replace", pattern={"String": old}, content='"') for old in ("``", "''")]
 FRAME = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
-NOT_KNOWN = "is not known here, and may change the tokens"
+NOT_KNOWN = "is unknown and may change the tokens"
 REFUSED = [
     # Whole, family, path, new value, error.
     (WORD_PIECE, ["something"], 1, f"a field 'something', which {NOT_KNOWN}"),
@@ -331,17 +336,17 @@ REFUSED = [
         1,
         f"for the added token '.MASK.' 'x', which {NOT_KNOWN}",
     ),
-    (WORD_PIECE, ["normalizer"], None, r"normalizes text with \[\]: BertTokenizer knows"),
-    (WORD_PIECE, ["normalizer"], step("NFKC"), r"with \['NFKC'\]: BertTokenizer knows"),
+    (WORD_PIECE, ["normalizer"], None, r"normalizes text with \[\], but BertTokenizer supports"),
+    (WORD_PIECE, ["normalizer"], step("NFKC"), r"with \['NFKC'\], but BertTokenizer supports"),
     (
         WORD_PIECE,
         ["normalizer"],
         sequence("normalizer", step("NFD"), BERT),
-        r"\['NFD', 'BertNormalizer'\]: .* knows",
+        r"\['NFD', 'BertNormalizer'\], but .* supports",
     ),
-    (WORD_PIECE, ["normalizer"], {**BERT, "clean_text": False}, "BertNormalizer of clean_text=Fal"),
-    (WORD_PIECE, ["normalizer"], {**BERT, "new": 1}, "BertNormalizer of new=1, which a BertTok"),
-    (WORD_PIECE, ["pre_tokenizer"], None, r"splits words with \[\]: BertTokenizer knows"),
+    (WORD_PIECE, ["normalizer"], {**BERT, "clean_text": False}, "BertNormalizer with clean_text=F"),
+    (WORD_PIECE, ["normalizer"], {**BERT, "new": 1}, "BertNormalizer with new=1, which BertTo"),
+    (WORD_PIECE, ["pre_tokenizer"], None, r"splits words with \[\], but BertTokenizer supports"),
     (WORD_PIECE, ["pre_tokenizer"], step("Whitespace"), r"splits words with \['Whitespace'\]"),
     (
         WORD_PIECE,
@@ -354,7 +359,7 @@ REFUSED = [
         WORD_PIECE,
         ["post_processor"],
         None,
-        r"frames a text as '\.\.\.', and .* '\[CLS\] ... \[SEP\]'",
+        r"frames a text as '\.\.\.', but .* '\[CLS\] ... \[SEP\]'",
     ),
     (
         WORD_PIECE,
@@ -373,8 +378,8 @@ REFUSED = [
         ),
         r"ids=\[4\] for '\[CLS\]', whose id is 2",
     ),
-    (WORD_PIECE, ["truncation"], {"direction": "Left"}, "cuts texts at the Left .truncation_side."),
-    (BYTE_PAIR, ["model", "dropout"], 0.1, "dropout=0.1 in its model, which a RobertaTokenizer"),
+    (WORD_PIECE, ["truncation"], {"direction": "Left"}, "has truncation_side='Left'"),
+    (BYTE_PAIR, ["model", "dropout"], 0.1, "dropout=0.1 in its model, which RobertaTokenizer"),
     (BYTE_PAIR, ["model", "ignore_merges"], True, "ignore_merges=True in its model"),
     (BYTE_PAIR, ["model", "end_of_word_suffix"], "</w>", "end_of_word_suffix='</w>' in its model"),
     (BYTE_PAIR, ["model", "unk_token"], "<unk>", "unk_token='<unk>' in its model"),
@@ -382,23 +387,28 @@ REFUSED = [
         BYTE_PAIR,
         ["pre_tokenizer"],
         step("ByteLevel", use_regex=False),
-        "ByteLevel of use_regex=False, which a RobertaTokenizer does not do",
+        "ByteLevel with use_regex=False, which RobertaTokenizer does not",
     ),
     (BYTE_PAIR, ["normalizer"], step("Strip"), r"normalizes text with \['Strip'\]"),
-    (UNIGRAM, ["normalizer"], step("Lowercase"), r"with \['Lowercase'\]: XLMRobertaTokenizer kn"),
-    (UNIGRAM, ["normalizer"], step("Replace", pattern={"String": "e"}, content="a"), "Replace of "),
-    (UNIGRAM, ["pre_tokenizer"], SPACE, r"splits words with \['Metaspace'\]: XLM"),
+    (UNIGRAM, ["normalizer"], step("Lowercase"), r"with \['Lowercase'\], but XLMRobertaTokenizer"),
+    (
+        UNIGRAM,
+        ["normalizer"],
+        step("Replace", pattern={"String": "e"}, content="a"),
+        "Replace with",
+    ),
+    (UNIGRAM, ["pre_tokenizer"], SPACE, r"splits words with \['Metaspace'\], but XLM"),
     (
         UNIGRAM,
         ["pre_tokenizer"],
         sequence("pre_tokenizer", SPLIT, {**SPACE, "prepend_scheme": "first"}),
-        "Metaspace of prepend_scheme='first'",
+        "Metaspace with prepend_scheme='first'",
     ),
     (
         UNIGRAM,
         ["pre_tokenizer"],
         sequence("pre_tokenizer", SPLIT, {**SPACE, "split": False}),
-        "Metaspace of split=False",
+        "Metaspace with split=False",
     ),
 ]
 

@@ -213,5 +213,5 @@ def test_deberta_as_in_transformers(tmp_path, deberta_model, sentences):
         assert getattr(ours, f"{role}_token_id") == getattr(theirs, f"{role}_token_id")
     assert ours.mask_token_id == len(ours.get_vocabulary()) - 1
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
-    with pytest.raises(ValueError, match="do_lower_case=true, which a DebertaV3Tokenizer does"):
+    with pytest.raises(ValueError, match="do_lower_case=true, which DebertaV3Tokenizer does"):
         DebertaV3Tokenizer.from_files(tmp_path)

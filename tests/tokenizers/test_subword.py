@@ -74,9 +74,9 @@ def test_tensors(tokenizer):
 @pytest.mark.parametrize(
     "value, place",
     [
-        (None, r"None \(NoneType\):"),
-        (3, r"3 \(int\):"),
-        (1.5, r"1.5 \(float\):"),
+        (None, r"None \(NoneType\);"),
+        (3, r"3 \(int\);"),
+        (1.5, r"1.5 \(float\);"),
         (["a", None], "None .* at position 1"),
         (["a", "b", 7], "7 .* at position 2"),
         ([float("nan")], "nan .* at position 0"),
@@ -87,7 +87,7 @@ def test_tensors(tokenizer):
 def test_what_is_no_text(make, value, place):
     tokenizer = make("BertTokenizer")
     for call in (tokenizer, tokenizer.tokenize, tokenizer.tokenize_with_offsets):
-        with pytest.raises(TypeError, match=f"BertTokenizer takes text, got {place}"):
+        with pytest.raises(TypeError, match=f"BertTokenizer expected text, got {place}"):
             call(value)
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_text_either(make):
     tokenizer = make("BertTokenizer")
     with pytest.raises(TypeError, match="tensor of int32"):
         tokenizer(tf.constant([1]))
-    with pytest.raises(TypeError, match="texts and lists of texts mixed"):
+    with pytest.raises(TypeError, match="a list that mixes texts and lists"):
         tokenizer(["a", ["b"]])
     for value, place in ((b"\xff", "got bytes that"), (["a", b"b\xff"], "bytes at position 1")):
         with pytest.raises(ValueError, match=f"{place} .*not UTF-8.*decode them"):

@@ -233,5 +233,5 @@ def test_a_model_that_transformers_has_no_form_for(make):
     proto = read_proto(make("AlbertTokenizer").proto)
     proto.trainer_spec.model_type = proto.trainer_spec.BPE
     tokenizer = make("AlbertTokenizer", proto=proto.SerializeToString())
-    with pytest.raises(ValueError, match="is no unigram model.*convert with tokenizer=False"):
+    with pytest.raises(ValueError, match="is not a unigram model.*convert with tokenizer=False"):
         transformers_files(tokenizer, "albert", 64, True)

@@ -203,7 +203,7 @@ def test_vocabulary_mistakes_are_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="no token 'b'"):
         tokenizer.token_to_id("b")
     for id in (-1, 6):
-        with pytest.raises(ValueError, match=f"Token id {id} is not in 0..5"):
+        with pytest.raises(ValueError, match=f"Token id {id} is outside the vocabulary's 0 to 5"):
             tokenizer.id_to_token(id)
     (tmp_path / "vocab.txt").write_bytes(b"")
     with pytest.raises(ValueError, match="is empty"):

@@ -625,6 +625,6 @@ def test_the_best_rate_is_recorded(task, tiny_preset, tmp_path):
     means = {row["learning_rate"]: row["mean"] for row in results["grid"]}
     assert presets.finetuning_learning_rate(preset) == max(means, key=means.get)
     # A name has no place for it, which shows before anything is done.
-    with pytest.raises(ValueError, match="recorded in 'bert_tiny_demo_en_uncased': that needs"):
+    with pytest.raises(ValueError, match="recorded in 'bert_tiny_demo_en_uncased', which must be"):
         kerasbert.finetune(task, "bert_tiny_demo_en_uncased", str(tmp_path / "o"), **rates)
     assert not os.path.exists(tmp_path / "o")
