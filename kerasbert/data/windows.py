@@ -6,7 +6,7 @@ Shapes: N texts, R windows, E tokens of all windows.
 import numpy as np
 
 from kerasbert._errors import is_whole
-from kerasbert.backend.tensorflow import tf
+from kerasbert.backend.tensorflow import rows_of, tf
 
 
 def cut_windows(lengths, size, stride):
@@ -59,7 +59,7 @@ def cut_windows_in_graph(lengths, sizes, stride):
     strides = tf.minimum(sizes, stride)
     counts = 1 - -tf.maximum(lengths - sizes, 0) // strides
     index = tf.ragged.range(counts)
-    rows = tf.cast(index.value_rowids(), tf.int32)
+    rows = tf.cast(rows_of(index), tf.int32)
     starts = index.values * tf.gather(strides, rows)
     left = tf.gather(lengths, rows) - starts
     return rows, starts, tf.minimum(tf.gather(sizes, rows), left)

@@ -458,7 +458,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if not hasattr(length, "dtype") or isinstance(length, np.generic):
             return min(bucket_length(length), self.sequence_length)
         buckets = tf.constant(buckets_up_to(self.sequence_length))
-        return tf.gather(buckets, tf.searchsorted(buckets, [length])[0])
+        return tf.gather(buckets, tf.reduce_sum(tf.cast(buckets < length, tf.int32)))
 
     def pack(self, segments, length=None):
         """Truncate and join segments, add the special tokens and pad.
