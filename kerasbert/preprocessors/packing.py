@@ -480,7 +480,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         ids = self.tokenizer
         special = [ids.start_token_id, ids.end_token_id, ids.pad_token_id]
         values = tf.concat([segment.values for segment in segments] + [special], axis=0)
-        start, end, pad = (tf.size(values) - back for back in (3, 2, 1))
+        size = tf.size(values)
+        start, end, pad = size - 3, size - 2, size - 1
         starts = [tf.cast(segment.row_starts(), tf.int32)[:, None] for segment in segments]
         position = tf.range(length)[None]  # (1, T)
         # Where in `values` the token of each position is.
