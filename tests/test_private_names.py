@@ -137,9 +137,12 @@ def test_the_installed_packages_have_it(row, name):
             assert not getattr(owner, name).use_duck_shape
     elif row.form == "module":
         module = getattr(owner, name)
-        ops = private_names.sentencepiece_ops()
-        assert module.gen_sentencepiece_tokenizer is ops
-        assert ops.sentencepiece_op and ops.sentencepiece_tokenize_with_offsets_op
+        if name == "regex_split_ops":
+            assert module.gen_regex_split_ops.regex_split_with_offsets
+        else:
+            ops = private_names.sentencepiece_ops()
+            assert module.gen_sentencepiece_tokenizer is ops
+            assert ops.sentencepiece_op and ops.sentencepiece_tokenize_with_offsets_op
     else:
         assert name == private_names.XLA_MUST_COMPILE
         check_xla()

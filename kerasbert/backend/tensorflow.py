@@ -169,8 +169,8 @@ def rows_of(ragged):
     TensorFlow's `value_rowids` would allocate a dense tensor padded to the longest row.
     """
     size = tf.size(ragged.flat_values, tf.int64)
-    later = ragged.row_starts()[1:, tf.newaxis]
-    return tf.cumsum(tf.scatter_nd(later, tf.ones_like(later[:, 0]), [size + 1]))[:-1]
+    later = ragged.row_splits[1:-1]
+    return tf.cumsum(tf.scatter_nd(later[:, tf.newaxis], tf.ones_like(later), [size + 1]))[:-1]
 
 
 # === Steps ===

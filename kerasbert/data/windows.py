@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert._errors import is_whole
-from kerasbert.backend.tensorflow import tf
+from kerasbert.backend.tensorflow import rows_of, tf
 
 if TYPE_CHECKING:
     from typing import Any
@@ -72,7 +72,7 @@ def cut_windows_in_graph(lengths, sizes, stride):
     strides = tf.minimum(sizes, stride)
     counts = 1 - -tf.maximum(lengths - sizes, 0) // strides
     index = tf.ragged.range(counts)
-    rows = tf.cast(index.value_rowids(), tf.int32)
+    rows = tf.cast(rows_of(index), tf.int32)
     starts = index.values * tf.gather(strides, rows)
     left = tf.gather(lengths, rows) - starts
     return rows, starts, tf.minimum(tf.gather(sizes, rows), left)

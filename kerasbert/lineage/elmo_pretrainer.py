@@ -88,11 +88,11 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
     Example:
 
     >>> backbone = ElmoBackbone(
-    ...     num_layers=2, units=8, projection_dim=4, filters=[(1, 4), (2, 8)], character_dim=3
+    ...     num_layers=1, units=8, projection_dim=4, filters=[(1, 4), (2, 8)], character_dim=3
     ... )
     >>> sentences = ["A dog barks", "A cat", "Yes"]
     >>> model = ElmoPretrainer(backbone, word_vocabulary(sentences))
-    >>> history = model.fit(sentences, batch_size=2, verbose=0)
+    >>> history = model.fit(sentences, verbose=0)
     >>> sorted(model.perplexity(sentences))
     ['backward', 'forward', 'mean']
 

@@ -471,7 +471,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if not hasattr(length, "dtype") or isinstance(length, np.generic):
             return min(bucket_length(length), self.sequence_length)
         buckets = tf.constant(buckets_up_to(self.sequence_length))
-        return tf.gather(buckets, tf.searchsorted(buckets, [length])[0])
+        return tf.gather(buckets, tf.reduce_sum(tf.cast(buckets < length, tf.int32)))
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Truncate and join segments, add the special tokens and pad.
@@ -493,7 +493,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         ids = self.tokenizer
         special = [ids.start_token_id, ids.end_token_id, ids.pad_token_id]
         values = tf.concat([segment.values for segment in segments] + [special], axis=0)
-        start, end, pad = (tf.size(values) - back for back in (3, 2, 1))
+        size = tf.size(values)
+        start, end, pad = size - 3, size - 2, size - 1
         starts = [tf.cast(segment.row_starts(), tf.int32)[:, None] for segment in segments]
         position = tf.range(length)[None]  # (1, T)
         # Where in `values` the token of each position is.

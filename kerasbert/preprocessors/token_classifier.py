@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from kerasbert._errors import check_choice, is_whole
-from kerasbert.backend.tensorflow import Traced, tf
+from kerasbert.backend.tensorflow import Traced, rows_of, tf
 from kerasbert.data.characters import SPACE
 from kerasbert.data.tagging import TagSet, classes_of_pieces, tag_names, word_spans
 from kerasbert.data.windows import (
@@ -310,7 +310,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             def cut(texts, *units):
                 ids, starts, ends = tokenize(texts)
                 starts, ends = starts.flat_values, ends.flat_values
-                pieces = ids.value_rowids(), starts, ends
+                pieces = rows_of(ids), starts, ends
                 found = units_of_pieces(pieces, units) if units else (starts,)
                 return ids.flat_values, ids.row_lengths(), ends, *found
 

@@ -6,9 +6,10 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
+from kerasbert import private_names
 from kerasbert._errors import check_value
 from kerasbert._keywords import check_keyword
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
 from kerasbert.tokenizers.alignment import NUL, align, character_sizes, distinct, valid_utf8
 from kerasbert.tokenizers.subword import SubwordTokenizer, once
 
@@ -186,7 +187,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             for token in tokens
         )
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
-        parts = tf_text.regex_split(text, pattern, pattern)  # (S, parts)
+        parts, _, _ = private_names.regex_split_with_offsets(text, pattern, pattern)  # (S, parts)
         rows = tf.gather(rows, rows_of(parts))
         known = tf.gather(known, rows_of(parts))
         text = tf.strings.regex_replace(parts.flat_values, NUL, "\0")
@@ -250,24 +251,30 @@ class AddedTokensTokenizer(SubwordTokenizer):
         before, (segments, rows, known) = self._segments(text)
         ids, starts, ends = self._split(segments, known)  # (S, pieces)
         lengths = tf.strings.length(segments)
-        is_known = known >= 0
+        limits, segment = tf.cast(ids.row_limits(), "int64"), tf.cast(rows_of(ids), "int64")
+        ids, starts, ends = (x.flat_values for x in (ids, starts, ends))
         if self._added_tokens():
-            count = tf.cast(is_known, ids.row_splits.dtype)
+            # The id of an added token comes after the pieces of its segment. Joining ragged tensors
+            # would make 400 operations to trace.
+            is_known = known >= 0
+            earlier = tf.cumsum(tf.cast(is_known, "int64"), exclusive=True)  # (S,)
+            new, place = rows_where(is_known, tf.range(tf.size(known, tf.int64)), limits + earlier)
+            moved = tf.range(tf.size(ids, tf.int64)) + tf.gather(earlier, segment)
+            place = tf.concat([moved, place], 0)[:, tf.newaxis]
+            count = tf.shape(place, tf.int64)[:1]
 
             def append(x, value):
-                (value,) = rows_where(is_known, value)
-                return tf.concat([x, tf.RaggedTensor.from_row_lengths(value, count)], 1)
+                return tf.scatter_nd(place, tf.concat([x, value], 0), count)
 
-            ids = append(ids, known)
-            starts = append(starts, tf.zeros_like(known))
-            ends = append(ends, lengths)
-        segment = rows_of(ids)
+            ids = append(ids, tf.gather(known, new))
+            starts = append(starts, tf.zeros_like(new, starts.dtype))
+            ends = append(ends, tf.gather(lengths, new))
+            segment = append(segment, new)
         first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in all texts joined
         own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
         first = tf.gather(first - tf.gather(own, rows), segment)
-        starts, ends = starts.flat_values + first, ends.flat_values + first
+        starts, ends = starts + first, ends + first
         rows = tf.cast(tf.gather(rows, segment), "int64")
-        ids = ids.flat_values
         ids = tf.RaggedTensor.from_value_rowids(ids, rows, tf.size(text, tf.int64), validate=False)
         return ids, starts, ends, before
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from kerasbert import private_names
 from kerasbert._errors import need_fields
-from kerasbert.backend.tensorflow import rows_of, tf, tf_text
+from kerasbert.backend.tensorflow import rows_of, tf
 from kerasbert.tokenizers.alignment import distinct
 from kerasbert.tokenizers.byte_pair import OPTIONS, BytePairTokenizer, fingerprint
 from kerasbert.tokenizers.subword import once
@@ -128,7 +129,7 @@ class GPTTokenizer(BytePairTokenizer):
     def _split(self, segments, known):
         kept = CJK + PUNCTUATION
         text = tf.where(known < 0, segments, "")
-        words, begins, ends = tf_text.regex_split_with_offsets(
+        words, begins, ends = private_names.regex_split_with_offsets(
             text, f"[{SPACE}{kept}]", f"[{kept}]"
         )  # (S, words)
         row = rows_of(words)

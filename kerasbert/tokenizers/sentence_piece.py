@@ -385,7 +385,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     def _split(self, segments, known):
         segments = tf.where(known < 0, segments, "")
-        words, begins, _ = tf_text.regex_split_with_offsets(segments, " ", "")  # (S, W)
+        split = private_names.regex_split_with_offsets
+        words, begins, _ = split(segments, " ", "")  # (S, W)
         unique, index = tf.unique(words.flat_values)
         ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
         first = tf.cast(tf.gather(begins.flat_values, rows_of(ids)), "int32")

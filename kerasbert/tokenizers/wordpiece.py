@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from kerasbert import private_names
 from kerasbert._process import check_process
 from kerasbert.backend.tensorflow import rows_of, tf, tf_text
 from kerasbert.files import write_files
@@ -358,8 +359,10 @@ class BertTokenizer(AddedTokensTokenizer):
         rows = rows_of(points)
         points = points.flat_values  # (C,)
         if self.lowercase:
-            for first, last, distance in YOUNG_CAPITALS:
-                points += tf.where((points >= first) & (points <= last), distance, 0)
+            first, last, distance = map(tf.constant, zip(*YOUNG_CAPITALS))
+            column = points[:, tf.newaxis]
+            is_young = (column >= first) & (column <= last)  # (C, ranges)
+            points += tf.reduce_sum(tf.where(is_young, distance, 0), axis=1)
         characters, index = distinct(points)  # (U,)
         between = tf.strings.regex_full_match(characters, f"[{SPACE}{self._single_words()}]")
         between = tf.gather(between, index)  # (C,)
@@ -373,7 +376,8 @@ class BertTokenizer(AddedTokensTokenizer):
         unknown = tf.gather(unknown, tf.strings.length(characters))  # (U,), with as many bytes
         points = tf.where(begins & too_long, tf.gather(unknown, index), points)
         counts = tf.math.bincount(tf.cast(rows, "int32"), minlength=tf.size(text))
-        return tf.strings.unicode_encode(tf.RaggedTensor.from_row_lengths(points, counts), "UTF-8")
+        points = tf.RaggedTensor.from_row_lengths(points, counts, validate=False)
+        return tf.strings.unicode_encode(points, "UTF-8")
 
     def _split(self, segments, known):
         wordpiece = self._wordpiece()
@@ -382,7 +386,7 @@ class BertTokenizer(AddedTokensTokenizer):
             pieces, starts, ends = wordpiece.tokenize_with_offsets(text)
         else:
             kept = self._single_words()
-            words, begins, _ = tf_text.regex_split_with_offsets(
+            words, begins, _ = private_names.regex_split_with_offsets(
                 text, f"[{SPACE}{kept}]", f"[{kept}]"
             )
             ids, starts, ends = wordpiece.tokenize_with_offsets(words.flat_values)  # (S * W, P)
