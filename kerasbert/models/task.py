@@ -349,6 +349,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             )
         finally:
             self.__dict__.pop("_held_out", None)  # It may be large.
+            self.__dict__.pop("_batch_spec", None)
             give_back()
 
     def evaluate(
@@ -543,6 +544,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             self._check_labelled(None, is_raw=not is_ready(x))
         if class_weight is not None:
             x = weigh_dataset(self, class_weight, x, is_raw)
+        if method is keras.Model.fit and not backend.is_distributed(self):
+            self.__dict__["_batch_spec"] = x.element_spec  # Not by `setattr`: Keras tracks that.
         if x is not self.__dict__.get("_held_out"):
             x = self._shared_out(x, method is keras.Model.fit)
         return self._call_keras(method, x, **kwargs)
@@ -586,6 +589,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """Make the step of `fit`, as `keras.Model.make_train_function`."""
         if force or self.train_function is None:
+            if not backend.is_distributed(self):
+                _build_optimizer(self)
             with backend.compiling(self, self._say_compiling):
                 super().make_train_function(force)
 
@@ -665,9 +670,10 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         # Keras calls it on TensorFlow only. In a strategy's scope Keras 3.15 averages a batch over
         # the devices to learn its shapes. That fails for masks, which are no numbers, and with
         # several workers for everything but single tensors.
+        spec = self.__dict__.pop("_batch_spec", None) if iterator is not None else None
+        has_shapes = all(isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec))
         if iterator is not None and private_names.in_strategy(self):
-            spec = self.__dict__.pop("_batch_spec", None)
-            if all(isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec)):
+            if has_shapes:
                 # Only shapes count, and to read a batch would begin an epoch.
                 data_batch = keras.tree.map_structure(_zeros, spec)
             else:
@@ -675,7 +681,25 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 for _, _, steps in iterator:
                     data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
                     break
+        elif spec is not None and has_shapes and len(self.outputs) > 1:
+            # Each of several losses has a mean. Made in the first trace, as Keras does outside of
+            # strategies, these would have TensorFlow trace the step once more.
+            private_names.build_on(self, keras.tree.map_structure(_zeros, spec))
         super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+def _build_optimizer(model):
+    """Build a compiled model's optimizer before its first step.
+
+    On TensorFlow Keras builds it in the first trace of the step, and TensorFlow traces a function
+    that has created variables a second time: half of what a short training takes.
+    """
+    optimizer = model.optimizer
+    if optimizer is None or optimizer.built:
+        return
+    if all(layer.built for layer in private_names.flatten_layers(model)):
+        with keras.name_scope(optimizer.name, caller=optimizer):  # As in a step.
+            optimizer.build(model.trainable_variables)
 
 
 def _zeros(spec):

@@ -4,6 +4,9 @@ import pytest
 
 from tests.export import tiny
 
+# Each signature is traced, written, loaded and compared: a test that asks one writes one.
+ONE = {"signatures": ["serving_default"]}
+
 
 @pytest.fixture
 def export(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from kerasbert.tokenizers import (
     XLMRobertaTokenizer,
 )
 from tests.export import tiny
+from tests.export.conftest import ONE
 from tests.export.test_serving import ODD, TEXTS, session_run
 
 pytestmark = pytest.mark.slow
@@ -97,7 +98,7 @@ def client(tmp_path_factory):
 
 def test_c(client, export):
     model = tiny.task("TextClassifier")
-    path = export(model, "classifier")
+    path = export(model, "classifier", signatures=["serving_default", "pair"])
     texts = [text for text in TEXTS if "\n" not in text]
     labels = client(path, "serving_default", "label", {"text": texts})
     assert labels == [answer["label"] for answer in model.classify(texts)]
@@ -105,7 +106,7 @@ def test_c(client, export):
     wanted = model.predict_proba((texts, texts[::-1])).max(-1)
     np.testing.assert_allclose(np.array(scores, float), wanted, atol=1e-5)
     tagger = tiny.task("TokenClassifier")
-    path = export(tagger, "tagger")
+    path = export(tagger, "tagger", **ONE)
     counts = client(path, "serving_default", "count", {"text": texts})
     assert counts == [str(len(row)) for row in tagger.tag(texts)]
     text = " ".join(texts)
@@ -193,7 +194,7 @@ def test_old_tensorflow(old_tensorflow, export, tmp_path):
     texts = [text.encode() for text in (*TEXTS, "two  and three   spaces")] + ODD
     jobs = []
     for name, model in models.items():
-        path = export(model, name)
+        path = export(model, name, **ONE)
         inputs = {"text": texts}
         if name == "reader":
             inputs = {"question": texts[::-1], "context": texts}
@@ -231,7 +232,7 @@ def test_real_texts(export):
     texts = reviews[:100] + [" ".join(reviews[i : i + 1 + i % 12]) for i in range(200, 300)]
     for lines in (real_data.korean_text, real_data.japanese_text, real_data.chinese_text):
         texts += real_data.or_skip(lines)[50:150]
-    path = export(model)
+    path = export(model, **ONE)
     vectors = [
         session_run(path, "serving_default", text=write_saved_model._encoded(texts[i : i + 25]))
         for i in range(0, len(texts), 25)

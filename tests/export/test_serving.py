@@ -24,6 +24,7 @@ from kerasbert.models import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import array, batch
 from tests.export import tiny
+from tests.export.conftest import ONE
 
 LABELS = tiny.LABELS
 ROOT = Path(serving.__file__).parents[2]
@@ -353,7 +354,7 @@ def test_killed_while_it_exports(exported, tmp_path):
     script = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT)!r}]\n"
         "from tests.export.test_serving import build, export_serving\n"
-        "export_serving(build(), sys.argv[1])\n"
+        "export_serving(build(), sys.argv[1], signatures=['serving_default'])\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, base], start_new_session=True, stderr=subprocess.PIPE
@@ -372,7 +373,7 @@ def test_killed_while_it_exports(exported, tmp_path):
     assert list(base.glob(".kerasbert-*"))
     other = base / ".kerasbert-mine"  # What is not an export's stays.
     other.mkdir()
-    assert export_serving(build(), base) == str(base / "2")
+    assert export_serving(build(), base, **ONE) == str(base / "2")
     assert list(base.glob(".kerasbert-*")) == [other]
 
 
@@ -402,7 +403,7 @@ def test_files_that_may_not_grow(size, tmp_path):
         "model = tiny.task('TextClassifier')\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
         "try:\n"
-        "    export_serving(model, sys.argv[1])\n"
+        "    export_serving(model, sys.argv[1], signatures=['serving_default'])\n"
         "except (OSError, RuntimeError) as error:\n"
         "    print(f'{error}')\n"
     )
@@ -512,7 +513,7 @@ def test_settings(settings, export):
         model = BertTextClassifier(full.backbone, num_classes=4, preprocessor=full.preprocessor)
     else:
         model = build(**settings)
-    path = export(model)
+    path = export(model, **ONE)
     check(model, path)
     if "labels" in settings:
         answers = session_run(path, "serving_default", text=["a"])
@@ -523,7 +524,7 @@ def test_settings(settings, export):
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
 def test_bfloat16_models_are_written_in_float32(dtype, export):
     model = build(dtype=dtype)
-    path = export(model)
+    path = export(model, **ONE)
     check(model, path, atol=0.05)
     loaded = tf.saved_model.load(path)
     assert {weight.dtype for weight in loaded.weights} == {tf.float32}
@@ -550,7 +551,7 @@ def test_lora_of_an_int8_model_is_rounded_anew(export, tmp_path):
     expected = merged.predict_proba(texts)
     apart = np.abs(model.predict_proba(texts) - expected).max()
     assert apart > 0.02
-    path = export(model)
+    path = export(model, **ONE)
     found = session_run(path, "serving_default", text=texts)
     np.testing.assert_allclose(found["probabilities"], expected, atol=apart / 2)
 
@@ -560,6 +561,6 @@ def test_lora_is_merged(export):
     model = with_lora(0.3)
     changed = model.predict_proba(["Hello!"]) - build().predict_proba(["Hello!"])
     assert np.abs(changed).max() > 1e-3
-    path = export(model)
+    path = export(model, **ONE)
     check(model, path)
     write_saved_model.check_size(served(build()), path)

@@ -18,6 +18,7 @@ from kerasbert.models import (
     BertTokenClassifierPreprocessor,
 )
 from tests.export import tiny
+from tests.export.conftest import ONE
 from tests.export.test_serving import ODD, TEXTS, session_run
 
 RAW = [text.encode() for text in TEXTS] + ODD
@@ -351,7 +352,7 @@ def test_queries_and_texts_of_late_interaction(export):
     model = tiny.task(
         "TextEmbedder", preprocessor=reading, pooling="tokens", projection_dim=8, normalize=True
     )
-    path = export(model)
+    path = export(model, signatures=["query", "text"])
     for role in ("query", "text"):
         found = session_run(path, role, text=RAW)
         vectors = model.embed(READ, role=role)
@@ -362,7 +363,7 @@ def test_queries_and_texts_of_late_interaction(export):
 @pytest.mark.slow
 def test_queries_of_a_sparse_embedder(export):
     model = tiny.task("SparseEmbedder", preprocessor={"prompts": {"query": "who "}})
-    path = export(model, top_k=3)
+    path = export(model, top_k=3, signatures=["query", "serving_default"])
     for signature, role in (("query", "query"), ("serving_default", None)):
         weights = np.sort(model.embed(READ, role=role).toarray(), axis=1)[:, :-4:-1]
         close(session_run(path, signature, text=RAW)["weight"], weights)
@@ -371,7 +372,7 @@ def test_queries_of_a_sparse_embedder(export):
 @pytest.mark.slow
 def test_masked_lm_with_a_decoder_of_its_own(export):
     model = tiny.task("MaskedLM", tie_weights=False)
-    check_masked(model, export(model, top_k=3))
+    check_masked(model, export(model, top_k=3, **ONE))
 
 
 def check_card(model, path):
@@ -399,7 +400,8 @@ def test_encoder(export):
     model = tiny.shake(tiny.encoder(), 0.2)
     with pytest.raises(ValueError, match=r"no preprocessor, .*; pass preprocessor= a BertPrepr"):
         export(model)
-    path = export(model, preprocessor=BertPreprocessor(tiny.tokenizer(), sequence_length=64))
+    packer = BertPreprocessor(tiny.tokenizer(), sequence_length=64)
+    path = export(model, preprocessor=packer, **ONE)
     check_encoder(model, path)
     bare = tiny.shake(tiny.encoder(pooler=False), 0.2)
     path = export(bare, tokens_only=True)
@@ -441,9 +443,9 @@ def test_settings(name, settings, preprocessor, arguments, export):
 def test_int8(name, export):
     # Wide and wild, a network makes much of little.
     model = tiny.task(name, None, None, {"hidden_dim": 128, "intermediate_dim": 512}, scale=0.1)
-    size = os.path.getsize(os.path.join(export(model), "variables", DATA))
+    size = sum(4 * weight.numpy().size for weight in model.weights)
     model.quantize("int8")
-    path = export(model)
+    path = export(model, **ONE)
     assert os.path.getsize(os.path.join(path, "variables", DATA)) < 0.3 * size
     assert card(path)["weights"] == "int8"
     if name == "TextClassifier":

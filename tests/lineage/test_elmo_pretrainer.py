@@ -14,6 +14,7 @@ from kerasbert.lineage import (
     word_vocabulary,
 )
 from tests.contracts import array, assert_close, perturb
+from tests.export import tiny
 
 SENTENCES = ["A dog barks .", "", "Größe 日本語", ["A", "cat", "x" * 80], "a A dog A cat A"] * 2
 
@@ -157,10 +158,11 @@ def test_wrong_use():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", ["scalar_mix", "all"])
-def test_served(tmp_path, layers):
+def test_served(tmp_path, layers, monkeypatch):
     """What is written answers as `embed` does, which `export_serving` checks; and alone."""
     import tensorflow as tf
 
+    tiny.write_here(monkeypatch)
     embedder = ElmoEmbedder(make(dtype="mixed_bfloat16").backbone, layers=layers)
     path = export_serving(embedder, str(tmp_path / "elmo"), warmup=["A dog"])
     answer = tf.saved_model.load(path).signatures["serving_default"]

@@ -23,6 +23,7 @@ from kerasbert.preprocessors.xlnet import (
 from kerasbert.tokenizers import XLNetTokenizer
 from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.contracts import array, assert_close, bert_tokenizer, perturb, tiny_backbone
+from tests.export import tiny
 from tests.lineage.test_xlnet import features, permutations, run, theirs
 from tests.peers import torch, transformers
 from tests.tokenizers.conftest import HARD, SENTENCES
@@ -273,10 +274,11 @@ def test_classifier(tokenizer, backbone, tmp_path):
 
 
 @pytest.mark.slow
-def test_served(tokenizer, backbone, tmp_path):
+def test_served(tokenizer, backbone, tmp_path, monkeypatch):
     """A SavedModel takes raw strings; writing it compares its answers with the model's."""
     preprocessor = XLNetTextClassifierPreprocessor(tokenizer, sequence_length=32)
     model = XLNetTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
+    tiny.write_here(monkeypatch)
     kerasbert.export_serving(model, tmp_path / "served")
     assert list((tmp_path / "served").rglob("saved_model.pb"))
 

@@ -180,3 +180,25 @@ def test_clone(model):
     features = batch(model)
     assert_close(clone.predict(features, verbose=0), model.predict(features, verbose=0), atol=0)
     assert_close(clone.evaluate(features, Y, verbose=0), model.evaluate(features, Y, verbose=0))
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_step_is_traced_once(monkeypatch):
+    """TensorFlow traces a function anew that has created variables, as the means of two losses."""
+    import tensorflow as tf
+
+    traced, step = [], keras.Model.train_step
+
+    def train_step(self, data):
+        traced.append(type(self).__name__)
+        return step(self, data)
+
+    monkeypatch.setattr(keras.Model, "train_step", train_step)
+    backbone = tiny_classifier(num_layers=1).backbone
+    classifier, answering = BertTextClassifier(backbone, 3), BertQuestionAnswering(backbone)
+    for model, y in ((classifier, Y), (answering, {"start_logits": Y, "end_logits": Y})):
+        model.compile(jit_compile=False)
+        rows = tf.data.Dataset.from_tensors((batch(model), y)).repeat(2)
+        model.fit(rows, verbose=0)
+        assert int(model.optimizer.iterations) == 2
+    assert traced == ["BertTextClassifier", "BertQuestionAnswering"]

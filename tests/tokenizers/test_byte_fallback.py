@@ -13,6 +13,7 @@ from kerasbert.models import BertMaskedLM, BertTextClassifierPreprocessor, BertT
 from kerasbert.tokenizers import ByteFallbackTokenizer, tokenizer_from_files
 from kerasbert.tokenizers.byte_fallback import BYTES, PREPEND_SCHEMES, splits_of
 from kerasbert.tokenizers.sentence_piece import read_proto
+from tests.export import tiny
 from tests.peers import torch, transformers
 
 pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
@@ -331,6 +332,8 @@ def test_raw_texts_to_the_answers_of_transformers(checkpoints, kind):
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_served(checkpoints, kind, tmp_path):
-    """A fresh process has to give the answers to raw texts that the model gives here."""
-    export_serving(BertMaskedLM.from_preset(str(checkpoints[kind])), str(tmp_path / "served"))
+def test_served(checkpoints, kind, tmp_path, monkeypatch):
+    """What is built of the files has to give the answers to raw texts that the model gives."""
+    tiny.write_here(monkeypatch)
+    model = BertMaskedLM.from_preset(str(checkpoints[kind]))
+    export_serving(model, str(tmp_path / "served"), signatures=["serving_default"])

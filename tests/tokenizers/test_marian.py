@@ -11,6 +11,7 @@ import kerasbert
 from kerasbert.lineage import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
 from kerasbert.tokenizers import MarianTokenizer
 from kerasbert.tokenizers.sentence_piece import read_proto
+from tests.export import tiny
 from tests.peers import transformers
 
 
@@ -124,7 +125,8 @@ def test_files_and_presets(directory, tmp_path):
 
 
 @pytest.mark.slow
-def test_served(directory, tmp_path):
+def test_served(directory, tmp_path, monkeypatch):
+    tiny.write_here(monkeypatch)
     """Raw pairs, two tokenizers in the graph; writing it compares its scores with the model's."""
     from tests.export.test_serving import session_run
 
