@@ -9,6 +9,9 @@ import signal
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Tiny tensors are computed by one thread, also in children: others wait in a loop for their share,
+# and other tests compute on the same cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/_triton.py.
 
@@ -291,7 +294,6 @@ def reference(tmp_path_factory):
     """
     import torch
 
-    torch.set_num_threads(1)  # Tiny tensors, and others compute on the same cores.
     made = {}
 
     def make(family, head="", **settings):

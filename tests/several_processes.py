@@ -1,9 +1,10 @@
 """Train in several processes: what those of test_several_processes.py run.
 
     python tests/several_processes.py EXAMPLES OUTPUT SIGNAL     # Pre-train; on JAX with MESH=2x2.
-    python tests/several_processes.py texts OUTPUT ""            # Fit a classifier.
+    python tests/several_processes.py EXAMPLES OUTPUT texts      # Fit a classifier: OUTPUT.json.
 
-What starts them is in `environments`. The last process gets the signal after step 15, of 40.
+One after the other where several are given. What starts them is in `environments`. The last process
+gets the signal after 15 steps, of 40; "" is none.
 """
 
 import json
@@ -11,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import keras
 import numpy as np
@@ -71,6 +73,7 @@ class Signal(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.step -= 1
         if self.step == 0:
+            print("signal at", time.time(), file=sys.stderr, flush=True)
             os.kill(os.getpid(), self.number)
 
 
@@ -101,12 +104,20 @@ def fit_texts(output):
 
 
 if __name__ == "__main__":
-    examples, output, number = sys.argv[1:]
-    if examples == "texts":
-        fit_texts(output)
-        sys.exit()
+    examples, output, *names = sys.argv[1:]
     processes = kerasbert.distribution.join()
     is_last = processes.index == processes.count - 1
-    number = getattr(signal, number, 0)  # 0 does nothing.
-    mesh = os.environ.get("MESH")
-    train(examples, output, mesh=mesh, callbacks=[Signal(number, 15)] if is_last else [])
+    for left, name in zip(reversed(range(len(names))), names):
+        if name == "texts":
+            fit_texts(f"{output}.json")
+            continue
+        number = getattr(signal, name, 0)  # 0 does nothing.
+        callbacks = [Signal(number, 15)] if is_last else []
+        try:
+            train(examples, output, mesh=os.environ.get("MESH"), callbacks=callbacks)
+        except KeyboardInterrupt as error:
+            if output.startswith("/"):
+                kept = [file for file in os.listdir(output) if file.startswith("checkpoint-")]
+                print(error, *kept, file=sys.stderr, flush=True)
+            if not left:
+                raise

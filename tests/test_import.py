@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import os
 import pathlib
 import subprocess
@@ -11,19 +12,20 @@ import pytest
 
 import kerasbert
 
-# A process for each: the backend does not matter.
+# In processes of their own: the backend does not matter.
 pytestmark = pytest.mark.backends("torch")
 
 
-def run(code):
+def run(code, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
+    sys.stderr.write(done.stderr)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -36,40 +38,70 @@ def test_the_package_alone_loads_no_library():
 
 KNOWN = "import keras; assert keras.saving.get_registered_object('kerasbert>BertTextClassifier')"
 
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import keras, kerasbert",
-        "import kerasbert; kerasbert.losses",
-        pytest.param("import kerasbert.models", marks=pytest.mark.slow),
-        pytest.param("from kerasbert import SearchIndex", marks=pytest.mark.slow),
-    ],
-)
-def test_keras_knows_the_classes(first):
-    run(f"{first}\n{KNOWN}")
-
-
-@pytest.mark.slow
-def test_the_models_bring_all_that_is_registered():
-    code = """
+FIRST = [
+    "import keras, kerasbert",
+    "import kerasbert; kerasbert.losses",
+    "import kerasbert.models",
+    "from kerasbert import SearchIndex",
+]
+ALL_MODULES = """
 import pkgutil, keras, kerasbert.models
 names = set(keras.saving.get_custom_objects())
 for module in pkgutil.walk_packages(kerasbert.__path__, "kerasbert."):
     __import__(module.name)
-print(*set(keras.saving.get_custom_objects()) - names, sep="\\n")
+more = set(keras.saving.get_custom_objects()) - names
+assert not [name for name in more if name.startswith("kerasbert>")], more
 """
-    assert not [name for name in run(code).split() if name.startswith("kerasbert>")]
-
-
-@pytest.mark.slow
-def test_a_tokenizer_alone_loads_presets():
-    """A preset names its encoder too, so `from_preset` registers the models."""
-    code = """
+# A preset names its encoder too, so `from_preset` registers the models.
+TOKENIZER = """
 from kerasbert.tokenizers.wordpiece import BertTokenizer
 assert len(BertTokenizer.from_preset("bert_tiny_demo_en_uncased")("good")) == 1
 """
-    run(code)
+# What takes longest to import, and knows neither Keras nor us, is there before the forks.
+FORKS = """
+import json, os, sys, traceback
+import triton, torch, numpy, scipy.stats, sklearn.metrics, h5py
+assert not {"keras", "keras_hub", "kerasbert"} & set(sys.modules)
+failed = []
+for number, code in enumerate(json.loads(sys.argv[1])):
+    child = os.fork()
+    if child == 0:
+        try:
+            exec(code, {"__name__": "__main__"})
+            end = 0
+        except BaseException:
+            traceback.print_exc()
+            end = 1
+        sys.stderr.flush()
+        os._exit(end)
+    if os.waitpid(child, 0)[1]:
+        failed.append(number)
+print("failed:", failed)
+"""
+
+
+@pytest.fixture(scope="module")
+def failed():
+    """Which codes fail, each in a process that imported neither Keras nor the package before."""
+    codes = [*(f"{first}\n{KNOWN}" for first in FIRST), ALL_MODULES, TOKENIZER]
+    found = json.loads(run(FORKS, json.dumps(codes)).splitlines()[-1].removeprefix("failed: "))
+    return [codes[number] for number in found]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("first", FIRST)
+def test_keras_knows_the_classes(failed, first):
+    assert f"{first}\n{KNOWN}" not in failed
+
+
+@pytest.mark.peers
+def test_the_models_bring_all_that_is_registered(failed):
+    assert ALL_MODULES not in failed
+
+
+@pytest.mark.peers
+def test_a_tokenizer_alone_loads_presets(failed):
+    assert TOKENIZER not in failed
 
 
 @pytest.mark.parametrize(

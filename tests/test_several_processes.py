@@ -43,11 +43,11 @@ def examples(tmp_path_factory):
     return str(folder)
 
 
-def start(examples, output, number, count=2, **more):
-    """Let processes run, of which the last gets a signal: `(return code, errors)` of each."""
+def start(examples, output, *names, count=2, **more):
+    """Let processes run, of which the last gets signals: `(return code, errors)` of each."""
     processes = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, examples, output, number],
+            [sys.executable, SCRIPT, examples, output, *names],
             env={
                 **os.environ,
                 "KERAS_BACKEND": BACKEND,
@@ -68,27 +68,44 @@ def start(examples, output, number, count=2, **more):
     return [(process.returncode, text) for process, text in zip(processes, errors)]
 
 
+@pytest.fixture(scope="module")
+def one(examples, tmp_path_factory):
+    """The log of one process."""
+    output = tmp_path_factory.mktemp("one")
+    several_processes.train(examples, output)
+    return read_log(output / "log.jsonl")
+
+
+@pytest.fixture(scope="module")
+def two(examples, tmp_path_factory):
+    """Two processes fit texts, are told to stop, and one is killed: output, codes and errors."""
+    output = tmp_path_factory.mktemp("two") / "output"
+    names = ["texts", "SIGTERM", "SIGKILL"]
+    # On TensorFlow, processes cannot meet a second time.
+    runs = [[name] for name in names] if BACKEND == "tensorflow" else [names]
+    ends = [start(examples, output, *run) for run in runs]
+    errors = ["\n".join(texts) for texts in zip(*([text for _, text in end] for end in ends))]
+    took = time.time() - float(errors[1].split("signal at ")[-1].split()[0])
+    return output, [code for code, _ in ends[-1]], errors, took
+
+
 @pytest.mark.slow_on_tensorflow
-def test_stopped_and_killed_they_do_what_one_does(examples, tmp_path):
-    several_processes.train(examples, tmp_path / "one")
-    output = tmp_path / "several"
+def test_stopped_and_killed_they_do_what_one_does(examples, one, two):
+    output, codes, errors, took = two
     # One of two is told to stop: both do, after the same step.
-    for code, errors in start(examples, output, "SIGTERM"):
-        assert code and "Stopped after step 20, which is saved" in errors, errors[-2000:]
-    assert [path.name for path in output.glob("checkpoint-*")] == [
-        "checkpoint-000000020.safetensors"
-    ]
+    for text in errors:
+        assert "Stopped after step 20, which is saved" in text, text[-2000:]
+    (line,) = [line for line in errors[0].splitlines() if line.startswith("Stopped")]
+    assert line.endswith("the same call resumes. checkpoint-000000020.safetensors")
     # One of two is killed: the other says so, soon.
-    started = time.monotonic()
-    (code, errors), (killed, _) = start(examples, output, "SIGKILL")
-    assert killed == -9 and code and "Process 0 of 2 lost" in errors, errors[-2000:]
-    assert time.monotonic() - started < 200
+    assert codes[1] == -9 and codes[0] and "Process 0 of 2 lost" in errors[0], errors[0][-2000:]
+    assert took < 200
     # One goes on.
     several_processes.train(examples, output)
-    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("one", "several")]
-    assert [row["step"] for row in logs[1]] == list(range(5, 45, 5))
-    assert logs[0][0]["loss"] - logs[0][-1]["loss"] > 0.2
-    for expected, row in zip(*logs, strict=True):
+    log = read_log(output / "log.jsonl")
+    assert [row["step"] for row in log] == list(range(5, 45, 5))
+    assert one[0]["loss"] - one[-1]["loss"] > 0.2
+    for expected, row in zip(one, log, strict=True):
         names = [name for name in expected if name.endswith("loss")]
         assert len(names) in (3, 6)
         for name in names:
@@ -96,26 +113,22 @@ def test_stopped_and_killed_they_do_what_one_does(examples, tmp_path):
 
 
 @pytest.mark.backends("jax")
-def test_layers_are_cut_over_the_devices_of_two_processes(examples, tmp_path):
+def test_layers_are_cut_over_the_devices_of_two_processes(examples, one, tmp_path):
     """Steps of `evaluate`, of which none waited for the one before, waited for each other."""
-    several_processes.train(examples, tmp_path / "one")
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     for code, errors in start(examples, tmp_path / "two", "", XLA_FLAGS=flags, MESH="2x2"):
         assert code == 0, errors[-2000:]
-    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("one", "two")]
-    for expected, row in zip(*logs, strict=True):
+    log = read_log(tmp_path / "two" / "log.jsonl")
+    for expected, row in zip(one, log, strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], abs=2e-5)
-    assert logs[1][-1]["held_out_loss"] == pytest.approx(expected["held_out_loss"], abs=2e-5)
+    assert log[-1]["held_out_loss"] == pytest.approx(expected["held_out_loss"], abs=2e-5)
 
 
 @pytest.mark.slow_on_tensorflow
-def test_texts_are_learnt_as_by_one(tmp_path):
+def test_texts_are_learnt_as_by_one(two, tmp_path):
     """Batches are mixed in length, the last one is filled; 20 and 50 rows are shared evenly."""
-    outputs = [str(tmp_path / name) for name in ("one.json", "several.json")]
-    several_processes.fit_texts(outputs[0])
-    for code, errors in start("texts", outputs[1], ""):
-        assert code == 0, errors[-2000:]
-    expected, found = map(read_json, outputs)
+    several_processes.fit_texts(str(tmp_path / "one.json"))
+    expected, found = read_json(tmp_path / "one.json"), read_json(f"{two[0]}.json")
     assert np.ptp(expected["logits"]) > 0.5
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

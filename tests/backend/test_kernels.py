@@ -93,7 +93,10 @@ def value_and_gradients(function, *inputs):
         import jax
 
         numbers = tuple(range(len(inputs)))
-        (_, outputs), gradients = jax.value_and_grad(loss, numbers, has_aux=True)(*inputs)
+        with keras.StatelessScope():  # Seeds of dropout would keep what is traced.
+            # At once: one by one, JAX compiles every operation.
+            found = jax.jit(jax.value_and_grad(loss, numbers, has_aux=True))(*inputs)
+        (_, outputs), gradients = found
         return [outputs, *gradients]
     if backend.name() == "torch":
         import torch
@@ -564,24 +567,40 @@ print(sum(name.endswith("/cache_hits") for name in hits))
 @pytest.mark.backends("jax")
 def test_other_processes_find_what_was_compiled(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name[:4] != "JAX_"}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
-    def run(**settings):
+    def run():
         done = subprocess.run(
-            [sys.executable, "-c", TRAIN],
-            env={**environment, "XDG_CACHE_HOME": str(tmp_path), **settings},
-            capture_output=True,
-            text=True,
+            [sys.executable, "-c", TRAIN], env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
         return [int(number) for number in done.stdout.split()]
 
     folder = tmp_path / "kerasbert" / "jax" / OWN._processor()
-    assert run(JAX_ENABLE_COMPILATION_CACHE="false")[0] == 0 and not folder.exists()
-    assert run(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))[0] == 0 and not folder.exists()
-    assert any((tmp_path / "own").iterdir())
     assert run()[0] == 0
     assert list(folder.glob("jit_train_step-*")) and folder.stat().st_mode & 0o777 == 0o700
     assert run()[0] > 0
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("enabled, given", [(False, None), (True, "own"), (True, None)])
+def test_who_set_the_cache_of_jax_keeps_it(tmp_path, monkeypatch, enabled, given):
+    import jax
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = {"jax_enable_compilation_cache": enabled, "jax_compilation_cache_dir": given}
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        OWN.keep_compiled.__wrapped__()
+        folder = tmp_path / "kerasbert" / "jax" / OWN._processor()
+        is_ours = enabled and given is None
+        assert folder.exists() == is_ours
+        assert jax.config.jax_compilation_cache_dir == (str(folder) if is_ours else given)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 @pytest.mark.backends("jax")

@@ -121,6 +121,6 @@ def test_a_real_signal(text, tmp_path):
         last = process.stderr.read().splitlines()[-1]
     assert process.returncode == 130
     found = re.fullmatch(r"Stopped after step (\d+), which is saved; the same call resumes.", last)
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and f"resuming after step {found[1]} of 80" in done.stderr
+    done = kerasbert(*arguments)
+    assert done.exit_code == 0 and f"resuming after step {found[1]} of 80" in done.stderr
     assert done.stdout.splitlines()[-1] == f"80 steps -> {out / 'preset'}"

@@ -54,6 +54,13 @@ ODD = [
 ]
 
 
+def rows(cases, name="bert"):
+    """Families of a head: each backend computes that of BERT; with others, names alone differ."""
+    marks = {False: pytest.mark.backends("torch"), True: ()}
+    cases = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=marks[case[0] == name]) for case in cases]
+
+
 def numpy(x):
     return keras.ops.convert_to_numpy(x)
 
@@ -63,7 +70,7 @@ def load_classifier(directory, **arguments):
 
 
 @pytest.mark.parametrize(
-    "family, settings", [*((family, {}) for family in ENCODERS), *ODD], ids=str
+    "family, settings", [*rows((family, {}) for family in ENCODERS), *ODD], ids=str
 )
 def test_classifier_equals_transformers(reference, family, settings):
     theirs = reference(family, CLASSIFIER, num_labels=3, **settings)
@@ -90,7 +97,14 @@ def test_predict_equals_transformers(reference, family):
     assert np.abs(logits - theirs(inputs)["logits"]).max() <= 1e-5
 
 
-@pytest.mark.parametrize("family, prefix", _CLASSES.items())
+@pytest.mark.parametrize(
+    "family, prefix",
+    [
+        # The encoders of the others are computed above.
+        pytest.param(*case, marks=[pytest.mark.backends("torch")] * (case[0] in ENCODERS))
+        for case in _CLASSES.items()
+    ],
+)
 def test_encoder_of_every_class_of_transformers(reference, family, prefix):
     names = (name for name in dir(transformers) if name.startswith(prefix))
     heads = [name.removeprefix(prefix) for name in names]
@@ -107,7 +121,10 @@ def test_encoder_of_every_class_of_transformers(reference, family, prefix):
 # --- the other heads on one vector a text ---
 
 
-@EVERY
+HEADED = pytest.mark.parametrize("family", rows(ENCODERS))
+
+
+@HEADED
 def test_regressor(reference, family):
     theirs = reference(family, CLASSIFIER, num_labels=1, problem_type="regression")
     regressor = BertTextRegressor.from_preset(theirs.directory, preprocessor=None)
@@ -122,7 +139,7 @@ def test_regressor(reference, family):
     assert abs(loss - theirs.loss(theirs.inputs(13), torch.tensor(y))) <= 1e-5
 
 
-@EVERY
+@HEADED
 @pytest.mark.parametrize(
     ("settings", "y"),
     [
@@ -145,11 +162,13 @@ def test_losses_of_classes(reference, family, settings, y):
 
 @pytest.mark.parametrize(
     ("family", "head", "output"),
-    [
-        ("bert", "ForNextSentencePrediction", "logits"),
-        ("bert", "ForPreTraining", "seq_relationship_logits"),
-        ("albert", "ForPreTraining", "sop_logits"),
-    ],
+    rows(
+        [
+            ("bert", "ForNextSentencePrediction", "logits"),
+            ("bert", "ForPreTraining", "seq_relationship_logits"),
+            ("albert", "ForPreTraining", "sop_logits"),
+        ]
+    ),
 )
 def test_next_sentence_predictor(reference, family, head, output):
     theirs = reference(family, head)
@@ -171,7 +190,7 @@ def test_next_sentence_predictor(reference, family, head, output):
         assert abs(loss - theirs.loss(inputs, torch.tensor(y))) <= 1e-5
 
 
-@pytest.mark.parametrize("family", with_head("multiple_choice"))
+@pytest.mark.parametrize("family", rows(with_head("multiple_choice")))
 def test_multiple_choice(reference, family):
     """In our batch the last choice of the second example is missing; theirs know no such thing."""
     theirs = reference(family, "ForMultipleChoice")
@@ -206,7 +225,7 @@ ODD_TAGGERS = [
 
 
 @pytest.mark.parametrize(
-    "family, settings", [*((family, {}) for family in ENCODERS), *ODD_TAGGERS], ids=str
+    "family, settings", rows([*((family, {}) for family in ENCODERS), *ODD_TAGGERS]), ids=str
 )
 def test_token_classifier(reference, family, settings):
     names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -234,7 +253,7 @@ def test_token_classifier(reference, family, settings):
     assert abs(accuracy - right.mean()) <= 1e-6
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_new_token_classifier(reference):
     theirs = reference("bert")
     with pytest.raises(ValueError, match="has no head for a .*; pass num_classes=2"):
@@ -246,7 +265,7 @@ def test_new_token_classifier(reference):
     assert tagger.num_classes == 5
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("family", "head", "cls", "extra"),
     [
@@ -264,7 +283,7 @@ def test_a_weight_left_over_in_the_head(reference, tmp_path, family, head, cls, 
         cls.from_preset(directory, preprocessor=None)
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_new_heads_are_asked_for(reference):
     theirs = reference("bert")
     for cls in (BertTextRegressor, BertNextSentencePredictor, BertMultipleChoice):
@@ -370,7 +389,7 @@ def test_gradients_equal_torch(reference, family):
 # --- settings ---
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @EVERY
 def test_settings_are_read(reference, family):
     settings = {
@@ -402,14 +421,14 @@ def test_settings_are_read(reference, family):
     assert not classifier.multi_label
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_multi_label(reference, tmp_path):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     directory = theirs.copy(tmp_path, problem_type="multi_label_classification")
     assert load_classifier(directory).multi_label
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_regression_is_no_classifier(reference, tmp_path):
     theirs = reference("bert", CLASSIFIER, num_labels=1)
     directory = theirs.copy(tmp_path, problem_type="regression")
@@ -420,7 +439,7 @@ def test_regression_is_no_classifier(reference, tmp_path):
         assert load_classifier(directory, num_classes=2).num_classes == 2
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("missing", ["architectures", "model_type"])
 def test_a_configuration_without(reference, tmp_path, missing):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
@@ -428,7 +447,7 @@ def test_a_configuration_without(reference, tmp_path, missing):
     assert theirs.compare(load_classifier(directory), lengths=(13,)) <= 1e-5
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_rotary_positions_by_another_name(reference, tmp_path):
     """modernbert-ja says "rope" where other configurations say nothing."""
     theirs = reference("modernbert")
@@ -462,7 +481,7 @@ def test_configurations_of_the_first_gte(reference, tmp_path):
     assert theirs.compare(load_classifier(directory)) <= 1e-5
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_old_names_of_rotary_bases(reference, tmp_path):
     theirs = reference("modernbert")
     directory = theirs.copy(
@@ -500,7 +519,7 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
     assert encoder.local_rotary_base == ropes["sliding_attention"]["rope_theta"]
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "family, settings, message",
     [
@@ -551,7 +570,7 @@ def test_settings_that_are_refused(reference, tmp_path, family, settings, messag
 # --- heads ---
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @EVERY
 def test_a_new_head_is_named_in_one_warning(reference, family):
     theirs = reference(family)
@@ -567,7 +586,7 @@ def test_a_new_head_is_named_in_one_warning(reference, family):
     assert classifier.labels == ["ham", "spam"]
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_a_new_head_gets_a_new_pooler(reference, family):
     theirs = reference(family, "ForTokenClassification")
@@ -576,7 +595,7 @@ def test_a_new_head_gets_a_new_pooler(reference, family):
     assert numpy(classifier.backbone.pooled_dense.kernel).std() > 0.01
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 @EVERY
 def test_no_head_is_an_error(reference, family):
     theirs = reference(family)
@@ -584,14 +603,14 @@ def test_no_head_is_an_error(reference, family):
         load_classifier(theirs.directory)
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_a_loaded_head_warns_of_nothing(reference):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="New, random")
         load_classifier(reference("bert", CLASSIFIER, num_labels=3).directory)
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_a_backbone_of_ones_own_stays_as_it_is(reference):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     encoder = BertBackbone.from_preset(theirs.directory, load_weights=False)
@@ -603,7 +622,7 @@ def test_a_backbone_of_ones_own_stays_as_it_is(reference):
     np.testing.assert_array_equal(numpy(classifier.output_dense.bias), expected)
 
 
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_without_weights(reference):
     theirs = reference("bert", CLASSIFIER, num_labels=3)
     classifier = load_classifier(theirs.directory, load_weights=False)

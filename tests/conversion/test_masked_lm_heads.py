@@ -108,6 +108,7 @@ def logits_of(model, features):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "family, settings", [*((family, {}) for family in MASKED_LMS), *ODD], ids=str
 )
@@ -128,6 +129,7 @@ def test_pretrainer_without_pairs(reference, family):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "family, pair, pair_labels",
     [
@@ -204,6 +206,7 @@ def untied(reference, family, head=HEAD, **settings):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", MASKED_LMS)
 def test_untied(reference, tmp_path, family):
     theirs = untied(reference, family)
@@ -225,6 +228,7 @@ def test_untied(reference, tmp_path, family):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_untied_pretrainer(reference, tmp_path, family):
     theirs = untied(reference, family, "ForPreTraining")
@@ -243,6 +247,7 @@ def test_untied_pretrainer(reference, tmp_path, family):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_files_with_one_bias_for_both(reference, tmp_path):
     """Versions before 5 wrote one of the two biases, which were one."""
     theirs = untied(reference, "roberta")
@@ -328,6 +333,7 @@ def google_heads(model):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_equals_google(reference, tmp_path):
     """With the tanh form of GELU in the head too."""
     theirs = reference("bert", "ForPreTraining", hidden_act="gelu_new")
@@ -345,6 +351,7 @@ def test_equals_google(reference, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_google_without_heads(reference, tmp_path):
     theirs = reference("bert", "ForPreTraining", hidden_act="gelu_new")
     directory = google.write(tmp_path, theirs.model.bert)

@@ -156,6 +156,7 @@ def test_vectors_in_blocks(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("tensorflow", "torch")
 def test_export(export):
     index = make("reranker")
     path = export(index, warmup=["who?"], signatures=["serving_default", "search"], top_k=2)

@@ -152,6 +152,7 @@ def test_equals_transformers(tmp_path, settings):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:No tokenizer is written")
 def test_convert(tmp_path):
     """From their folder to ours and back, and without the bias or the head: the same numbers."""

@@ -162,6 +162,7 @@ def test_row_order(tokenizer):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "name, cls, settings",
     [
@@ -192,6 +193,7 @@ def check_head(model, peer, x):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 def test_pretraining_equals_transformers(tmp_path):
     peer = theirs("XLNetLMHeadModel")
     peer.save_pretrained(tmp_path / "theirs")

@@ -91,6 +91,7 @@ def test_contract(family, check, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", GPTS)
 def test_equals_transformers(reference, family):
     theirs = reference(family, "LMHeadModel")
@@ -104,6 +105,7 @@ def test_equals_transformers(reference, family):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", GPTS)
 @pytest.mark.parametrize("beams", [1, 4])
 def test_writes_as_transformers(reference, family, beams):
@@ -120,6 +122,7 @@ def test_writes_as_transformers(reference, family, beams):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("penalty", [0.0, 2.0])
 def test_length_penalty(reference, penalty):
     theirs = reference("gpt2", "LMHeadModel")
@@ -450,6 +453,7 @@ def test_preset(tokenizer, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("tie", [True, False])
 def test_transformers_reads_it(tokenizer, tmp_path, tie):
     base = of_texts(tokenizer)
@@ -487,6 +491,7 @@ def test_keras_hub_reads_it(tokenizer, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", GPTS)
 def test_classes_are_read_off_the_last_token(reference, family, tmp_path):
     theirs = reference(family, "ForSequenceClassification", num_labels=3)
@@ -500,6 +505,7 @@ def test_classes_are_read_off_the_last_token(reference, family, tmp_path):
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", GPTS)
 @pytest.mark.parametrize("tie", [True, False])
 def test_there_and_back(reference, family, tmp_path, tie):

@@ -138,6 +138,7 @@ def test_weights_and_numbers():
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "name",
     ["ListMLELoss", pytest.param("PairwiseLogisticLoss", marks=pytest.mark.slow)],
@@ -264,6 +265,7 @@ PAIRS = [(query, text) for query in ("good film", "was it dull ?") for text in T
 
 
 @pytest.mark.peers
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_cross_encoders(theirs, family, tmp_path):
     """The same scores and ranks, read and written, in batches with padding and cut."""

@@ -182,6 +182,7 @@ RECIPE = {
 
 
 @pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("tensorflow", "torch")
 def test_the_settings_of_a_recipe_are_resumed_to_the_bit(examples, vocabulary, tmp_path):
     """Muon and its averages, the average of the weights, the rate of hiding."""
     expected = train(examples, vocabulary, tmp_path / "unbroken", **RECIPE)
@@ -680,6 +681,7 @@ class Ruin(keras.callbacks.Callback):
 
 
 @pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("tensorflow", "torch")
 def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
     """It raises an error and publishes nothing; a lower rate starts over or resumes."""
     given = {"optimizer": "adamw", "accumulate": 1, "warmup_steps": 1}
