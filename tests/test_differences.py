@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kerasbert import models
-from kerasbert.tokenizers import GPT2Tokenizer
+from kerasbert.tokenizers import BertTokenizer, GPT2Tokenizer
 from tests.contracts import array, bert_tokenizer, tiny_backbone
 from tests.export.tiny import byte_pairs
 
@@ -176,6 +176,12 @@ def test_where_transformers_differs():
     x = {"token_ids": np.ones((1, 2), "int32"), "padding_mask": np.array([[0, 1]])}
     with pytest.warns(UserWarning, match="pad at the right"):
         tiny_backbone("roberta")(x)
+    assert "belongs to the first of them here; transformers returns it twice" in page
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] [E1] the".split()
+    added = [{"content": "[E1]", "rstrip": True}, {"content": "  "}]
+    tokenizer = BertTokenizer([*words, "  "], lowercase=True, added_tokens=added)
+    assert [tokenizer.id_to_token(id) for id in tokenizer("[E1]  the")] == ["[E1]", "the"]
+    assert tokenizer.token_to_id("  ") in tokenizer("the  [E1]")
     assert "`predict` gives logits as a NumPy array" in page
     model = models.BertTextClassifier(tiny_backbone(), num_classes=3)
     model.run_eagerly = True

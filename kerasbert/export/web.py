@@ -52,7 +52,7 @@ _LIBRARIES = {
 PROBES = [
     "Win a FREE prize now!",
     "Größe, naïve café № 1, don't: $5.00 (3%)",
-    "서울은 대한민국의 수도이다. 각",
+    "서울은 대한민국의 수도이다. 각 \u1100\u1161\u11a8 ㄱㅏ재밌다ㅋㅋ ｶﾞ",
     "日本語のテキスト、東京タワーは𠮷野家ではない。",
     "Привет, мир ΟΔΟΣ",
     "I 👍🏽 it 👩‍👩‍👧 🙂, 한국🙂日本",
@@ -136,6 +136,7 @@ def _check_pieces(model, folder, has_spans):
     for token in tokenizer.added_tokens:
         name = token["content"]
         texts.append(f"{PROBES[0]} {name} x{name}y, {name.upper()} {name.lower()}.")
+        texts.append(f"{name}{name}  {name}\t{name}語{name}한국_{name}-{name}\u0301 {name}")
     command = [_program("node"), os.path.join(_HERE, "cut_by_page.mjs"), folder]
     settings = {"capture_output": True, "encoding": "utf-8"}
     done = subprocess.run(command, input=to_json(texts), **settings)

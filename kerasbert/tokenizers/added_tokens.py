@@ -205,22 +205,34 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     def _is_in_word(self, text, rows, is_new, tokens):
         """Find segments (S,) that are `single_word` tokens next to a word character."""
-        contents = "|".join(re.escape(token["content"]) for token in tokens)
-        white = rf"[{SPACE}]*"
-        is_one = tf.strings.regex_full_match(text, f"{white}(?:{contents}){white}")
+
+        def is_any(tokens, left="*", right="*"):
+            """Find tokens with the white space that they include on each side."""
+            return tf.strings.regex_full_match(
+                text,
+                "|".join(
+                    (f"[{SPACE}]{left}" if token["lstrip"] else "")
+                    + re.escape(token["content"])
+                    + (f"[{SPACE}]{right}" if token["rstrip"] else "")
+                    for token in tokens
+                )
+                or NUL,
+            )
+
         ends = tf.strings.regex_full_match(text, f"(?s).*{WORD}")
         begins = tf.strings.regex_full_match(text, f"(?s){WORD}.*")
         if self._spaced and tokens[0]["normalized"]:
             ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
             begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
-        # White space that the token includes separates it from its neighbors.
-        after = ~tf.strings.regex_full_match(text, f"(?s).*[{SPACE}]")
-        before = ~tf.strings.regex_full_match(text, f"(?s)[{SPACE}].*")
+        # White space that the token includes separates it from its neighbors; that of its own
+        # content does not.
+        after = ~is_any([token for token in tokens if token["rstrip"]], right="+")
+        before = ~is_any([token for token in tokens if token["lstrip"]], left="+")
         same = rows[1:] == rows[:-1]
         none = tf.zeros_like(is_new[:1])
         left = tf.concat([none, same & ends[:-1]], 0) & before
         right = tf.concat([same & begins[1:], none], 0) & after
-        return is_one & (left | right)
+        return is_any(tokens) & (left | right)
 
     def _segments(self, text):
         """Split texts (N,) into segments (S,) at added tokens, and normalize them.

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,22 @@ import pytest
 from kerasbert import models, runtimes
 from kerasbert.export import export_web, web
 from kerasbert.files import write_files, write_json
-from kerasbert.tokenizers import AlbertTokenizer, RobertaTokenizer, XLMRobertaTokenizer
+from kerasbert.tokenizers import (
+    AlbertTokenizer,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+    tokenizer_from_files,
+)
 from kerasbert.tokenizers.transformers_files import transformers_files
+from tests.campaigns.batches import PARTS
 from tests.cli.test_commands import kerasbert
 from tests.export import tiny
 from tests.export.test_runtimes import ALBERT, XLM_ROBERTA
 from tests.peers import Peer
 from tests.play import presets
+from tests.tokenizers import conftest as small
+from tests.tokenizers.test_added_tokens import random_texts, saved_by_transformers
+from tests.tokenizers.test_transformers_files import FAMILIES
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.backends("tensorflow")]
 sentencepiece = Peer("sentencepiece")
@@ -288,6 +298,41 @@ def test_pieces_are_checked(site, monkeypatch):
         RuntimeError, match="tokenizes 'lower' differently from the RobertaTokenizer"
     ):
         web._check_pieces(model, str(folder), False)
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("BertTokenizer", {}),
+        ("BertTokenizer", {"normalize": "NFKC", "split_on": "ㄱ-ㆎ", "lowercase": False}),
+        *((name, {}) for name in ("RobertaTokenizer", "ModernBertTokenizer", "AlbertTokenizer")),
+    ],
+)
+def test_added_tokens_and_normal_forms(name, settings, tmp_path, monkeypatch):
+    """Tokens are found with their flags, and decomposed Korean is composed, as in Python."""
+    if shutil.which("npm") is None:
+        pytest.skip("There is no npm here: apt install npm.")
+    make = small.make.__wrapped__(**{part: getattr(small, part).__wrapped__() for part in PARTS})
+    tokenizer, family = make(name, **settings), FAMILIES[name]
+    texts = [
+        "재밌다ㅋㅋ \u1112\u1161\u11ab\u3131\u314f x",
+        "ｶﾞﾊﾟ \uac00\u11a8",
+        "e\u0323\u0301 \u0301a",
+    ]
+    if not settings:
+        tokenizer = tokenizer_from_files(
+            saved_by_transformers(tokenizer, family, tmp_path / "given"), family
+        )
+        # White space twice in a row belongs to two tokens of ModernBERT in one library alone.
+        texts += [text for text in random_texts() if "  " not in text]
+    folder = tmp_path / "page"
+    shutil.copytree(PAGE, folder)
+    shutil.copytree(web._library(*web._LIBRARIES["tokenizers"]), folder / "tokenizers")
+    write_files(folder, transformers_files(tokenizer, family, 64, True))
+    write_json(folder / "task.json", {"length": 64})
+    model = types.SimpleNamespace(preprocessor=types.SimpleNamespace(tokenizer=tokenizer))
+    monkeypatch.setattr(web, "PROBES", [*web.PROBES, *texts])
+    web._check_pieces(model, str(folder), name == "BertTokenizer")
 
 
 def test_same_words_in_each_language():

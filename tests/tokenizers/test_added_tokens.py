@@ -212,6 +212,21 @@ def test_markers_that_are_added_tokens_and_pieces(make):
     assert tokenizer.markers() == ["<sep>", "<cls>"]
 
 
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("the  fox", ["the", "fox"]),
+        ("[  the", ["[", "the"]),
+        ("[  ]  ", ["[", "  ", "]", "  "]),
+        ("the   fox", ["the", "   ", "fox"]),  # Another token, although it contains the first.
+    ],
+)
+def test_white_space_as_a_single_word(text, wanted):
+    added = [{"content": "  ", "single_word": True}, {"content": "   "}]
+    tokenizer = BertTokenizer([*TOKENS, "  ", "   "], lowercase=True, added_tokens=added)
+    assert [tokenizer.id_to_token(id) for id in tokenizer(text)] == wanted
+
+
 def test_arguments_of_from_preset(tmp_path):
     from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
 

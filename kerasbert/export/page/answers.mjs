@@ -17,6 +17,10 @@ const MARK = "\\p{M}\\p{Cf}\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f";
 const ALONE = "\\p{P}$+<=>^`|~" + CJK.source.slice(1, -1);
 const WORD = new RegExp(`[${MARK}]*[${ALONE}][${MARK}]*|[^${ALONE}\\p{Z}\\t-\\r\\x1c-\\x1f\\x85]+`, "gu");
 
+// What must not be next to an added token with `single_word`, the white space that others include, and characters that a normal form may join to the one before.
+const IN_WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]", SPACES = "\\p{White_Space}*";
+const JOINS = /[\p{M}\u1160-\u11FF\uD7B0-\uD7FF\u3131-\u318E\uFF9E-\uFFDC\u0E33\u0EB3]/u;
+
 const range = (size) => [...Array(size).keys()];
 const best = (values, count) => range(values.length).sort((a, b) => values[b] - values[a] || a - b).slice(0, count);
 
@@ -48,14 +52,17 @@ function mostContext(length, cuts) {
 // `content` is the tokenizer.json behind `tokenizer`; `run(feeds)` computes the graph's outputs {data, dims}.
 export function makeAnswerer(task, tokenizer, content, run) {
   const isWordPiece = content.model.type === "WordPiece";
-  const special = content.added_tokens.map((token) => token.content).sort((a, b) => b.length - a.length);
-  const isSpecial = new Set(special);
-  const escaped = special.map((token) => token.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  const sections = special.length ? new RegExp(`(${escaped.join("|")})`, "u") : null;
+  const isAdded = new Set(content.added_tokens.map((token) => token.content));
+  // Only text that is an added token becomes it, but the library also adds them to the vocabulary of words.
+  if (isWordPiece) for (const name of isAdded) if (!Object.hasOwn(content.model.vocab, name)) tokenizer.model.tokens_to_ids.delete(name);
   const processors = content.post_processor ? content.post_processor.processors || [content.post_processor] : [];
   const template = processors.find((one) => one.type === "TemplateProcessing");
 
   const normalizers = content.normalizer ? content.normalizer.normalizers || [content.normalizer] : [];
+  // BERT's own rules, and the normal form of texts before them.
+  const rules = normalizers.find((one) => one.type === "BertNormalizer");
+  const isWord = (point) => rules?.handle_chinese_chars && CJK.test(point);
+  const form = isWordPiece ? normalizers.map((one) => one.type).find((type) => type === "NFC" || type === "NFKC") : undefined;
   const has = (type) => normalizers.some((one) => one.type === type);
   if (has("Precompiled")) {
     // Unlike the model's normalizer, the library turns U+200D, which joins emoji, into a space, and lowercases sigma by its position.
@@ -64,55 +71,134 @@ export function makeAnswerer(task, tokenizer, content, run) {
     tokenizer.normalizer = (text) => small(text).split("\u200d").map((part) => own(part)).join("\u200d");
   }
 
+  // The library ignores `single_word` and has no offsets, so added tokens are found here, by two functions that split a text into
+  // [string, added token or null]: before normalization, and after it.
+  const [early, late] = [false, true].map((after) => splitter(content.added_tokens.filter((token) => token.normalized === after), after));
+
+  function splitter(tokens, after) {
+    const named = tokens.map((token) => [after ? normal(token.content).text : token.content, token]).filter(([name]) => name);
+    if (!named.length) return (text) => [[text, null]];
+    // As in the model: white space has priority, then longer tokens.
+    named.sort(([a], [b]) => Number(!a.trim()) - Number(!b.trim()) || a.length - b.length).reverse();
+    const patterns = named.map(([name, { lstrip, rstrip, single_word }]) => {
+      const escaped = name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
+      const near = after && rules?.handle_chinese_chars ? `(?!${CJK.source})${IN_WORD}` : IN_WORD;
+      const word = single_word ? `(?<!${near})${escaped}(?!${near})` : escaped;
+      return `(${lstrip ? SPACES : ""}${word}${rstrip ? SPACES : ""})`;
+    });
+    const pattern = new RegExp(patterns.join("|"), "gu");
+    return (text) => {
+      const parts = [];
+      let from = 0;
+      for (const match of text.matchAll(pattern)) {
+        if (match.index > from) parts.push([text.slice(from, match.index), null]);
+        parts.push([match[0], named[match.slice(1).findIndex((group) => group !== undefined)][1]]);
+        from = match.index + match[0].length;
+      }
+      if (from < text.length) parts.push([text.slice(from), null]);
+      return parts;
+    };
+  }
+
   // The ids of a text's tokens and, for WordPiece, their characters [start, end). The library returns no offsets,
   // so its normalizer is applied to each character separately here.
   function pieces(text) {
-    if (!isWordPiece) return { ids: tokenizer.encode(text, { add_special_tokens: false }).ids.map(Number), starts: null, ends: null };
-    const found = { ids: [], starts: [], ends: [] };
-    const add = (token, start, end) => {
-      found.ids.push(tokenizer.token_to_id(token));
-      found.starts.push(start);
-      found.ends.push(end);
+    const found = { ids: [], starts: isWordPiece ? [] : null, ends: isWordPiece ? [] : null };
+    const add = (id, start, end) => {
+      found.ids.push(Number(id));
+      if (isWordPiece) found.starts.push(start), found.ends.push(end);
+    };
+    const points = Array.from(text);
+    // An added token does not span the white space that `lstrip` and `rstrip` include.
+    const addToken = ({ id }, start, end) => {
+      const isSpace = (point) => /\p{White_Space}/u.test(point);
+      if (!points.slice(start, end).every(isSpace)) {
+        while (isSpace(points[start])) start++;
+        while (isSpace(points[end - 1])) end--;
+      }
+      add(id, start, end);
     };
     let at = 0;
-    for (const section of sections ? text.split(sections) : [text]) {
-      const points = Array.from(section);
-      if (isSpecial.has(section)) add(section, at, at + points.length);
-      else inWords(points, at, add);
-      at += points.length;
+    for (const [section, token] of early(text)) {
+      const end = at + Array.from(section).length;
+      if (!token) inSection(section, at, add, addToken);
+      else {
+        // Accents that are dropped belong to the character before them.
+        let last = end;
+        while (isWordPiece && last < points.length && /\p{Mn}/u.test(points[last]) && !tokenizer.normalizer?.(points[last])) last++;
+        addToken(token, at, last);
+      }
+      at = end;
     }
     return found;
   }
 
-  function inWords(points, at, add) {
-    let clean = "", last = -1, unit = 0;
-    const source = [], ends = []; // For each unit of `clean`: its character, and the end of that character including accents.
-    // Sigma is lowercased differently at the end of a word; no other letter depends on its neighbors.
-    const small = points.join("").replaceAll("İ", "I").toLowerCase();
-    points.forEach((point, i) => {
-      const letter = point === "Σ" && content.normalizer?.lowercase ? small[unit] : point;
-      unit += point.length;
-      // The library deletes private-use characters, and does not recognize CJK characters of two UTF-16 units.
-      let normal = tokenizer.normalizer && !/\p{Co}/u.test(point) ? tokenizer.normalizer(letter) : letter;
-      if (point.length > 1 && CJK.test(point) && content.normalizer?.handle_chinese_chars !== false) normal = ` ${normal} `;
-      for (let k = 0; k < normal.length; k++) {
-        source.push(at + i);
-        ends.push(at + i + 1);
-      }
-      if (normal) last = normal.trim() ? clean.length + normal.trimEnd().length - 1 : -1;
-      else if (last >= 0 && /\p{Mn}/u.test(point)) ends[last] = at + i + 1;
-      clean += normal;
-    });
+  function inSection(section, at, add, addToken) {
+    const { text, units } = normal(section, at);
     let from = 0;
-    for (const word of clean.trim() ? tokenizer.pre_tokenizer(clean) : []) {
-      from = clean.indexOf(word, from);
-      const prefix = content.model.continuing_subword_prefix.length;
+    for (const [part, token] of late(text)) {
+      const inner = units.slice(from, from + part.length);
+      if (token) addToken(token, inner[0][0], inner.at(-1)[1]);
+      else inWords(part, at + from, inner, add);
+      from += part.length;
+    }
+  }
+
+  function inWords(text, place, units, add) {
+    const split = (string) => (tokenizer.pre_tokenizer ? tokenizer.pre_tokenizer(string, { section_index: place }) : [string]);
+    if (!isWordPiece) {
+      for (const token of tokenizer.model(split(text))) add(tokenizer.token_to_id(token) ?? tokenizer.model.unk_token_id);
+      return;
+    }
+    const words = text.trim() ? split(Array.from(text, (point) => (isWord(point) ? ` ${point} ` : point)).join("")) : [];
+    const prefix = content.model.continuing_subword_prefix.length;
+    let from = 0;
+    for (const word of words) {
+      from = text.indexOf(word, from);
       tokenizer.model([word]).forEach((token, i, tokens) => {
         const size = tokens.length === 1 ? word.length : token.length - (i ? prefix : 0); // An unknown word is one token.
-        add(token, source[from], ends[from + size - 1]);
+        add(tokenizer.token_to_id(token), units[from][0], units[from + size - 1][1]);
         from += size;
       });
     }
+  }
+
+  // A normalized text, and for each of its UTF-16 units the start and the end of its character in the original, including accents.
+  function normal(text, at = 0) {
+    if (!isWordPiece) {
+      const made = tokenizer.normalizer ? tokenizer.normalizer(text) : text;
+      return { text: made, units: Array(made.length).fill([at, at]) };
+    }
+    const points = composed(Array.from(text), at), units = [];
+    let clean = "", last = -1, unit = 0;
+    // Sigma is lowercased differently at the end of a word; no other letter depends on its neighbors.
+    const small = points.map(([point]) => point).join("").replaceAll("İ", "I").toLowerCase();
+    for (const [point, start, end] of points) {
+      const letter = point === "Σ" && rules?.lowercase ? small[unit] : point;
+      unit += point.length;
+      // The library deletes private-use characters.
+      let made = tokenizer.normalizer && !/\p{Co}/u.test(point) ? tokenizer.normalizer(letter) : letter;
+      if (isWord(point)) made = made.trim(); // The spaces around it must not become part of added tokens.
+      for (let k = 0; k < made.length; k++) units.push([start, end]);
+      if (made) last = clean.length + made.length - 1;
+      else if (last >= 0 && /\p{Mn}/u.test(point)) units[last] = [units[last][0], end];
+      clean += made;
+    }
+    return { text: clean, units };
+  }
+
+  // The characters of a text in the model's normal form, each with its start and end in the original.
+  function composed(points, at) {
+    const found = [];
+    for (let i = 0, end; i < points.length; i = end) {
+      end = i + 1;
+      while (form && end < points.length && JOINS.test(points[end])) end++;
+      const cluster = points.slice(i, end), apart = form ? cluster.map((point) => point.normalize(form)) : cluster;
+      const whole = form ? cluster.join("").normalize(form) : cluster[0];
+      if (whole === apart.join("")) apart.forEach((part, k) => found.push(...Array.from(part, (point) => [point, at + i + k, at + i + k + 1])));
+      else found.push(...Array.from(whole, (point) => [point, at + i, at + end]));
+    }
+    return found;
   }
 
   // A network input from the ids of one or two texts; `begins` holds the first position of each.
@@ -165,7 +251,7 @@ export function makeAnswerer(task, tokenizer, content, run) {
   // A token as readable text, as byte-pair vocabularies encode spaces and accents.
   function name(id) {
     const token = tokenizer.id_to_token(id) ?? String(id);
-    return isWordPiece || isSpecial.has(token) ? token : tokenizer.decode([id]).trim() || token;
+    return isWordPiece || isAdded.has(token) ? token : tokenizer.decode([id]).trim() || token;
   }
 
   // A text or pair, truncated as by `BertPreprocessor`.
