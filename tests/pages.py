@@ -26,7 +26,8 @@ def commands(block):
 def run(folder, monkeypatch, file, *kinds):
     """Run a page's blocks of Python and bash one after the other in a folder.
 
-    `kerasbert` runs in this process, which has Keras already. Examples of the checkout are there.
+    `kerasbert` runs in this process, which has Keras already, and exports write in it, too.
+    Examples of the checkout are there.
 
     Returns:
         Python's names.
@@ -34,7 +35,9 @@ def run(folder, monkeypatch, file, *kinds):
     from typer.testing import CliRunner
 
     from kerasbert.cli import app
+    from tests.export import tiny
 
+    tiny.write_here(monkeypatch)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (folder / "examples").symlink_to(ROOT / "examples")
