@@ -176,7 +176,7 @@ def test_where_transformers_differs():
     x = {"token_ids": np.ones((1, 2), "int32"), "padding_mask": np.array([[0, 1]])}
     with pytest.warns(UserWarning, match="pad at the right"):
         tiny_backbone("roberta")(x)
-    assert "belongs to the first of them here; transformers returns it twice" in page
+    assert "belongs to the first of them; transformers returns it twice" in page
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] [E1] the".split()
     added = [{"content": "[E1]", "rstrip": True}, {"content": "  "}]
     tokenizer = BertTokenizer([*words, "  "], lowercase=True, added_tokens=added)
