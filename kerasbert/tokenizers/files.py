@@ -116,7 +116,8 @@ _PARTS = {
 }
 _WAY_OUT = "load the model with preprocessor=None and pass token ids."
 # Classes of `transformers` that frame rows as a `tokenizer.json` says, and not by themselves.
-_GENERIC = (None, "", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC = (None, "", *GENERIC)
 
 
 def read_vocabulary(path):
