@@ -118,7 +118,8 @@ _PARTS = {
 }
 _WAY_OUT = "load the model with preprocessor=None and pass token ids."
 # Classes of `transformers` that add special tokens as a `tokenizer.json` says, not by themselves.
-_GENERIC = (None, "", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+_GENERIC = (None, "", *GENERIC)
 
 
 def read_vocabulary(path):

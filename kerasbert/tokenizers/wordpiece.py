@@ -17,6 +17,7 @@ from kerasbert.tokenizers.added_tokens import STAND_IN, AddedTokensTokenizer
 from kerasbert.tokenizers.alignment import distinct
 from kerasbert.tokenizers.files import (
     ANY,
+    GENERIC,
     ROLES,
     TokenizerFiles,
     as_lines,
@@ -182,10 +183,12 @@ class BertTokenizer(AddedTokensTokenizer):
         config = files.config
         # If no file specifies the case, a vocabulary with capitals belongs to a cased checkpoint.
         cased = any(token[:1] != "[" and token != token.lower() for token in tokens)
+        # The generic class of transformers takes a tokenizer.json as it is.
+        said = {} if rules and config.get("tokenizer_class") in GENERIC else config
         arguments = {
-            "lowercase": config.get("do_lower_case", rules.get("lowercase", not cased)),
-            "strip_accents": config.get("strip_accents", rules.get("strip_accents")),
-            "split_on_cjk": config.get(
+            "lowercase": said.get("do_lower_case", rules.get("lowercase", not cased)),
+            "strip_accents": said.get("strip_accents", rules.get("strip_accents")),
+            "split_on_cjk": said.get(
                 "tokenize_chinese_chars", rules.get("handle_chinese_chars", True)
             ),
             "split_on_punctuation": "WhitespaceSplit" not in splits,

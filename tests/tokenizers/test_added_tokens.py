@@ -227,6 +227,22 @@ def test_white_space_as_a_single_word(text, wanted):
     assert [tokenizer.id_to_token(id) for id in tokenizer(text)] == wanted
 
 
+@pytest.mark.parametrize(
+    "kind, wins", [("PreTrainedTokenizerFast", True), ("BertTokenizer", False)]
+)
+def test_the_generic_class_takes_the_tokenizer_json_as_it_is(kind, wins, tmp_path):
+    write(tmp_path, BertTokenizer(TOKENS, lowercase=True), "bert")
+    path = tmp_path / "tokenizer_config.json"
+    said = {"do_lower_case": False, "strip_accents": False, "tokenize_chinese_chars": False}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said, "tokenizer_class": kind}))
+    found = BertTokenizer.from_files(tmp_path)
+    assert (found.lowercase, found.split_on_cjk, found.strip_accents is False) == (
+        wins,
+        wins,
+        not wins,
+    )
+
+
 def test_arguments_of_from_preset(tmp_path):
     from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
 
