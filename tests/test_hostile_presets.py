@@ -63,14 +63,14 @@ def test_the_class_of_a_tokenizer(preset, outside):
     os.remove(preset / "preprocessor.json")
     with pytest.raises(ValueError, match="names the class 'keras_hub>BytePairTokenizer', which is"):
         BertTokenizer.from_preset(str(preset))
-    with pytest.raises(ValueError, match="names a file, vocabulary='.*secret.txt'"):
+    with pytest.raises(ValueError, match="has the file vocabulary='.*secret.txt'"):
         BertTextClassifierPreprocessor.from_preset(str(preset))
     lookup = {"module": "keras.layers", "class_name": "StringLookup", "registered_name": None}
     (preset / "tokenizer.json").write_text(
         json.dumps({**lookup, "config": {"vocabulary": outside}})
     )
     for cls in (BertTokenizer, BertTextClassifierPreprocessor, BertTextClassifier):
-        with pytest.raises(ValueError, match="names a file|names the class None"):
+        with pytest.raises(ValueError, match="has the file|names the class None"):
             cls.from_preset(str(preset))
 
 
@@ -78,7 +78,7 @@ def test_the_class_of_a_tokenizer(preset, outside):
 def test_classes_inside_of_settings(preset, outside, file):
     part = {"config": "activation", "task": "dtype", "preprocessor": "tokenizer"}[file]
     edit(preset / f"{file}.json", lambda saved: saved["config"].update({part: opener(outside)}))
-    with pytest.raises(ValueError, match="names a file, vocabulary=|has to be a string"):
+    with pytest.raises(ValueError, match="has the file vocabulary=|has to be a string"):
         BertTextClassifier.from_preset(str(preset))
 
 
@@ -95,7 +95,7 @@ def test_keras_files(tiny_preset, tmp_path, outside):
                     saved["config"]["preprocessor"] = opener(outside)
                     content = json.dumps(saved)
                 new.writestr(name, content)
-        with pytest.raises(ValueError, match="names a file, vocabulary='.*secret.txt'"):
+        with pytest.raises(ValueError, match="has the file vocabulary='.*secret.txt'"):
             keras.models.load_model(bad)
 
 
@@ -105,7 +105,7 @@ def test_keras_hubs_own_presets(preset, outside):
         preset / "config.json", lambda saved: saved.update(registered_name="keras_hub>BertBackbone")
     )
     edit(preset / "config.json", lambda saved: saved["config"].update(dtype=opener(outside)))
-    with pytest.raises(ValueError, match="names a file, vocabulary='.*secret.txt'"):
+    with pytest.raises(ValueError, match="has the file vocabulary='.*secret.txt'"):
         BertBackbone.from_preset(str(preset))
 
 

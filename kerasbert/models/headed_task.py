@@ -66,7 +66,7 @@ class HeadedTask(BertTask):
     def uses_pooler(self) -> bool:
         return self.pooling == "pooler"
 
-    def check_arrays(self, x, y=None):
+    def check_arrays(self, x: Any, y: Any = None) -> None:
         super().check_arrays(x, y)
         if y is None or not getattr(self, "labels", None) or getattr(self, "multi_label", False):
             return
