@@ -135,7 +135,6 @@ def embed_corpus(
     settings = {
         "text": [text] if isinstance(text, str) else list(text),
         "id": id,
-        "encoding": encoding,
         "format": format,
         "dtype": dtype,
         "dims": dims,
@@ -143,6 +142,8 @@ def embed_corpus(
         "prompt": prompt,
         "rows": rows,
     }
+    if encoding is not None:  # Shards that were made without it depend on nothing new.
+        settings["encoding"] = encoding
     encoded = functools.partial(_encoded, settings=settings, size=batch_size)
     embedder = _embedder(preset)
     model = _describe(embedder)
@@ -333,7 +334,7 @@ def _rows(name, path, settings):
     """Yield `(id, text)` of a file's rows that are not blank."""
     columns = settings["text"]
     wanted = [x for x in [*columns, settings["id"]] if x is not None]
-    for number, row in _records(name, path, wanted, settings["encoding"]):
+    for number, row in _records(name, path, wanted, settings.get("encoding")):
         if isinstance(row, str):
             text, id = row, None
         else:
