@@ -270,7 +270,7 @@ def test_settings_of_a_head(tmp_path):
     saved = json.loads(path.read_text())
     saved["config"]["bilstm_units"] = 10**6
     path.write_text(json.dumps(saved))
-    refuses(tmp_path / "preset", "has bilstm_units=1000000, and", BertTokenClassifier)
+    refuses(tmp_path / "preset", "has bilstm_units=1000000, but", BertTokenClassifier)
 
 
 def test_elmo(tmp_path):
