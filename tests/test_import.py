@@ -134,9 +134,7 @@ def test_type_checkers_see_the_same_names():
     """Those that the top imports for them are those that it imports on first use."""
     tree = ast.parse(pathlib.Path(kerasbert.__file__).read_text())
     (block,) = (
-        node
-        for node in tree.body
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name)
+        node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)
     )
     shown = {name.name: f"{line.module}.{name.name}" for line in block.body for name in line.names}
     functions = {n: f"kerasbert.{module}.{n}" for n, module in kerasbert._FUNCTIONS.items()}

@@ -39,13 +39,16 @@ def write(folder, name, data, encoding="utf-8"):
         ("blank.csv", "\n\ntext,label\na,1\n,\n\n , \nb,0\n\n"),
         ("case.csv", " Text , LABEL\na,1\nb,0\n"),
         ("two_marks.csv", b"\xef\xbb\xbf\xef\xbb\xbftext,label\na,1\nb,0\n"),
-        ("packed.csv.gz", gzip.compress(b"text,label\na,1\nb,0\n")),
+        ("packed.csv.gz", gzip.compress(b"text,label\na,1\nb,0\n", mtime=0)),
         ("a.jsonl", b'{"text":"a","label":"1"}\r{"text":"b","label":"0"}\r'),
         ("a.json", '[{"text": "a", "label": "1"},\n {"text": "b", "label": "0"}]'),
         ("a.jsonl", '[{"text": "a", "label": "1"},\n {"text": "b", "label": "0"}]'),
         ("a.json", '{"data": [{"text": "a", "label": "1"}, {"text": "b", "label": "0"}]}'),
         ("a.json", '{"text": "a", "label": "1"}\n\n{"text": "b", "label": "0"}\n'),
-        ("a.ndjson.gz", gzip.compress(b'{"text":"a","label":"1"}\n{"text":"b","label":"0"}')),
+        (
+            "a.ndjson.gz",
+            gzip.compress(b'{"text":"a","label":"1"}\n{"text":"b","label":"0"}', mtime=0),
+        ),
     ],
 )
 def test_the_same_table(tmp_path, name, data):
