@@ -74,7 +74,7 @@ _OF_FROM_PRESET = ("load_weights", "new_head", "preset")
 
 
 def _check_parts(cls, name):
-    """Raise for an argument of what a task is made of, and for one of `from_preset`."""
+    """Raise for an argument of a part of a task, or of `from_preset`, and say where it goes."""
     is_task = issubclass(cls, keras.Model)
     parts = {
         "backbone": getattr(cls, "backbone_cls", None) if is_task else None,

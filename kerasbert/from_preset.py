@@ -52,7 +52,7 @@ class _ClassProperty(property):
 
 
 def _class_property(function: Callable[[Any], Result]) -> Result:
-    """Make a method an attribute of the class; type checkers see the type of what it returns."""
+    """Make a method a property of the class; type checkers see its return type."""
     return _ClassProperty(function)
 
 

@@ -246,16 +246,15 @@ def _json_rows(lines, source):
     if not first.strip():
         raise EmptyTableError(f"{source} is empty.")
     row = _loads(first)
-    if row is _NO_JSON or _is_list_of_rows(row) or _rows_of_pandas(row):
+    if row is _NO_JSON or _all_rows(row):
         # The file is one array or object, possibly over several lines, or not valid JSON.
         rest = list(lines)
         whole = row if row is not _NO_JSON and not rest else _loads("".join([first, *rest]))
         if whole is _NO_JSON:
             lines = rest
         else:
-            row = whole["data"] if _is_list_of_rows(whole) and isinstance(whole, dict) else whole
-            row = _rows_of_pandas(row) or row
-            yield from enumerate(row if isinstance(row, list) else [row], start=1)
+            rows = _all_rows(whole) or (whole if isinstance(whole, list) else [whole])
+            yield from enumerate(rows, start=1)
             return
     yield from (
         (place, row)
@@ -276,18 +275,18 @@ def _loads(text):
         return _NO_JSON
 
 
-def _is_list_of_rows(row):
-    """Return whether a value is the list of all rows, or an object with it under "data"."""
-    rows = row.get("data") if isinstance(row, dict) else row
-    return isinstance(rows, list) and bool(rows) and all(isinstance(one, dict) for one in rows)
+def _all_rows(value):
+    """Return the rows of a JSON value that holds all of a table, or `None` if it is a row itself.
 
+    It may be a list, an object with a list under "data", or an object of columns or of rows, as
+    `DataFrame.to_json` writes them.
 
-def _rows_of_pandas(value):
-    """Return the rows of what `DataFrame.to_json` writes by columns or by index, or `None`.
-
-    >>> _rows_of_pandas({"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}})
+    >>> _all_rows({"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}})
     [{'text': 'a', 'label': 'x'}, {'text': 'b', 'label': 'y'}]
     """
+    rows = value.get("data") if isinstance(value, dict) else value
+    if isinstance(rows, list) and rows and all(isinstance(one, dict) for one in rows):
+        return rows
     inner = list(value.values()) if isinstance(value, dict) else []
     if not inner or not all(
         isinstance(x, dict) and x and x.keys() == inner[0].keys() for x in inner

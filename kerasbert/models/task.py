@@ -692,7 +692,7 @@ def _build_optimizer(model):
     """Build a compiled model's optimizer before its first step.
 
     On TensorFlow Keras builds it in the first trace of the step, and TensorFlow traces a function
-    that has created variables a second time: half of what a short training takes.
+    again that has created variables, which takes half the time of a short training.
     """
     optimizer = model.optimizer
     if optimizer is None or optimizer.built:

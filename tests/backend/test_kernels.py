@@ -93,7 +93,7 @@ def value_and_gradients(function, *inputs):
         import jax
 
         numbers = tuple(range(len(inputs)))
-        with keras.StatelessScope():  # Seeds of dropout would keep what is traced.
+        with keras.StatelessScope():  # Otherwise dropout's seeds would keep traced values.
             # At once: one by one, JAX compiles every operation.
             found = jax.jit(jax.value_and_grad(loss, numbers, has_aux=True))(*inputs)
         (_, outputs), gradients = found

@@ -184,7 +184,7 @@ def test_clone(model):
 
 @pytest.mark.backends("tensorflow")
 def test_a_step_is_traced_once(monkeypatch):
-    """TensorFlow traces a function anew that has created variables, as the means of two losses."""
+    """TensorFlow traces a function again that created variables, such as means of losses."""
     import tensorflow as tf
 
     traced, step = [], keras.Model.train_step
