@@ -332,6 +332,15 @@ def test_pairs_without_token_types(reference, tmp_path):
 
 
 @pytest.mark.peers
+def test_padding_is_masked_if_the_tokenizer_returns_no_mask(reference, tmp_path):
+    config = {"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids"]}
+    theirs, directory = with_sides(reference, tmp_path, tokenizer_config=config)
+    ours = BertTextClassifier.from_preset(directory)
+    alone = [logits_of_theirs(theirs, directory, [text])[0] for text in ("a", "a b c d")]
+    np.testing.assert_allclose(ours.predict(["a", "a b c d"]), alone, atol=1e-5)
+
+
+@pytest.mark.peers
 @pytest.mark.parametrize(
     "sides, message",
     [
