@@ -221,6 +221,20 @@ def handled_signals(handler, numbers=(signal.SIGINT, signal.SIGTERM)):
 
 
 @contextlib.contextmanager
+def uninterrupted():
+    """Delay SIGINT and SIGTERM until the end of a context, such as a step of a training."""
+    came = []
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [number for number, handler in handlers.items() if callable(handler)]
+    try:
+        with handled_signals(lambda number, frame: came.append((number, frame)), numbers):
+            yield
+    finally:
+        for number, frame in came:
+            handlers[number](number, frame)
+
+
+@contextlib.contextmanager
 def silent_tensorflow():
     """Return a context in which the import of TensorFlow writes no log lines.
 

@@ -826,6 +826,12 @@ def share_steps(model, processes):
 
 
 @kernel
+def uninterrupted_step(step):
+    """Wrap a step of a loop of Keras that must not be interrupted."""
+    return step
+
+
+@kernel
 def one_after_another(step):
     """Wrap a step of `evaluate` that may have to finish before the next one begins."""
     return step

@@ -5,15 +5,13 @@ buffers to each step, and puts the results back at the end. An exception or Ctrl
 the model without weights.
 """
 
-import contextlib
-import signal
 import threading
 import time
 
 import keras
 
 from kerasbert import private_names
-from kerasbert._process import handled_signals
+from kerasbert._process import uninterrupted
 
 _training = set()  # ids of the threads that are in a step
 
@@ -60,7 +58,7 @@ class KeepsWeights:
     def _make_function(self, step_function, concatenate_outputs=False):
         def step(state, data):
             thread = threading.get_ident()
-            with _uninterrupted():
+            with uninterrupted():
                 _training.add(thread)
                 try:
                     outputs, state = step_function(state, data)
@@ -156,17 +154,3 @@ def with_weights(groups, run):
 
 def _are_same(values, others):
     return all(value is other for value, other in zip(values, others))
-
-
-@contextlib.contextmanager
-def _uninterrupted():
-    """Delay SIGINT and SIGTERM until a step has run and its results are assigned."""
-    came = []
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    numbers = [number for number, handler in handlers.items() if callable(handler)]
-    try:
-        with handled_signals(lambda number, frame: came.append((number, frame)), numbers):
-            yield
-    finally:
-        for number, frame in came:
-            handlers[number](number, frame)

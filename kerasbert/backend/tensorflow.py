@@ -19,7 +19,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend, private_names
-from kerasbert._process import check_process
+from kerasbert._process import check_process, uninterrupted
 
 KERAS_EXPORTS = ("tf_saved_model", "litert")
 
@@ -146,7 +146,8 @@ class Traced:
             with self._lock, tf.device("cpu"):
                 if kinds not in self._traces:
                     function = tf.function(self._on_cpu, input_signature=kinds, autograph=False)
-                    self._traces[kinds] = Operation(function.get_concrete_function())
+                    with uninterrupted():
+                        self._traces[kinds] = Operation(function.get_concrete_function())
         return self._traces[kinds](*args)
 
     def _on_cpu(self, *args):
@@ -180,6 +181,20 @@ def rows_of(ragged):
 FEW = 8
 
 
+def uninterrupted_step(step):
+    """Delay signals while a step is traced and run.
+
+    After an exception in the middle of a trace TensorFlow may crash later, in a thread of its own.
+    """
+
+    @functools.wraps(step)
+    def whole(*args):
+        with uninterrupted():
+            return step(*args)
+
+    return whole
+
+
 def value_and_gradient(function, x):
     x = tf.convert_to_tensor(x)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -202,7 +217,8 @@ def predict_batch(model, features):
         specs = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
         step = tf.function(lambda x: model.predict_step((x,)), autograph=False)
         try:
-            return Operation(step.get_concrete_function(specs))
+            with uninterrupted():
+                return Operation(step.get_concrete_function(specs))
         except Exception:
             return None  # Custom layers may need known sizes.
 

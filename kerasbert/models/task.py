@@ -14,7 +14,7 @@ from kerasbert import backend, private_names
 from kerasbert._finite import check_outputs, check_targets, with_finite_check
 from kerasbert._keywords import config_of
 from kerasbert._memory import give_back
-from kerasbert._process import check_process
+from kerasbert._process import check_process, uninterrupted
 from kerasbert.backend.tensorflow import tf, traced_on_purpose
 from kerasbert.data.batching import restore_order, rows_of_part
 from kerasbert.from_preset import FromPreset
@@ -590,15 +590,28 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """Make the step of `fit`, as `keras.Model.make_train_function`."""
         if force or self.train_function is None:
             if not backend.is_distributed(self):
-                _build_optimizer(self)
+                with uninterrupted():
+                    _build_optimizer(self)
             with backend.compiling(self, self._say_compiling):
                 super().make_train_function(force)
+            self.train_function = self._whole(self.train_function)
 
     def make_test_function(self, force: bool = False) -> Callable[..., Any]:
         """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
         if force or self.test_function is None:
             super().make_test_function(force)
-            self.test_function = backend.one_after_another(self.test_function)
+            self.test_function = self._whole(backend.one_after_another(self.test_function))
+
+    def make_predict_function(self, force: bool = False) -> Callable[..., Any]:
+        """Make the step of `predict`, as `keras.Model.make_predict_function`."""
+        if force or self.predict_function is None:
+            super().make_predict_function(force)
+            self.predict_function = self._whole(self.predict_function)
+        return self.predict_function
+
+    def _whole(self, step):
+        """Wrap a step that Ctrl-C should not end midway; a debugger may sit in one run eagerly."""
+        return step if self.run_eagerly else backend.uninterrupted_step(step)
 
     def _expect(self, kind, *steps):
         """Have steps made anew that ran on another kind of batches before.
@@ -684,7 +697,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         elif spec is not None and has_shapes and len(self.outputs) > 1:
             # Each of several losses has a mean. Made in the first trace, as Keras does outside of
             # strategies, these would have TensorFlow trace the step once more.
-            private_names.build_on(self, keras.tree.map_structure(_zeros, spec))
+            with uninterrupted():
+                private_names.build_on(self, keras.tree.map_structure(_zeros, spec))
         super()._maybe_symbolic_build(data_batch=data_batch)
 
 

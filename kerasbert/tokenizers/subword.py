@@ -17,6 +17,7 @@ import keras_hub
 import numpy as np
 
 from kerasbert._errors import check_choice, check_fields, check_value
+from kerasbert._process import uninterrupted
 from kerasbert.backend.tensorflow import tf
 from kerasbert.files import inside, read_json
 from kerasbert.from_preset import FromPreset
@@ -459,7 +460,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 shape = tf.RaggedTensorSpec([None, None], "int32")
             function = tf.function(on_cpu, input_signature=[shape], autograph=False)
             # Concrete, because TensorFlow warns of "retracing" when many tokenizers are created.
-            self._graphs[name] = function.get_concrete_function()
+            with uninterrupted():
+                self._graphs[name] = function.get_concrete_function()
         return self._graphs[name]
 
     def _run(self, name, inputs):

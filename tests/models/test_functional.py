@@ -180,6 +180,24 @@ def test_a_stopped_loop_leaves_the_encoder_whole(model):
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
+def test_an_interrupt_waits_until_the_step_has_run(method):
+    """TensorFlow may crash later if an exception ends a trace."""
+    model = classifier()
+    loss = model.compute_loss
+
+    def interrupting(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return loss(*args, **kwargs)
+
+    model.__dict__["compute_loss"] = interrupting
+    with pytest.raises(KeyboardInterrupt):
+        getattr(model, method)(rows(model), np.array(LABELS))
+    assert int(model.optimizer.iterations) == (0 if method == "evaluate" else 1)
+    check_whole(model)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_interrupts_at_random_moments(tmp_path, model, seed):
