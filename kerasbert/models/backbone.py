@@ -88,8 +88,8 @@ class BertBackbone(PresetBackbone):
         global_every: int. With a window, layers 0, n, 2n, ... attend globally.
         norm_first: bool. Pre-norm, with a final norm, instead of post-norm.
         gated_mlp: bool. Gated feed-forward.
-        use_bias: bool. Biases in the layers' projections and norms; or a list of the parts that
-            have them: "attention", "intermediate", "output", "norm" (NomicBERT: ["norm"]).
+        use_bias: bool. Biases in the layers' projections and norms; or a list of parts with
+            biases: "attention", "intermediate", "output", "norm" (NomicBERT: ["norm"]).
         is_causal: bool. Left-to-right attention (the paper's ablation).
         initializer_range: float. Standard deviation of the truncated normal initializer.
         family: string. Family of the checkpoint; decides its conversion and the heads' defaults.
@@ -150,8 +150,8 @@ class BertBackbone(PresetBackbone):
         **kwargs: Any,
     ) -> None:
         check_process()
-        # An encoder whose embedding layers this one shares, as in ELECTRA's pre-training. Not a
-        # setting: a saved encoder has its own embeddings.
+        # An encoder whose embedding layers this one shares, as in ELECTRA's pre-training. Saved
+        # encoders have their own.
         tables = kwargs.pop("tables", None)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self._set_settings(locals(), SETTINGS)
@@ -253,7 +253,7 @@ class BertBackbone(PresetBackbone):
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
         hidden_states, _ = self._encode(inputs)
         outputs = self._named_outputs(hidden_states)
-        # `num_layers + 1` symbolic tensors, embeddings first, for models that use inner layers.
+        # `num_layers + 1` symbolic tensors, embeddings first.
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
@@ -335,9 +335,9 @@ class BertBackbone(PresetBackbone):
             is_first = self.norm_first and self.embeddings_norm  # Layer 0 has no first norm.
             if differs or (is_first and (place == 0) != (layer == 0)):
                 raise ValueError(
-                    f"Layer {layer} cannot become layer {place}: with global_every="
-                    f"{self.global_every} one of them is global and the other local, or with "
-                    "norm_first only layer 0 lacks a first norm; choose a layer of the same kind."
+                    f"Layer {layer} is of another kind than layer {place}, which it would become: "
+                    f"every {self.global_every}th is global, and with norm_first layer 0 lacks a "
+                    "norm; choose a layer of the same kind."
                 )
         inner = self.num_inner_repetitions
         blocks = [self.transformer_layers[layer * inner] for layer in layers]  # The first of each.
@@ -455,7 +455,7 @@ class BertBackbone(PresetBackbone):
     def feature_model(
         self, output_hidden_states: bool = True, output_attentions: bool = False
     ) -> keras.Model:
-        """Return a model with the same weights that also outputs hidden states and attentions.
+        """Return a model with the same weights and more outputs.
 
         Args:
             output_hidden_states: bool. Add `hidden_states`: `num_layers + 1` tensors (B, T, D),

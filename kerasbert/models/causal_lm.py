@@ -53,9 +53,9 @@ class BertCausalLM(WritingTask):
             projection to the vocabulary; `None` for neither.
         head_bias: bool. Bias of that layer.
         head_norm_epsilon: float. Epsilon of that norm.
-        output_bias: bool. Bias of the logits, one number per token of the vocabulary.
-        tie_weights: bool. Project to the vocabulary with the token embedding; `False` gives the
-            head its own weights.
+        output_bias: bool. Bias of the logits.
+        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
+            separate weights.
 
     The last five default to the settings of the encoder's family.
 
@@ -93,9 +93,8 @@ class BertCausalLM(WritingTask):
         self._check_encoder(backbone, has_all=True)
         if not backbone.is_causal:
             raise ValueError(
-                "The encoder is bidirectional, but a causal language model must not see the token "
-                "that it predicts; load one of the family 'gpt2' or 'gpt', or build one with "
-                "is_causal=True."
+                "The encoder is bidirectional, but a causal language model must not see the next "
+                "token; load one of the family 'gpt2' or 'gpt', or build one with is_causal=True."
             )
         given = MaskedHeadSettings(
             head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
@@ -234,8 +233,8 @@ class BertCausalLM(WritingTask):
 
         Args:
             inputs: a string, a list of N strings, or a dict of arrays as in `generate_step`.
-            max_length: int. Maximum number of tokens per text, including the prompt; defaults to
-                the preprocessor's `sequence_length`. For arrays, the number of columns decides.
+            max_length: int. Maximum number of tokens, including the prompt; defaults to the
+                preprocessor's `sequence_length`. For arrays, it is the number of columns.
             stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, `None`
                 continues to `max_length`.
             strip_prompt: bool. Return only the generated text.
@@ -271,7 +270,7 @@ class BertCausalLM(WritingTask):
         is_prompt = np.asarray(ops.convert_to_numpy(inputs["padding_mask"])).astype(bool)
         counts = is_prompt.sum(axis=1, keepdims=True)
         size = is_prompt.shape[1]
-        places = np.arange(size) + counts  # Move the generated tokens to the front.
+        places = np.arange(size) + counts  # Moves generated tokens to the front.
         ids, mask = (
             np.take_along_axis(outputs[name], np.minimum(places, size - 1), axis=1)
             for name in ("token_ids", "padding_mask")

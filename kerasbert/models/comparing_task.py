@@ -87,8 +87,8 @@ class ComparingTask(BertTask):
 
         Args:
             chunk_size: int. Embed this many rows at a time, and again for the gradient (GradCache).
-                Batches of thousands then need the memory of one chunk, with the same results,
-                about a third slower.
+                Batches of thousands then fit into the memory of one chunk and train equally, about
+                a third slower.
             optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
 
         Source: Gao et al. 2021, arXiv 2101.06983.
@@ -234,7 +234,7 @@ class ComparingTask(BertTask):
         self._expect(None if y is None else _axes(y), "train", "test")
 
     def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
-        """Return texts to compare as a dataset of preprocessed batches; others unchanged."""
+        """Return texts to compare as a dataset of preprocessed batches."""
         check_batch_size(batch_size)
         y = read_once(y) if self._is_raw(x) else y
         if is_dataset(x):
@@ -274,7 +274,7 @@ class ComparingTask(BertTask):
         return self._dataset_from(lambda: batches, first, read=self._column_batch)
 
     def _column_batch(self, x, y=None, sample_weight=None):
-        """Preprocess a batch of texts to compare; return others unchanged."""
+        """Preprocess a batch of texts to compare."""
         columns = self._compared(x, y)
         if columns is None:
             return x, y, sample_weight
@@ -314,7 +314,7 @@ class ComparingTask(BertTask):
     def predict(
         self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
     ) -> np.ndarray:
-        """Return embeddings in the order of `x`, for raw texts or preprocessed arrays.
+        """Return embeddings of raw texts or arrays, in the order of `x`.
 
         For `role`, see `embed`.
         """
@@ -381,9 +381,9 @@ class ComparingTask(BertTask):
         if isinstance(self.loss, keras.losses.MeanSquaredError):
             if len(y.shape) != len(y_pred.shape):
                 raise ValueError(
-                    f"The labels have {len(y.shape)} axes and the embeddings {len(y_pred.shape)}, "
-                    "but the mean squared error needs one target embedding per text; pass these, "
-                    "or compile with another loss."
+                    f"The labels have {len(y.shape)} axes and the embeddings {len(y_pred.shape)}; "
+                    "pass a target embedding per text for the mean squared error, or compile with "
+                    "another loss."
                 )
             check_widths(y, y_pred)
         return y

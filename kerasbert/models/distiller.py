@@ -34,25 +34,25 @@ class BertDistiller(BertTask):
     weighted sum of
 
     - soft targets: the KL divergence of the student's probabilities from the teacher's, both at
-      the temperature, times its square; a regressor uses its own loss on the teacher's output;
-    - labels: the student's own loss. With `label_weight=0`, no labels are needed;
+      the temperature, times its square; for a regressor, its loss on the teacher's output;
+    - labels: the student's own loss, unless `label_weight=0`, for which no labels are needed;
     - hidden states: the distance of the layers in `layer_map` at every token, through a learned
-      projection if the widths differ.
+      projection if widths differ.
 
     `keras.distillation.Distiller` has the first two, but ignores sample weights and cannot reach
-    layers inside an encoder.
+    an encoder's layers.
 
     Args:
         student: a task model, for example `teacher.with_layers([0, 2, 4])`.
         teacher: a trained task model of the same class, labels and tokenizer. It stays frozen.
-        temperature: float. Values above 1 give the teacher's less likely classes more weight.
+        temperature: float. Above 1, the teacher's less likely classes count more.
         soft_weight: float.
         label_weight: float.
         hidden_weight: float.
         hidden_loss: "cosine" (1 - cosine, DistilBERT) or "mse" (TinyBERT).
         layer_map: "last" compares the last layers, "uniform" the student's embeddings and layers
             with evenly spaced ones of the teacher; or a list of pairs (student layer, teacher
-            layer), where 0 is the embeddings.
+            layer), with 0 for the embeddings.
 
     Example:
 
@@ -202,8 +202,8 @@ class BertDistiller(BertTask):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        # PyTorch's `fit` calls this. Keras registers weights by path, which student and teacher
-        # share, so the student's gradients would otherwise accumulate over the steps.
+        # PyTorch's `fit` calls this. Keras registers weights by path, and the teacher's paths hide
+        # the student's, whose gradients would accumulate over the steps.
         for weight in self.trainable_variables:
             weight.value.grad = None
 
@@ -272,7 +272,7 @@ class BertDistiller(BertTask):
 
 
 def _run(task, layers):
-    """Return a task's outputs and the layers' hidden states (B, T, D); 0 is the embeddings."""
+    """Return a task's outputs and hidden states (B, T, D) of layers; 0 is the embeddings."""
     if task.backbone not in task.operations:  # An embedder extends the encoder's graph.
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
@@ -378,8 +378,8 @@ def _check_pair(student, teacher):
     for role, model in (("student", student), ("teacher", teacher)):
         if not isinstance(model, BertTask):
             raise ValueError(
-                f"The {role} must be a task model of kerasbert, for example a BertTextClassifier; "
-                f"got a {type(model).__name__}."
+                f"The {role} must be a task model, such as a BertTextClassifier; got a "
+                f"{type(model).__name__}."
             )
         activation = getattr(model, "activation", None)
         if activation not in (None, keras.activations.linear):

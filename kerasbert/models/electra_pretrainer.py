@@ -55,27 +55,27 @@ class ElectraPretrainer(MaskedTask):
 
     The generator is a masked language model, trained jointly, with its own blocks on the encoder's
     embedding layers. It samples a token for each masked one, without a gradient. The encoder
-    predicts for every token whether it was replaced; a correctly sampled token was not.
+    predicts whether each token was replaced; a correctly sampled token was not.
 
     The inputs are those of `BertMaskedLM`; position 0 marks an empty slot. The outputs are a dict
     of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), the encoder's input, and
-    `detection_logits` (B, T), above 0 for replaced tokens. Labels are the masked tokens (B, P),
-    with sample weights (B, P) of 0 in empty slots; or both are dicts with `mlm_logits`, and the
-    weights may include `detection_logits`, (B,) or (B, T). The loss is the mean over the masked
-    tokens plus `detection_weight` times the mean detection loss over all tokens. `fit` and
+    `detection_logits` (B, T), above 0 for a replaced token. Labels are the masked tokens (B, P),
+    with sample weights (B, P) of 0 in empty slots; or dicts with these as `mlm_logits`, and the
+    weights optionally with `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the
+    mean over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and
     `evaluate` take raw texts and mask tokens themselves.
 
-    The trained weights are in two models: `pretrainer.detector`, a `BertReplacedTokenDetector`,
-    and `pretrainer.masked_lm`, the generator as a `BertMaskedLM`. Each can be saved separately and
-    exported to other packages.
+    Two models share the trained weights, and each can be saved and exported to other packages:
+    `pretrainer.detector`, a `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator
+    as a `BertMaskedLM`.
 
     Args:
         backbone: a `BertBackbone`, the discriminator's; it needs no pooler.
         preprocessor: an `ElectraPretrainerPreprocessor`, or `None` for preprocessed arrays.
         generator: dict. Generator settings that differ from the encoder's: `num_layers`,
             `hidden_dim`, `num_heads`, `intermediate_dim`, `dropout`, `attention_dropout`. Defaults
-            are the encoder's number of layers, a quarter of its width (a third of 768, as in the
-            paper), heads of the same width, and a feed-forward of four times the generator's width.
+            are the same number of layers, a quarter of the width (a third of 768, as in the paper),
+            heads of equal width and a feed-forward four times as wide as the generator.
         mlm_weight: float. Weight of the generator's loss.
         detection_weight: float. Weight of the detection loss.
 
@@ -145,7 +145,7 @@ class ElectraPretrainer(MaskedTask):
         """Accuracy and perplexity of the masked tokens, and four metrics of detection.
 
         These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, their
-        share, without which the accuracy says little.
+        share, the baseline of the accuracy.
         """
         return {
             "mlm_logits": [TokenAccuracy(), Perplexity()],

@@ -109,18 +109,17 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return inputs
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return logits of preprocessed arrays or of N raw texts; see `keras.Model.predict`.
+        """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        In raw texts, it masks the same tokens as `evaluate` and returns their logits (N, P, V). P
-        is that of the longest text; the last slots of shorter ones are meaningless. To predict the
-        mask tokens in a text, use `fill_mask`.
+        It masks the same tokens of N texts as `evaluate` and returns their logits (N, P, V), with
+        meaningless last slots for shorter texts. For mask tokens in a text, use `fill_mask`.
         """
         if self._is_raw(x):
             self._refuse_masks(x)
         return super().predict(x, batch_size, **kwargs)
 
     def _refuse_masks(self, x):
-        """Raise for texts with mask tokens, because `predict` masks tokens of its own choice."""
+        """Raise for texts with mask tokens, which `predict` does not fill."""
         mask = self.preprocessor.tokenizer.mask_token
         for column in self.preprocessor.columns(x)[0]:
             for position, text in enumerate(column):
@@ -131,7 +130,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
                     )
 
     def check_arrays(self, x: Any, y: Any = None) -> None:
-        """Raise for positions beyond the row, which would read from the next row."""
+        """Raise for positions beyond the row, which would read the next one."""
         if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
             return
         positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
@@ -144,10 +143,10 @@ class MaskedTask(HasVocabularyHead, BertTask):
             )
 
     def _needs_labels(self, is_raw):
-        return not is_raw  # The preprocessor makes the labels, or raises for what is missing.
+        return not is_raw  # The preprocessor makes labels from texts.
 
     def fill_mask(self, texts: Texts, top_k: int = 5, batch_size: int = 32) -> Any:
-        """Predict the most likely tokens for the mask tokens in a text.
+        """Predict the most likely tokens for a text's mask tokens.
 
         A text longer than the preprocessor's `sequence_length` is truncated around each mask.
 
@@ -235,7 +234,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
         logits = self._mlm_logits(backend.predict_batch(self, features))
-        # Embedding tables may be padded beyond the vocabulary, to a round number of rows.
+        # Embedding tables may be padded beyond the vocabulary.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 
     def _mlm_logits(self, outputs):
@@ -247,10 +246,9 @@ class BertMaskedLM(MaskedTask):
     """Masked language model, as in BERT's pre-training.
 
     The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
-    logits (B, P, V) at these positions, or (B, T, V) for all tokens if arrays are passed without
-    `mask_positions`. Labels are token ids (B, P), with sample weights (B, P) of 0 in unused slots,
-    which the mean loss leaves out. `fit` and `evaluate` take raw strings and mask tokens
-    themselves; `fit` masks again in every epoch.
+    logits (B, P, V) at these positions, or (B, T, V) at all tokens without `mask_positions`. Labels
+    are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss leaves out.
+    `fit` and `evaluate` take raw strings and mask tokens themselves, `fit` again in every epoch.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
@@ -258,9 +256,9 @@ class BertMaskedLM(MaskedTask):
         head_activation: string. Activation of the head's dense layer.
         head_bias: bool. Bias of that layer.
         head_norm_epsilon: float. Epsilon of the norm after that layer.
-        output_bias: bool. Bias of the logits, one number per token of the vocabulary.
-        tie_weights: bool. Project to the vocabulary with the token embedding; `False` gives the
-            head its own weights.
+        output_bias: bool. Bias of the logits.
+        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
+            separate weights.
 
     The last five default to the settings of the encoder and its family.
 
@@ -319,8 +317,7 @@ class BertMaskedLM(MaskedTask):
 def mask_windows(length, places, room):
     """Return windows of `room` tokens around masks, as a list of (first token, its masks).
 
-    In a text that is too long, each mask gets its own window and stands in the middle of it if
-    possible.
+    In longer texts, each mask gets its own window, centered if possible.
 
     >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
     ([(0, [1, 6])], [(0, [1]), (4, [6])])

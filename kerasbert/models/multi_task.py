@@ -39,9 +39,9 @@ class BertMultiTask(BertTask):
 
     The tasks are task models of any kind, built on the same encoder. Each step of `fit` uses a
     batch and the loss of one task; one optimizer updates the encoder and all heads, with a zero
-    gradient for the other tasks' heads. Trained tasks are used as always:
+    gradient for the other heads. Trained tasks are used as always:
     `model.tasks["topic"].classify(texts)`. `fit` has its own loop, because Keras' loop on
-    TensorFlow needs batches of one structure, which differs between tasks.
+    TensorFlow needs batches of one structure.
 
     `from_preset(..., sequence_length=128)` applies to all tasks.
 
@@ -186,9 +186,9 @@ class BertMultiTask(BertTask):
             data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, with raw texts or
                 preprocessed arrays as for the task's `fit`, or to a `tf.data.Dataset` of batches.
                 A task that runs out of batches starts over in a new order.
-            sampling: how an epoch's steps are divided among tasks. "size": in proportion to the
-                number of batches, so every example is seen once per epoch; "sqrt": to its square
-                root, which favors small tasks; "uniform": equally.
+            sampling: how steps are divided among tasks. "size": in proportion to their batches, so
+                an epoch has every example once; "sqrt": to the square root of that, which favors
+                small tasks; "uniform": equally.
             batch_size: int, or a dict of name to int.
             epochs: int.
             steps_per_epoch: int. Defaults to the number of batches of all tasks together.
@@ -200,8 +200,8 @@ class BertMultiTask(BertTask):
             initial_epoch: int.
 
         Returns:
-            A `keras.callbacks.History` with the `loss` over all steps, and the loss and metrics of
-            each task that had a step in the epoch, as `name_loss`, `name_accuracy`, ...
+            A `keras.callbacks.History` with the `loss` of all steps, and loss and metrics of each
+            task with a step in the epoch, as `name_loss`, `name_accuracy`, ...
         """
         if distribution.sharing is not None:
             raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
@@ -420,7 +420,7 @@ class BertMultiTask(BertTask):
 
 
 def _checked(tasks):
-    """Return the encoder of all tasks, and a preprocessor with their tokenizer or `None`."""
+    """Return the tasks' encoder, and a preprocessor with their tokenizer or `None`."""
     if not isinstance(tasks, dict) or not tasks:
         raise ValueError(f"tasks must be a dict of name to task model, got {tasks!r}.")
     for name, task in tasks.items():
@@ -478,7 +478,10 @@ def _as_arrays(value):
 
 @contextlib.contextmanager
 def _without_optimizer(task):
-    """Remove a task's optimizer, which Keras would build, twice as large as the encoder."""
+    """Return a context without a task's optimizer, which Keras would build needlessly.
+
+    An optimizer is twice as large as the encoder.
+    """
     optimizer, task.optimizer = task.optimizer, None
     try:
         yield

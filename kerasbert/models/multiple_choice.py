@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMultipleChoice(HeadedTask):
-    """Multiple-choice model: picks the right answer to a question, or the end of a story.
+    """Multiple-choice model, for the answer to a question or the end of a story.
 
     `fit`, `evaluate` and `predict` take raw strings: prompts, each with a list of any number of
     choices. Preprocessed arrays are (B, C, T); the `padding_mask` of a missing choice is all 0.
@@ -80,7 +80,7 @@ class BertMultipleChoice(HeadedTask):
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
         }
         logits = self._logits(ChoicesToRows(name="choices_to_rows")(inputs))  # (B * C, 1)
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         outputs = RowsToChoices(dtype="float32", name="rows_to_choices")(
             logits, padding_mask=inputs["padding_mask"]
         )  # (B, C)
@@ -98,10 +98,10 @@ class BertMultipleChoice(HeadedTask):
         return PLACES, None
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return logits (N, C) in the order of `x`, for raw texts or preprocessed arrays.
+        """Return logits (N, C) of raw texts or arrays, in the order of `x`.
 
-        Raw texts run with one row per choice, batched by length, which keeps padding short;
-        `batch_size` counts these rows. C is the largest number of choices.
+        Raw texts run as one row per choice, batched by length; `batch_size` counts these rows. C
+        is the largest number of choices.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -136,7 +136,7 @@ class BertMultipleChoice(HeadedTask):
             )
         y = None if y is None else _array(y, "y")
         if y is None or y.size != len(present):
-            return  # Keras raises its own error, or the loss takes a row of numbers per example.
+            return  # Keras raises its own error, or each example has a row of labels.
         y = y.reshape(-1)
         inside = (y >= 0) & (y < shape[1])
         inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
@@ -198,6 +198,6 @@ def _array(value, name):
         return keras.ops.convert_to_numpy(value) if is_tensor else np.asarray(value)
     except ValueError:
         raise ValueError(
-            f"{name} is ragged: its examples have different numbers of choices or tokens; pad "
-            "them, with a padding_mask of all 0 for missing choices."
+            f"{name} is ragged: examples differ in their numbers of choices or tokens; pad them, "
+            "with a padding_mask of all 0 for missing choices."
         ) from None

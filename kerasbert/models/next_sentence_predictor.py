@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertNextSentencePredictor(HeadedTask):
-    """Next-sentence predictor: tells whether text B of a pair follows text A.
+    """Next-sentence predictor: whether text B of a pair follows text A.
 
-    The output is logits (B, 2), numbered as in BERT: 0 if B follows A, 1 if not. A head trained on
-    sentence order tells which of two adjacent texts comes first: 0 for A, 1 for B.
+    The output is logits (B, 2), as in BERT: 0 if B follows A, 1 if not. A head for sentence order
+    tells which of two adjacent texts comes first: 0 for A, 1 for B.
 
     Args:
         backbone: a `BertBackbone` with a pooler, or a causal one, whose tokens are averaged.
         preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for preprocessed arrays.
-        dropout: float. Dropout before the logits; defaults to that of the encoder's family.
-        sentence_order: bool. Whether the head predicts sentence order; see `BertPretrainer`.
+        dropout: float. Dropout before the logits. Follows the encoder's family by default.
+        sentence_order: bool. See `BertPretrainer`.
 
     Example:
 

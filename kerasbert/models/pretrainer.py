@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertPretrainer(MaskedTask):
-    """Model with both pre-training tasks of BERT: masked tokens and next sentences.
+    """BERT with both pre-training heads: masked tokens and next sentences.
 
     The inputs are those of `BertMaskedLM`. The outputs are a dict of `mlm_logits` (B, P, V) and
     `nsp_logits` (B, 2): class 0 if B follows A, 1 if not. With `sentence_order`, B is always
@@ -44,23 +44,23 @@ class BertPretrainer(MaskedTask):
     `evaluate` take pairs of raw strings with labels 0 and 1, and mask tokens themselves.
 
     Args:
-        backbone: a `BertBackbone`, with a pooler for `next_sentence`. In a causal one, the mean of
-            the tokens replaces the pooler.
+        backbone: a `BertBackbone`, for `next_sentence` with a pooler or causal; causal ones use
+            the mean of the tokens.
         preprocessor: a `BertPretrainerPreprocessor`, or `None` for preprocessed arrays.
         next_sentence: bool. `False` leaves out the second task and `nsp_logits` (RoBERTa).
-        sentence_order: bool. Whether `nsp_logits` predict the order of A and B (ALBERT) instead of
-            whether B follows A. Defaults to the training task of the family's checkpoints.
-        dropout: float. Dropout before `nsp_logits`; defaults to that of the family's checkpoints.
+        sentence_order: bool. Predict the order of A and B (ALBERT) instead of whether B follows A.
+            Defaults to the family's setting, as does `dropout`.
+        dropout: float. Dropout before `nsp_logits`.
         head_activation: string. See `BertMaskedLM`, as for the next four.
         head_bias: bool.
         head_norm_epsilon: float.
         output_bias: bool.
         tie_weights: bool.
         teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's
-            width, or `None`. From the masked text, the mean of the tokens learns to match the
-            teacher's embedding of the original text. `teacher_weight` times the mean of
-            1 - cosine is added to the loss, and the outputs include the means as `vectors` (B, D).
-            The teacher is neither trained nor saved.
+            width, or `None`. The mean of the masked text's tokens, in the outputs as `vectors`
+            (B, D), learns to match the teacher's embedding of the original text:
+            `teacher_weight` times the mean of 1 - cosine is added to the loss. The teacher is
+            neither trained nor saved.
         teacher_weight: float.
 
     Example:
@@ -74,9 +74,8 @@ class BertPretrainer(MaskedTask):
     >>> {name: logits.shape for name, logits in outputs.items()}
     {'mlm_logits': (3, 2, 100), 'nsp_logits': (3, 2)}
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; for sentence order Lan et al. 2020,
-    arXiv 1909.11942; for a teacher in pre-training Sanh et al. 2019, arXiv 1910.01108 (there with
-    a vector per token).
+    Sources: Devlin et al. 2019, arXiv 1810.04805, section 3.1; Lan et al. 2020, arXiv 1909.11942
+    (sentence order); Sanh et al. 2019, arXiv 1910.01108 (a teacher, there per token).
     """
 
     backbone_cls = BertBackbone
@@ -142,7 +141,7 @@ class BertPretrainer(MaskedTask):
             self._vector_loss = keras.metrics.Mean(name="vector_loss")
 
     def _set_teacher(self, teacher, weight):
-        # Keras must not track the teacher, whose weights are not saved with this model.
+        # Keras must not track the teacher, which is not saved.
         object.__setattr__(self, "_teacher", teacher)
         self.teacher_weight = weight
         if teacher is None:
@@ -168,13 +167,12 @@ class BertPretrainer(MaskedTask):
         if ours and ours.sequence_length > teacher.backbone.max_sequence_length:
             raise ValueError(
                 f"The teacher has {teacher.backbone.max_sequence_length} positions, but rows have "
-                f"up to {ours.sequence_length} tokens; use a smaller sequence_length or another "
-                "teacher."
+                f"up to {ours.sequence_length} tokens; reduce sequence_length."
             )
 
     @property
     def non_trainable_variables(self) -> list[Any]:
-        # JAX's compiled steps only receive variables that are listed here.
+        # JAX's compiled steps only receive listed variables.
         own = super().non_trainable_variables
         return own if self._teacher is None else [*own, *self._teacher.variables]
 

@@ -30,17 +30,17 @@ _OUTPUTS = ("start_logits", "end_logits")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertQuestionAnswering(HeadedTask):
-    """Extractive question answering, on contexts of any length, with or without an answer.
+    """Extractive question answering on contexts of any length, with or without an answer.
 
     The output is a dict of `start_logits` and `end_logits`, float32 (B, T), for the first and the
     last token of the answer. The span at the first token, `[CLS]`, means no answer. Padding has
-    the logit -1e9, so losses and answers do not depend on padding. Labels are a dict with the same
-    names, int (B,).
+    the logit -1e9, so it affects neither losses nor answers. Labels are a dict with the same names,
+    int (B,).
 
-    `fit` and `evaluate` take raw questions, contexts and answers, and treat each window of a
-    context as an example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict`
-    returns one row per window, (W, T), in the order of the questions and padded to the longest
-    row; `preprocessor.windows(x)` returns the windows. `answer` combines them.
+    `fit` and `evaluate` take raw questions, contexts and answers, with each window of a context as
+    an example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row
+    per window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row.
+    `answer` combines them.
 
     Args:
         backbone: a `BertBackbone`.
@@ -93,7 +93,7 @@ class BertQuestionAnswering(HeadedTask):
             ),
         )
         inputs = backbone.input
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         logits, mask = self._in_order(self._logits(inputs), inputs["padding_mask"])
         logits = ops.cast(logits, "float32")  # (B, T, 2)
         is_token = ops.cast(mask, "bool")  # (B, T)
@@ -135,17 +135,17 @@ class BertQuestionAnswering(HeadedTask):
         n_best: int = 20,
         batch_size: int = 32,
     ) -> Any:
-        """Answer questions from contexts, which may be longer than the encoder's inputs.
+        """Answer questions from contexts of any length.
 
         Args:
             question: a string or a list of N strings.
             context: like `question`.
             top_k: int. Maximum number of answers.
-            null_threshold: float, tuned on questions with known answers. There is no answer if
-                the `null_score` is higher. With `None` there always is one.
+            null_threshold: float, tuned on a validation set. A higher `null_score` means no
+                answer. `None` always gives one.
             max_answer_length: int. Maximum number of tokens in an answer.
-            n_best: int. Number of starts and of ends to combine in each window, and of spans that
-                the probabilities are normalized over.
+            n_best: int. Number of starts and ends to combine per window, and of spans that share
+                the probability.
             batch_size: int.
 
         Returns:

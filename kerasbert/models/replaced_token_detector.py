@@ -67,7 +67,7 @@ class BertReplacedTokenDetector(HeadedTask):
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         activation = backbone.activation if head_activation is None else head_activation
         self._make_head(1, HeadSettings(dropout=0.0, pooling="tokens", head_activation=activation))
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         outputs = self.output_activation(self._logits(backbone.input))  # (B, T, 1)
         super().__init__(inputs=backbone.input, outputs=ops.squeeze(outputs, -1), **kwargs)
@@ -91,8 +91,8 @@ class BertReplacedTokenDetector(HeadedTask):
         """Return logits (B, T) of preprocessed arrays, or the subwords' logits of raw input.
 
         Returns:
-            For texts and lists of words of any length, a list of N arrays (P,) in order: one logit
-            per subword of `tokenizer.tokenize`.
+            For texts and lists of words of any length, a list of N arrays (P,): one logit per
+            subword of `tokenizer.tokenize`.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -107,9 +107,9 @@ class BertReplacedTokenDetector(HeadedTask):
             batch_size: int.
 
         Returns:
-            For each text, a list of dicts, one per token, or one per word for lists of words:
-            `text`, `start` and `end` (in characters; for lists of words, the word's number and the
-            next one), and `score`, the probability of replacement. One list for a single string.
+            For each text, a list of dicts, one per token, or per word for lists of words: `text`,
+            `start` and `end` (in characters; for lists of words, the word's number and the next),
+            and `score`, the probability of replacement. One list for a single string.
         """
         if self.preprocessor is None:
             raise ValueError(
@@ -118,7 +118,7 @@ class BertReplacedTokenDetector(HeadedTask):
         single = isinstance(x, (str, bytes))
         pieces = self.preprocessor.read([x] if single else x)
         logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
-        # A word or a character of several subwords gets the mean of their probabilities.
+        # Words and characters of several subwords get their mean.
         sums = np.append(0, np.cumsum(1 / (1 + np.exp(-logits))))
         scores = sums[pieces.first + pieces.count] - sums[pieces.first]
         scores = scores / np.maximum(pieces.count, 1)

@@ -39,13 +39,13 @@ _LOSSES = {
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertReranker(HeadedTask):
-    """Cross-encoder: reads a query and a text together and scores how well they match.
+    """Cross-encoder: reads a query and a text together and scores their relevance.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is one logit per pair, (B,).
     Labels are between 0 and 1, or any numbers with `compile(loss="mse")`. Listwise training takes
-    queries, a list of any number of texts for each, and a list of grades such as 0 to 3. The output
-    is then (B, C), with -1e9 for missing texts, and works with the losses and metrics of keras-rs
-    (`pip install keras-rs`):
+    queries with lists of any number of texts and of grades, such as 0 to 3. The output is then
+    (B, C), -1e9 for missing texts, as losses and metrics of keras-rs (`pip install keras-rs`)
+    expect:
 
         reranker = BertReranker.from_preset("bert_base_en_uncased", new_head=True)
         reranker.compile(loss=keras_rs.losses.ListMLELoss(), metrics=[keras_rs.metrics.NDCG(k=10)])
@@ -54,9 +54,9 @@ class BertReranker(HeadedTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertRerankerPreprocessor`, or `None` for preprocessed arrays.
-        activation: string. How `score` and `rank` convert logits: "sigmoid" to numbers from 0 to
-            1; "linear" or `None` not at all. Checkpoints of sentence-transformers define it; use
-            "linear" with losses on arbitrary numbers or lists.
+        activation: string. How `score` and `rank` convert logits: "sigmoid" (0 to 1), or "linear"
+            or `None` (unchanged). Set by checkpoints of sentence-transformers; losses on other
+            numbers or lists need "linear".
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
             output_bias: see `BertTextClassifier`.
 
@@ -116,7 +116,7 @@ class BertReranker(HeadedTask):
         )
         self.lists_to_pairs = ChoicesToRows(name="lists_to_pairs")
         self.pairs_to_lists = RowsToChoices(dtype="float32", name="pairs_to_lists")
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
         self.input_spec = None  # Lists have one more axis than the graph's inputs.
@@ -165,8 +165,8 @@ class BertReranker(HeadedTask):
 
         Args:
             optimizer: see there.
-            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers; for lists, which all
-                have the same weight, grades from 0. Or a loss of keras-rs, for lists.
+            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers; with lists, all of
+                the same weight, grades from 0. Or, for lists, a loss of keras-rs.
             metrics: "auto" is accuracy with the default loss, and none with others.
             **kwargs: see there.
         """
@@ -189,17 +189,16 @@ class BertReranker(HeadedTask):
             for label in row:
                 if not 0 <= label <= 1 and not (label == -1 and len(row) > 1):
                     raise ValueError(
-                        f"The label at position {position} is or contains {label}, but the default "
-                        "loss takes 0 to 1; divide by the largest label, call compile(loss='mse') "
-                        "or, for lists of grades, use a loss of keras-rs."
+                        f"The label at position {position} has {label}, but the default loss takes "
+                        "0 to 1; divide by the largest, use compile(loss='mse') or, for lists of "
+                        "grades, a loss of keras-rs."
                     )
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> np.ndarray:
-        """Return logits in the order of `x`: (N,) for pairs, (N, C) for lists.
+        """Return logits in the order of `x`, raw or arrays: (N,) for pairs, (N, C) for lists.
 
-        `x` is raw texts or preprocessed arrays. Raw lists run with one row per text, batched by
-        length; `batch_size` counts these rows. C is the largest number of texts; missing ones
-        have -1e9.
+        Raw lists run as one row per text, batched by length; `batch_size` counts these rows. C is
+        the largest number of texts; missing ones have -1e9.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -212,10 +211,10 @@ class BertReranker(HeadedTask):
         return logits
 
     def score(self, pairs: Texts, batch_size: int = 32) -> Any:
-        """Score how well each text matches its query, with `activation` applied.
+        """Score each text's relevance to its query, with `activation` applied.
 
         Args:
-            pairs: a list of pairs, a tuple of queries and texts, or a tuple of one query and text.
+            pairs: a list of pairs, or a tuple of queries and texts or of one of each.
             batch_size: int.
 
         Returns:
@@ -244,7 +243,7 @@ class BertReranker(HeadedTask):
         batch_size: int = 32,
         return_texts: bool = False,
     ) -> list[dict[str, Any]]:
-        """Rank texts by how well they match a query, like `rank` of sentence-transformers.
+        """Rank texts by relevance to a query, like `rank` of sentence-transformers.
 
         Args:
             query: string.
@@ -261,7 +260,7 @@ class BertReranker(HeadedTask):
         if not texts:
             return []
         (queries, read), _ = self._as_lists(([query] * len(texts), texts), "rank()")
-        # Duplicates run once, because rounding may differ between the rows of a batch.
+        # Duplicates run once, because rounding may differ between rows.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         pairs = queries[: len(places)], list(places)
         logits = self.predict(pairs, batch_size=batch_size, verbose=0)

@@ -107,11 +107,11 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
     def shift_logits(self, texts: Texts, active_words: int = 50, batch_size: int = 32) -> float:
         """Shift all logits by one number that gives texts `active_words` active words on average.
 
-        A masked language model's softmax ignores whether logits are around 0 or around 10, so
-        the shift does not change its predictions. Word weights, however, start at 0: if almost all
-        logits are positive, all texts look alike, the loss is in the hundreds, and training
-        breaks the model before it can separate them. Call this method before `fit`, on a hundred
-        texts like the training data.
+        For a masked language model's softmax, logits around 0 or around 10 are the same, so the
+        shift does not change its predictions. Word weights start at 0, however: if almost all
+        logits are positive, all texts are alike, the loss is in the hundreds, and training breaks
+        the model before it can separate them. Call it before `fit`, on a hundred texts like the
+        training data.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.

@@ -30,9 +30,9 @@ class BertStructuralProbe(BertTask):
     """Structural probe: measures how much syntax one layer's embeddings contain.
 
     `fit` and `evaluate` take sentences, lists of words or trees, with a
-    `kerasbert.data.DependencyTree` for each as its label. Only the probe's matrix is trained; the
-    encoder is frozen and runs without dropout. Outputs are float32: squared distances (B, W, W) or
-    depths (B, W). W is that of the input, for sentences T.
+    `kerasbert.data.DependencyTree` for each as its label. Only the probe's matrix is trained,
+    without dropout in the encoder. Outputs are float32: squared distances (B, W, W) or depths
+    (B, W). W is that of the input, for sentences T.
 
         trees = kerasbert.tasks.read_conllu("en_ewt-ud-train.conllu")
         probe = BertStructuralProbe.from_preset("bert_base_en_uncased", layer=7, new_head=True)
@@ -82,7 +82,7 @@ class BertStructuralProbe(BertTask):
                 f"embeddings) to {backbone.num_layers}."
             )
         # === Layers ===
-        # Not tracked, as in `BertTextEmbedder`: layers above `layer` are not in this model.
+        # Not tracked, as layers above `layer` are not in this model.
         object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = own_preprocessor(
             backbone, preprocessor, self.preprocessor_cls, kind=kind
@@ -168,7 +168,7 @@ class BertStructuralProbe(BertTask):
                 "kind='distance', or use the depths of predict()."
             )
         words = list(words) if isinstance(words, tuple) or hasattr(words, "__next__") else words
-        # A list of strings is one sentence of words.
+        # A list of strings is one sentence.
         single = isinstance(words, (str, bytes)) or (
             hasattr(words, "__iter__") and all(isinstance(one, (str, bytes)) for one in words)
         )

@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Task):
     """Base class of the task models.
 
-    Raw texts are tokenized once, batched with texts of similar length and padded to the longest
-    text of the batch. Arrays of token ids are passed to Keras unchanged, without TensorFlow.
+    Raw texts are tokenized once, batched by length and padded to the longest of their batch.
+    Arrays of token ids go to Keras unchanged, without TensorFlow.
     """
 
-    # The key of the task's row in `kerasbert.kinds`.
+    # Name of the row in `kerasbert.kinds`.
     kind = None
-    # The value with which `predict` pads outputs per token.
+    # Padding value of outputs per token.
     output_padding = 0
-    # Whether a checkpoint must contain weights of the head.
+    # Whether a checkpoint must contain the head.
     needs_head = True
 
     # Whether the outputs depend on the encoder's pooler.
@@ -81,7 +81,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     preprocessor = functional.Task.preprocessor.setter(_set_preprocessor)
 
     def _check_encoder(self, backbone, has_all=False):
-        """Raise for an encoder of another class; `has_all` also rejects replaced layers."""
+        """Raise for an encoder of another class or, with `has_all`, with its own layers."""
         is_other = self.backbone_cls in getattr(backbone, "replaced_bases", ())
         if not isinstance(backbone, self.backbone_cls) or (has_all and is_other):
             raise ValueError(
@@ -165,14 +165,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return super().call(inputs, training=training, mask=None, **kwargs)
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        """Quantize the encoder, for example to "int8"; the small head is not quantized."""
+        """Quantize the encoder, for example to "int8", but not the small head."""
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
     def with_layers(self, layers: Sequence[int]) -> Self:
-        """Return a new model with some of the encoder's layers and copies of their weights.
+        """Return a copy of this model with only some of the encoder's layers.
 
-        It is trainable even if this model is frozen, as a teacher is.
+        The copy is trainable even if this model is frozen, as a teacher is.
 
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
@@ -195,7 +195,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         keras.saving.load_weights(self, filepath, objects_to_skip=self._all_but_head())
 
     def _all_but_head(self):
-        # A model that was never compiled has no optimizer.
+        # Uncompiled models have no optimizer.
         return [*private_names.flatten_layers(self.backbone), getattr(self, "optimizer", None)]
 
     # === Hooks for preprocessed arrays ===
@@ -212,7 +212,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         raise NotImplementedError
 
     def default_metrics(self) -> Any:
-        """Return the metrics of `compile(metrics="auto")`, which use the loss's sample weights."""
+        """Return the metrics of `compile(metrics="auto")`, weighted like the loss."""
         raise NotImplementedError
 
     def default_loss_weights(self) -> Any:
@@ -230,10 +230,10 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 and biases, and gradients clipped at norm 1.
             loss: "auto" is `default_loss()`. A name such as "sparse_categorical_crossentropy"
                 is computed from logits, or from probabilities if the task has an `activation`.
-            metrics: "auto" is `default_metrics()`. Keras metrics (names, functions and objects)
-                get labels and probabilities in the form that they compare; token metrics ignore
-                padding. With more than two classes, "f1", "precision" and "recall" are averaged
-                over the classes and named "macro_f1" and so on.
+            metrics: "auto" is `default_metrics()`. Keras metrics (names, functions, objects) get
+                labels and probabilities in the form they compare; token metrics ignore padding.
+                With more than two classes, "f1", "precision" and "recall" are averaged over the
+                classes and named "macro_f1" and so on.
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
@@ -295,15 +295,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """Train on raw texts or preprocessed arrays; see `keras.Model.fit`.
 
         Args:
-            x: texts (list, numpy, pandas), a tuple of two of these for pairs, the encoder's input
-                arrays, or batches of either as a `tf.data.Dataset`, a generator or a
-                `keras.utils.PyDataset`.
+            x: texts (list, numpy, pandas), a tuple of two of these for pairs, the encoder's
+                inputs, or a `tf.data.Dataset`, generator or `keras.utils.PyDataset` of batches.
             y: labels: a list, an array, a column or table of pandas, polars or pyarrow, a dict of
                 columns, an iterator or a `tf.data.Dataset`.
             batch_size: int, 32 by default.
-            shuffle: bool. Shuffle texts and batches in every epoch.
-            class_weight: dict of class name or number to weight, or "balanced", which gives every
-                class the same total weight.
+            shuffle: bool. Shuffle texts and batches every epoch.
+            class_weight: dict of class name or number to weight, or "balanced", for the same total
+                weight of every class.
             **kwargs: as in `keras.Model.fit`.
 
         Raises:
@@ -336,12 +335,12 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 shape_cost=shape_cost,
                 first_epoch=kwargs.get("initial_epoch", 0),
             )
-            self._check_labelled(y, is_raw)  # After the texts, whose errors come first.
+            self._check_labelled(y, is_raw)  # Errors about texts come first.
         else:
             x = self._read(x, batch_size, anew=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
         self._share_steps()
-        # Keras passes it to `evaluate`, which must not split it among the processes again.
+        # Keras passes it to `evaluate`, which must not split it again.
         kwargs["validation_data"] = self.__dict__["_held_out"] = self._shared_out(validation_data)
         try:
             return self._run(
@@ -360,7 +359,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute loss and metrics on raw texts or arrays; see `keras.Model.evaluate`."""
+        """Compute loss and metrics; takes what `fit` takes; see `keras.Model.evaluate`."""
         check_process()
         check_batch_size(batch_size)
         check_separate(x, y, sample_weight)
@@ -376,10 +375,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return outputs in the order of `x`, for raw texts or preprocessed arrays.
-
-        Raw texts are batched by length, which keeps padding short.
-        """
+        """Return outputs for raw texts, batched by length, or arrays, in the order of `x`."""
         check_process()
         check_batch_size(batch_size)
         if distribution.sharing is not None and not backend.predicts_while_sharing():
@@ -398,7 +394,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return self._predict_texts(x, batch_size, **kwargs)
 
     def _predict_texts(self, x, batch_size, preprocessor=None, **kwargs):
-        """Run `predict` on texts, or on what the preprocessor has read from them."""
+        """Run `predict` on texts or the preprocessor's reading of them."""
         batches, order = self._sorted_batches(x, batch_size=batch_size, preprocessor=preprocessor)
         return restore_order(self._predict_batches(batches, **kwargs), order)
 
@@ -443,7 +439,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return logs if return_dict else private_names.in_order(self, logs)
 
     def _each_batch(self, kind, step, batches, verbose="auto", steps=None, callbacks=None):
-        """Run a step on each batch, with the callbacks and the progress bar of Keras.
+        """Run a step on each batch, with callbacks and a progress bar.
 
         Args:
             kind: string. "predict" or "test", as in the names of callback methods.
@@ -471,7 +467,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def _teller(self, kind, callbacks, verbose, steps):
         """Return a function that reports progress to callbacks and the progress bar."""
         if not callbacks and verbose == 0:
-            # A CallbackList starts a thread, which takes as long as predicting one short text.
+            # A CallbackList starts a thread, as slow as predicting a short text.
             return lambda moment, *arguments: None
         listening = keras.callbacks.CallbackList(
             callbacks,
@@ -496,7 +492,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if not self._keeps_metrics:
             super().reset_metrics()
 
-    # KerasHub's versions preprocess ready arrays too, and take no dict of labels.
+    # KerasHub's versions would preprocess arrays too, and take no dict of labels.
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
@@ -558,7 +554,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             self.__dict__["_shares_steps"] = True  # Keras would track a `setattr`.
 
     def _shared_out(self, data, training=False):
-        """Return this process's part of the data of `fit` or `evaluate`."""
+        """Return this process's part of the data."""
         group = distribution.sharing
         if group is None or data is None:
             return data
@@ -571,7 +567,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if part[1] == 1:
             return data
         own = rows_of_part(data, *part)
-        self.__dict__["_batch_spec"] = own.element_spec  # Not by `setattr`: Keras tracks that.
+        self.__dict__["_batch_spec"] = own.element_spec  # Keras would track a `setattr`.
         return backend.of_this_process(own)
 
     def _call_keras(self, method, *args, **kwargs):
@@ -622,8 +618,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             print(f"\rcompiling {' x '.join(map(str, shape))} ...", end="", flush=True)
 
     def _shape_cost(self, epochs):
-        """Return the padding tokens per epoch that cost as much as compiling one more shape."""
-        # Earlier epochs count too: a model may be trained by calling `fit` once per epoch.
+        """Return how many padding tokens per epoch cost as much as compiling a shape."""
+        # Earlier epochs count too, as `fit` may be called once per epoch.
         before = self.__dict__.get("_epochs", 0)
         self.__dict__["_epochs"] = before + epochs  # Keras would track a `setattr`.
         return backend.shape_cost(self.backbone.hidden_dim) / max(before + epochs, 1)
@@ -646,7 +642,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             )
 
     def _check_ids(self, x):
-        """Raise for token ids, in NumPy arrays or lists, outside the encoder's vocabulary."""
+        """Raise for token ids, as NumPy or lists, outside the encoder's vocabulary."""
         if isinstance(x, dict) and hasattr(self.backbone, "check_padding"):
             self.backbone.check_padding(x)
         ids = x.get("token_ids") if isinstance(x, dict) else None
@@ -667,14 +663,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             )
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Only TensorFlow gets here. In a strategy's scope Keras 3.15 averages a batch over the
-        # devices to learn its shapes, which fails for boolean masks and, with several workers,
-        # for everything but single tensors.
+        # TensorFlow only. In a strategy's scope, Keras 3.15 finds shapes by averaging a batch over
+        # devices, which fails for boolean masks and, with several workers, for all but single
+        # tensors.
         spec = self.__dict__.pop("_batch_spec", None) if iterator is not None else None
         has_shapes = all(isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec))
         if iterator is not None and private_names.in_strategy(self):
             if has_shapes:
-                # Only shapes matter here, and reading a batch would start an epoch.
+                # Only shapes matter, and reading a batch would start an epoch.
                 data_batch = keras.tree.map_structure(_zeros, spec)
             else:
                 parts = self.distribute_strategy.experimental_local_results
@@ -682,8 +678,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                     data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
                     break
         elif spec is not None and has_shapes and len(self.outputs) > 1:
-            # With several losses, Keras creates a mean for each in the first trace, after which
-            # TensorFlow would trace the step again.
+            # Keras would create the means of several losses in the first trace, and TensorFlow
+            # would trace the step again.
             private_names.build_on(self, keras.tree.map_structure(_zeros, spec))
         super()._maybe_symbolic_build(data_batch=data_batch)
 
@@ -691,14 +687,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 def _build_optimizer(model):
     """Build a compiled model's optimizer before its first step.
 
-    Otherwise Keras builds it in the first trace, and TensorFlow traces a function again that has
-    created variables, which takes half the time of a short training.
+    Otherwise the first trace creates its variables, and TensorFlow traces the step again, which
+    takes half the time of a short training.
     """
     optimizer = model.optimizer
     if optimizer is None or optimizer.built:
         return
     if all(layer.built for layer in private_names.flatten_layers(model)):
-        with keras.name_scope(optimizer.name, caller=optimizer):  # Same names as in a step.
+        with keras.name_scope(optimizer.name, caller=optimizer):  # As in a step.
             optimizer.build(model.trainable_variables)
 
 

@@ -32,7 +32,7 @@ class BertTextClassifier(HeadedTask):
 
     Args:
         backbone: a `BertBackbone`.
-        num_classes: int. Number of classes; not needed with `labels`.
+        num_classes: int. Not needed with `labels`.
         preprocessor: a `BertTextClassifierPreprocessor`, or `None` for preprocessed arrays.
         labels: list of class names, or a dict such as {0: "ham", 1: "spam"}; saved in the preset.
         multi_label: bool. Each class is an independent yes or no; labels are (B, C).
@@ -40,17 +40,16 @@ class BertTextClassifier(HeadedTask):
         dropout: float. Dropout before the logits.
         pooling: "pooler" (`pooled_output`), "cls", "last", "mean" or "max". The default is "last"
             for GPT and "mean" for other causal encoders, whose [CLS] attends only to itself.
-        head_activation: string. Add a dense layer with this activation before the logits; "none"
-            removes the layer if the family has one.
+        head_activation: string. Activation of a dense layer before the logits; "none" for no such
+            layer, even if the family has one.
         head_bias: bool. Bias of that layer.
         head_norm: bool. Norm after that layer.
         dropout_first: bool. Dropout before that layer too.
-        bilstm_units: int. Units per direction of a new BiLSTM between the encoder and the pooling,
-            which then defaults to "mean"; 0 for none. For ablations: the paper adds one to a
-            left-to-right encoder.
+        bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
+            defaults to "mean"; 0 for none. The paper's ablation adds one to a left-to-right
+            encoder.
         output_bias: bool. Bias of the logits.
-        normalize: bool. Scale the pooled embedding to unit length, as in SetFit models with a
-            normalizing embedder.
+        normalize: bool. Scale the pooled embedding to unit length, as some SetFit models do.
 
     The last eight default to the settings of the encoder's family.
 
@@ -113,7 +112,7 @@ class BertTextClassifier(HeadedTask):
             normalize,
         )
         self._make_head(num_classes, head)
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(
             activation, dtype="float32", name="predictions"
         )
@@ -186,8 +185,8 @@ class BertTextClassifier(HeadedTask):
 
         Returns:
             For each text, a dict of `label`, `score` (its probability) and `probabilities` by
-            name. With `multi_label`, `labels` (those with a probability above 0.5) replaces
-            `label` and `score`. One dict for a single text.
+            name; with `multi_label`, `labels` above a probability of 0.5 instead of the first two.
+            One dict for a single text.
 
         Raises:
             ValueError: for `labels` if no class of the model is named "entailment".

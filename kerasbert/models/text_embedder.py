@@ -51,11 +51,11 @@ class BertTextEmbedder(ComparingTask):
     """Embedder: encodes texts or text pairs as dense vectors, pretrained or fine-tuned.
 
     The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding.
-    D' is the encoder's width, times 4 for "concat_last_four", times the number of poolings in a
-    list, or `projection_dim`. Unused parts of the encoder are not computed.
+    D' is `truncate_dim`, `projection_dim` or the encoder's width, times 4 for "concat_last_four",
+    times the number of poolings in a list. Unused parts of the encoder are not computed.
 
-    The arguments of `fit` depend on the loss; by default, `kerasbert.losses.EmbeddingLoss` selects
-    a loss for the given data:
+    The data of `fit` depend on the loss; by default, `kerasbert.losses.EmbeddingLoss` selects one
+    for the data:
 
         embedder.fit((questions, passages))              # positive pairs: ranking
         embedder.fit((questions, passages, others))      # with hard negatives
@@ -64,15 +64,14 @@ class BertTextEmbedder(ComparingTask):
         embedder.fit(texts)                              # SimCSE: each text is its own positive
         embedder.fit(texts, vectors)                     # target embeddings: mean squared error
 
-    Texts in columns are embedded separately, and the loss gets embeddings (B, C, D'). Large
-    batches, as ranking needs, fit into memory with `compile(chunk_size=32)`. After training with
-    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. Like
-    every Keras model, it can be part of another.
+    Columns are embedded separately, and the loss gets embeddings (B, C, D'). Large batches for
+    ranking fit into memory with `compile(chunk_size=32)`. After training with
+    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. It can
+    be part of another Keras model.
 
-    `pooling="tokens"` with a projection is late interaction (ColBERT). It has one more input,
-    `vector_mask`, the tokens that have a vector, by default all but padding. Trained on pairs,
-    triples or a teacher's scores, with embeddings (B, C, T, D'), it ranks texts for a query by
-    MaxSim:
+    `pooling="tokens"` with a projection is late interaction (ColBERT). It has another input,
+    `vector_mask`, for the tokens that have a vector, by default all but padding. Trained on pairs,
+    triples or a teacher's scores (B, C, T, D'), it ranks texts for a query by MaxSim:
 
         colbert = BertTextEmbedder.from_preset(
             "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
@@ -92,12 +91,12 @@ class BertTextEmbedder(ComparingTask):
         normalize: bool. Scale embeddings to unit length. Defaults to `False`, or to `True` with
             `pooling_mode`, as in KerasHub.
         pooling_mode: KerasHub's name for `pooling`.
-        projection_dim: int. D' of a dense layer before `normalize`; `None` for no such layer. If
-            given, `from_preset` makes a new layer.
+        projection_dim: int. Width of a dense layer before `normalize`; `None` for no such layer.
+            If given, `from_preset` makes a new layer.
         projection_bias: bool. Bias of that layer.
         projection_activation: string. Activation of that layer, such as "tanh".
-        truncate_dim: int. Keep only the first numbers of each embedding, in training too. As in
-            sentence-transformers, they are not normalized again.
+        truncate_dim: int. Keep only the first numbers after `normalize`, without normalizing
+            again, as in sentence-transformers; in training too.
 
     Example:
 
@@ -156,8 +155,8 @@ class BertTextEmbedder(ComparingTask):
             check_whole("truncate_dim", truncate_dim)
 
         # === Layers ===
-        # The encoder is not tracked, as in KerasHub on Torch, so that unused weights are not this
-        # model's: Keras would warn of their missing gradients, and weight decay would shrink them.
+        # The encoder is not tracked, as in KerasHub on Torch: Keras would warn of its unused
+        # weights without gradients, and weight decay would shrink them.
         object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self.scalar_mix = None
@@ -183,8 +182,8 @@ class BertTextEmbedder(ComparingTask):
         self.projection_bias = projection_bias
         self.projection_activation = projection_activation
         self.truncate_dim = truncate_dim
-        # The model extends the encoder's graph, so unused layers are left out. Embeddings are
-        # float32 even if the encoder runs in lower precision.
+        # The model extends the encoder's graph, without unused layers. Embeddings are float32 in
+        # mixed precision too.
         inputs = dict(backbone.input)
         if self.has_late_interaction:
             inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
@@ -285,7 +284,7 @@ class BertTextEmbedder(ComparingTask):
     def predict(
         self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
     ) -> np.ndarray:
-        """Return embeddings in the order of `x`, for raw texts or preprocessed arrays.
+        """Return embeddings of raw texts or arrays, in the order of `x`.
 
         With `pooling="tokens"`, T is the largest number of vectors in a text; `embed` returns them
         without padding. For `role`, see `embed`.
@@ -330,14 +329,14 @@ class BertTextEmbedder(ComparingTask):
     ) -> list[dict[str, Any]]:
         """Rank texts by their `similarity` to a query.
 
-        Arguments and results are those of `BertReranker.rank`, so an embedder can be the
-        `reranker` of a `kerasbert.SearchIndex`.
+        Works like `BertReranker.rank`, so an embedder can be the `reranker` of a
+        `kerasbert.SearchIndex`.
         """
         texts = check_ranked(query, texts, top_k)
         if not texts:
             return []
         read, _ = self._as_lists(texts, "rank()")
-        # Duplicates run once, because rounding may differ between the rows of a batch.
+        # Duplicates run once, because rounding may differ between rows.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         query = self.embed(query, role="query")
         vectors = self.embed(list(places), batch_size, role="text")

@@ -98,7 +98,7 @@ class BertTextRegressor(HeadedTask):
                 output_bias,
             ),
         )
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 

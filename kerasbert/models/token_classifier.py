@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 class BertTokenClassifier(HeadedTask):
     """Tagger of words: named entities, parts of speech or any other label.
 
-    `fit` and `evaluate` take lists of words with one label per word, or texts with labeled
-    character spans, of any length; see `BertTokenClassifierPreprocessor`. The output is logits
-    (B, T, C). Loss and accuracy count only subwords with a sample weight above 0.
+    `fit` and `evaluate` take lists of words with labels, or texts with labeled character spans, of
+    any length; see `BertTokenClassifierPreprocessor`. The output is logits (B, T, C). Loss and
+    accuracy only count subwords with a sample weight above 0.
 
     Args:
         backbone: a `BertBackbone`.
-        num_classes: int. Number of classes; not needed with `labels`.
+        num_classes: int. Not needed with `labels`.
         preprocessor: a `BertTokenClassifierPreprocessor`, or `None` for preprocessed arrays.
         labels: list of class names such as "O", "B-PER", "I-PER" or, with a `scheme`, of entity
             types such as "PER"; saved in the preset.
@@ -105,7 +105,7 @@ class BertTokenClassifier(HeadedTask):
                 bilstm_units,
             ),
         )
-        # Losses need float32 in mixed precision too.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
 
         # === Config ===
@@ -191,11 +191,10 @@ class BertTokenClassifier(HeadedTask):
             batch_size: int.
 
         Returns:
-            For each text, a list of dicts in text order, without words labeled "O": `label`,
-            `start`, `end`, `text` and `score`, the mean probability of the words' labels. For
-            strings, `start` and `end` count characters and `text` is `text[start:end]`; for lists
-            of words they count words, which `text` joins with spaces. One list for a single
-            string.
+            For each text, a list of dicts in order, without words labeled "O": `label`, `start`,
+            `end`, `text` (`text[start:end]`) and `score`, the mean probability of the words'
+            labels. For lists of words, `start` and `end` count words instead of characters, and
+            `text` joins them with spaces. One list for a single string.
         """
         single = isinstance(x, (str, bytes))
         pieces, probabilities = self._probabilities([x] if single else x, batch_size, "tag()")

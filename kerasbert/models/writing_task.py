@@ -93,7 +93,7 @@ class WritingTask(BertTask):
         """Raise if weights are not finite.
 
         The generation loop returns no logits to check. Summing all weights takes about as long as
-        generating one token; a sum is not finite if a weight is not or if it overflows.
+        generating one token.
         """
         weights = [one for one in self.weights if getattr(one.value, "is_fully_addressable", True)]
         # A float16 sum would overflow for most embedding tables.
@@ -145,7 +145,7 @@ class WritingTask(BertTask):
 def begun(token_ids, is_prompt, stop_token_ids):
     """Replace padding after prompts in rows (B, T) by a token that is not a stop token.
 
-    Otherwise, if padding is a stop token, a text would end before it begins.
+    If padding is a stop token, a text would otherwise end at once.
     """
     stops = set(stop_token_ids or ())
     return ops.where(is_prompt, token_ids, min(set(range(len(stops) + 1)) - stops))

@@ -301,9 +301,9 @@ def test_bad_arrays():
         (
             {"token_ids": [[[1, 2], [1, 2]], [[1, 2]]]},
             None,
-            "token_ids is no rectangle: .* different numbers of choices or tokens; pad them",
+            "token_ids is ragged: .* pad them, with a padding_mask",
         ),
-        ({"token_ids": np.ones((2, 3), int)}, None, r"shape \(2, 3\); .* \(examples, choices, tok"),
+        ({"token_ids": np.ones((2, 3), int)}, None, r"shape \(2, 3\), .* \(examples, choices, tok"),
         ({"token_ids": np.ones((2, 0, 3), int)}, None, r"shape \(2, 0, 3\)"),
         (
             {"token_ids": ids, "padding_mask": np.ones((1, 2), int)},
