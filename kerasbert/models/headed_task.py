@@ -49,8 +49,8 @@ def check_vector_norm(normalize):
     """Check a head's `normalize`, a bool unlike that of preprocessors."""
     if isinstance(normalize, str):
         raise ValueError(
-            f"normalize={normalize!r} is a Unicode form for texts, but a model's normalize is a "
-            f"bool for its embeddings; set it on the preprocessor: preprocessor.normalize = "
+            f"normalize={normalize!r} is a Unicode form of texts, but a model's normalize is a "
+            "bool for embeddings; pass it to the preprocessor: preprocessor.normalize = "
             f"{normalize!r}."
         )
     check_value("normalize", normalize, "flag?")
