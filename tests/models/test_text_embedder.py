@@ -603,8 +603,8 @@ def test_labels_of_another_loss():
     for loss, y, message in (
         (losses.CoSENT(), None, "CoSENT .* one number per row"),
         (losses.Contrastive(), None, "Contrastive .* one number per row"),
-        (losses.CosineRegression(), [0.5, 5.0], "position 1 is 5.0, .* takes -1 to 1: .* CoSENT"),
-        (losses.Matryoshka(losses.Contrastive(), [4]), [2, 0], "position 0 is 2, .* takes 0 to 1"),
+        (losses.CosineRegression(), [0.5, 5.0], "position 1 is 5.0, .* -1 to 1; .* CoSENT"),
+        (losses.Matryoshka(losses.Contrastive(), [4]), [2, 0], "position 0 is 2, .* 0 to 1"),
     ):
         embedder.compile(loss=loss, run_eagerly=True)
         with pytest.raises(ValueError, match=message):
