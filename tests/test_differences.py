@@ -174,7 +174,7 @@ def test_where_transformers_differs():
     assert array(packer(["lo " * 40])["token_ids"]).shape == (1, 8)
     assert "RoBERTa and XLM-R get other positions than in transformers, and a warning" in page
     x = {"token_ids": np.ones((1, 2), "int32"), "padding_mask": np.array([[0, 1]])}
-    with pytest.warns(UserWarning, match="pad at the right"):
+    with pytest.warns(UserWarning, match="pad on the right"):
         tiny_backbone("roberta")(x)
     assert "belongs to the first of them; transformers returns it twice" in page
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] [E1] the".split()

@@ -1,6 +1,6 @@
-"""The encoder of the whole BERT family.
+"""The encoder of the BERT family.
 
-B batch, T tokens, D width (`hidden_dim`), E width of the embeddings, N heads.
+B batch, T tokens, D width (`hidden_dim`), E embedding width, N heads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import Found, Tensor
 
-# Layers between token ids and their vectors, which two encoders may share.
+# Embedding layers, which two encoders may share.
 _EMBEDDINGS = (
     "token_embedding",
     "position_embedding_layer",
@@ -48,54 +48,54 @@ _EMBEDDINGS = (
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertBackbone(PresetBackbone):
-    """A transformer encoder: BERT with its defaults, its relatives with other settings.
+    """Transformer encoder: BERT by default, its relatives with other settings.
 
-    Inputs are a dict of `token_ids` (B, T), `segment_ids` (B, T) where the family has segments,
-    and `padding_mask` (B, T), true or 1 at tokens. Called on arrays, the last two may be left out.
+    Inputs are a dict of `token_ids` (B, T), `segment_ids` (B, T) if the family has segments, and
+    `padding_mask` (B, T), true or 1 at tokens. The last two are optional in calls on arrays.
     Outputs are a dict of `sequence_output` (B, T, D) and, with a pooler, `pooled_output` (B, D).
 
     Args:
         vocabulary_size: int.
         num_layers: int.
-        num_heads: int. It divides `hidden_dim`.
+        num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
         intermediate_dim: int. Width of the feed-forward.
-        dropout: float. Dropout of embeddings and of what each half of a layer adds.
-        max_sequence_length: int. The number of positions.
+        dropout: float. Dropout of the embeddings and of each sublayer's output.
+        max_sequence_length: int. Number of positions.
         num_segments: int. 0 for a family without segments.
         attention_dropout: float. Dropout of the attention maps; `None` takes `dropout`.
-        activation: string. A Keras activation, or "gelu_approximate", the tanh form of GELU, or
-            "quick_gelu", its sigmoid form.
+        activation: string. A Keras activation, "gelu_approximate" (tanh form of GELU) or
+            "quick_gelu" (sigmoid form).
         layer_norm_epsilon: float.
-        pooler: bool. Dense and tanh on the first token, as `pooled_output`.
-        embedding_dim: int. Width of the embeddings where a projection to `hidden_dim` follows
-            (ALBERT, ELECTRA).
-        embeddings_norm: bool. A norm of the embeddings (GPT has none).
-        num_groups: int. The layers share weights in this many groups (ALBERT); `None` shares none.
-        num_inner_repetitions: int. Each layer is this many blocks, one after the other (ALBERT).
+        pooler: bool. Dense layer with tanh on the first token, for `pooled_output`.
+        embedding_dim: int. Width of embeddings that are projected to `hidden_dim` (ALBERT,
+            ELECTRA).
+        embeddings_norm: bool. Norm of the embeddings (GPT has none).
+        num_groups: int. Number of groups of layers that share weights (ALBERT); `None` shares none.
+        num_inner_repetitions: int. Number of blocks per layer (ALBERT).
         position_embedding: "learned", "rotary" or, in the attention of all layers, "disentangled"
             (DeBERTa).
-        position_offset: int. The row of the first position in the learned table (RoBERTa: 2).
-        bucket_size: int. With disentangled positions, how many ranges of distances there are to
-            each side; `None` counts each distance.
-        max_relative_positions: int. With them, distances from here on count as one; `None` takes
-            `max_sequence_length`.
+        position_offset: int. Row of the first position in the learned table (RoBERTa: 2).
+        bucket_size: int. Number of buckets of relative positions per side, for disentangled
+            positions; `None` has one per distance.
+        max_relative_positions: int. Disentangled distances from this one on count as one; `None`
+            takes `max_sequence_length`.
         rotary_base: float. Base of the rotary angles.
-        local_rotary_base: float. The same in local layers; `None` takes `rotary_base`.
-        rotary_factor: float. What rotary positions are divided by (GTE).
-        local_window: int. Local layers look `local_window // 2` tokens to each side; `None` has no
-            local layers.
-        global_every: int. With a window, layers 0, n, 2n, ... look everywhere.
-        norm_first: bool. Norms before instead of after each half, and one at the end.
-        gated_mlp: bool. A gated feed-forward.
-        use_bias: bool. Biases in projections and norms of the layers; or a list of those that have
-            them, of "attention", "intermediate", "output", "norm" (NomicBERT: ["norm"]).
+        local_rotary_base: float. The same for local layers; `None` takes `rotary_base`.
+        rotary_factor: float. Divisor of rotary positions (GTE).
+        local_window: int. Local layers attend to `local_window // 2` tokens on each side; `None`
+            has no local layers.
+        global_every: int. With a window, layers 0, n, 2n, ... attend globally.
+        norm_first: bool. Pre-norm, with a final norm, instead of post-norm.
+        gated_mlp: bool. Gated feed-forward.
+        use_bias: bool. Biases in the layers' projections and norms; or a list of parts with
+            biases: "attention", "intermediate", "output", "norm" (NomicBERT: ["norm"]).
         is_causal: bool. Left-to-right attention (the paper's ablation).
         initializer_range: float. Standard deviation of the truncated normal initializer.
-        family: string. Whose checkpoints these settings are; only conversion reads it.
-        finetuning_learning_rate: float. The peak rate that was found good to fine-tune these
-            weights with, which `finetune` and the tasks' `compile` then take; `None` is not known.
-            Presets of ours keep it, other formats have no place for it.
+        family: string. Family of the checkpoint; decides its conversion and the heads' defaults.
+        finetuning_learning_rate: float. Recommended peak learning rate for fine-tuning these
+            weights, the default of `finetune` and the tasks' `compile`; `None` if unknown. Saved
+            in presets of this package only.
         dtype: string or policy, for example "mixed_bfloat16".
 
     Example:
@@ -107,7 +107,7 @@ class BertBackbone(PresetBackbone):
     >>> tuple(outputs["sequence_output"].shape), tuple(outputs["pooled_output"].shape)
     ((3, 5, 16), (3, 16))
 
-    Source: Devlin et al. 2019, arXiv 1810.04805; `kerasbert/families.py` names its relatives'.
+    Source: Devlin et al. 2019, arXiv 1810.04805; for its relatives, see `kerasbert/families.py`.
     """
 
     setting_names = tuple(SETTINGS)
@@ -150,23 +150,23 @@ class BertBackbone(PresetBackbone):
         **kwargs: Any,
     ) -> None:
         check_process()
-        # The encoder whose tables and norm of the embeddings this one has too, as in ELECTRA's
-        # pre-training. It is no setting: what is saved of it has its own.
+        # An encoder whose embedding layers this one shares, as in ELECTRA's pre-training. Saved
+        # encoders have their own.
         tables = kwargs.pop("tables", None)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self._set_settings(locals(), SETTINGS)
-        get_family(family, FAMILIES)  # A ValueError for an unknown one.
+        get_family(family, FAMILIES)  # Raises for an unknown family.
         check_heads(hidden_dim, num_heads)
         check_choice("position_embedding", position_embedding, POSITION_EMBEDDINGS)
         if position_embedding == "rotary" and hidden_dim // num_heads % 2:
             raise ValueError(
-                f"hidden_dim={hidden_dim} gives {num_heads} heads of {hidden_dim // num_heads}; "
-                "rotary positions need heads of an even width."
+                f"hidden_dim={hidden_dim} gives {num_heads} heads of width "
+                f"{hidden_dim // num_heads}; rotary positions need an even width."
             )
         if num_groups is not None and not 1 <= num_groups <= num_layers:
             raise ValueError(
-                f"num_groups={num_groups} does not fit num_layers={num_layers}; "
-                "use a number from 1 to num_layers, or None."
+                f"num_groups must be None or between 1 and num_layers={num_layers}, got "
+                f"{num_groups}."
             )
 
         def initializer():
@@ -188,13 +188,13 @@ class BertBackbone(PresetBackbone):
                 name="embeddings_projection",
             )
         self.distance_embedding = shared_distances(self, initializer(), dtype)
-        # The mask of global layers first, that of local layers last.
+        # Global layers use the first mask, local layers the last.
         self.attention_masks = [AttentionMask(is_causal, name="attention_mask")]
         if local_window is not None:
             self.attention_masks.append(
                 AttentionMask(is_causal, local_window, name="local_attention_mask")
             )
-        # The blocks in the order they run; they repeat where layers share weights.
+        # Blocks in the order they run, with repetitions if layers share weights.
         groups = num_groups or num_layers
         unique = [
             TransformerBlock(
@@ -205,7 +205,7 @@ class BertBackbone(PresetBackbone):
                 attention_dropout=attention_dropout,
                 layer_norm_epsilon=layer_norm_epsilon,
                 norm_first=norm_first,
-                # With pre-norm, layer 0 comes right after the norm of the embeddings, if any.
+                # With pre-norm, the embeddings' norm replaces the first norm of layer 0.
                 attention_norm=not (norm_first and embeddings_norm and i == 0),
                 gated_mlp=gated_mlp,
                 use_bias=use_bias,
@@ -253,7 +253,7 @@ class BertBackbone(PresetBackbone):
         inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
         hidden_states, _ = self._encode(inputs)
         outputs = self._named_outputs(hidden_states)
-        # For models that read what happens inside: `num_layers + 1` symbols, the embeddings first.
+        # `num_layers + 1` symbolic tensors, embeddings first.
         self.hidden_states = tuple(hidden_states)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
@@ -293,7 +293,9 @@ class BertBackbone(PresetBackbone):
 
     @classmethod
     def from_family(cls, family: str, **settings: Any) -> Self:
-        """The encoder of a family, by its row in `kerasbert.families`, with `settings` over it.
+        """Build an encoder with the settings of a family in `kerasbert.families`.
+
+        `settings` take precedence.
 
         >>> BertBackbone.from_family(
         ...     "distilbert", vocabulary_size=9, num_layers=1, num_heads=1, hidden_dim=4,
@@ -309,12 +311,12 @@ class BertBackbone(PresetBackbone):
         return build(cls, source, load_weights, **kwargs)
 
     def with_layers(self, layers: Sequence[int]) -> Self:
-        """A new encoder with some of this one's layers, as a student to distil starts.
+        """Return a new encoder with copies of some layers, for example a student to distill.
 
-        It trains, also where this one is frozen, as a teacher is.
+        It is trainable even if this encoder is frozen, as a teacher is.
 
         Args:
-            layers: list of ints. The layers to copy, from 0, for example every other.
+            layers: list of ints. Layers to copy, from 0, for example every other.
 
         >>> backbone = BertBackbone(
         ...     vocabulary_size=9, num_layers=4, num_heads=1, hidden_dim=4, intermediate_dim=4
@@ -326,16 +328,16 @@ class BertBackbone(PresetBackbone):
         for place, layer in enumerate(layers):
             if not is_whole(layer) or not 0 <= layer < self.num_layers:
                 raise ValueError(
-                    f"Layer {layer!r} is none of this encoder's; its {self.num_layers} are "
+                    f"Layer {layer!r} does not exist; the encoder's {self.num_layers} layers are "
                     f"numbered from 0 to {self.num_layers - 1}."
                 )
             differs = (place % self.global_every == 0) != (layer % self.global_every == 0)
-            is_first = self.norm_first and self.embeddings_norm  # Has no norm of its own.
+            is_first = self.norm_first and self.embeddings_norm  # Layer 0 has no first norm.
             if differs or (is_first and (place == 0) != (layer == 0)):
                 raise ValueError(
                     f"Layer {layer} is of another kind than layer {place}, which it would become: "
-                    f"every {self.global_every}th looks everywhere, and with norm_first the first "
-                    "has no norm of its own; choose a layer of the same kind."
+                    f"every {self.global_every}th is global, and with norm_first layer 0 lacks a "
+                    "norm; choose a layer of the same kind."
                 )
         inner = self.num_inner_repetitions
         blocks = [self.transformer_layers[layer * inner] for layer in layers]  # The first of each.
@@ -345,8 +347,8 @@ class BertBackbone(PresetBackbone):
             settings["num_groups"] = len(groups)
             if any(id(b) != groups[i * len(groups) // len(blocks)] for i, b in enumerate(blocks)):
                 raise ValueError(
-                    f"The layers {layers} cannot share weights in groups as this encoder's do; "
-                    "choose as many of each group, in their order."
+                    f"The layers {layers} cannot share weights in groups as in this encoder; "
+                    "choose the same number from each group, in order."
                 )
         settings.pop("name")
         model = type(self).from_config(settings)
@@ -357,15 +359,15 @@ class BertBackbone(PresetBackbone):
         own = {weight.path: weight for weight in self.weights}
         for weight in model.weights:
             if id(weight) not in inside:
-                # JAX would share the memory of a tensor, and give it away in training.
+                # JAX would share the tensor's memory and donate it in training.
                 weight.assign(ops.convert_to_numpy(own[weight.path]))
         return model
 
     def _embed(self, inputs, start_index=None):
-        """The embeddings (B, T, D) of tokens that begin at a position, by default the first."""
+        """Embed tokens (B, T, D) that start at position `start_index`, by default the first."""
         x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
         if self.position_embedding_layer is not None:
-            # Quantized tables have different types, and TensorFlow's `+` takes only one.
+            # Quantized tables differ in dtype, which TensorFlow's `+` rejects.
             x = ops.add(x, self.position_embedding_layer(x, start_index=start_index))
         if self.segment_embedding is not None:
             x = ops.add(x, self.segment_embedding(inputs["segment_ids"]))
@@ -375,7 +377,7 @@ class BertBackbone(PresetBackbone):
         return x if self.embeddings_projection is None else self.embeddings_projection(x)
 
     def _mask_of(self, masks, block):
-        """Of the masks of `attention_masks`, that of the block of this number."""
+        """Select a block's mask from those of `attention_masks`."""
         return masks[0 if block // self.num_inner_repetitions % self.global_every == 0 else -1]
 
     def _encode(self, inputs, attention_scores=False, positions=None):
@@ -402,7 +404,7 @@ class BertBackbone(PresetBackbone):
             if attention_scores:
                 x, scores = x
             if (i + 1) % inner:
-                continue  # The last block of a layer speaks for it.
+                continue  # Only a layer's last block gives its output.
             hidden_states.append(x)
             if attention_scores:
                 maps.append(scores)
@@ -413,13 +415,13 @@ class BertBackbone(PresetBackbone):
     def call_with_cache(
         self, token_ids: ArrayLike, cache: Tensor, cache_update_index: int
     ) -> tuple[Any, ...]:
-        """The last layer's output (B, S, D) of tokens whose predecessors are in a cache.
+        """Compute the last layer's output (B, S, D), with the preceding tokens in a cache.
 
         Args:
             token_ids: ints (B, S).
             cache: tuple of a tensor (B, 2, T, N, H) for each block: keys and values of T tokens,
-                of which those from `cache_update_index` on are not there yet.
-            cache_update_index: int. The position of the first of the S tokens.
+                not yet filled from `cache_update_index` on.
+            cache_update_index: int. Position of the first of the S tokens.
 
         Returns:
             `(outputs, cache)`.
@@ -453,12 +455,12 @@ class BertBackbone(PresetBackbone):
     def feature_model(
         self, output_hidden_states: bool = True, output_attentions: bool = False
     ) -> keras.Model:
-        """A model on the same weights that also gives what happens inside.
+        """Return a model with the same weights and more outputs.
 
         Args:
-            output_hidden_states: bool. Adds `hidden_states`: `num_layers + 1` tensors (B, T, D),
-                the embeddings first.
-            output_attentions: bool. Adds `attentions`: `num_layers` tensors (B, N, T, T).
+            output_hidden_states: bool. Add `hidden_states`: `num_layers + 1` tensors (B, T, D),
+                embeddings first.
+            output_attentions: bool. Add `attentions`: `num_layers` tensors (B, N, T, T).
 
         Returns:
             A `keras.Model` with the encoder's inputs and a dict of outputs.
@@ -475,7 +477,7 @@ class BertBackbone(PresetBackbone):
         return FeatureModel(self, output_hidden_states, output_attentions)
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        check_process()  # Before the first tensor is made: JAX may compile for that.
+        check_process()  # Before the first tensor exists, for which JAX may compile.
         if isinstance(inputs, dict) and "token_ids" in inputs:
             self.check_padding(inputs)
             inputs = self.fill_in(inputs)
@@ -489,12 +491,12 @@ class BertBackbone(PresetBackbone):
         positions: Tensor = None,
         **kwargs: Any,
     ) -> Tensor:
-        """With `positions` (B, P), `sequence_output` is (B, P, D), of these tokens alone.
+        """With `positions` (B, P), return `sequence_output` (B, P, D) for these tokens only.
 
-        The last layer's feed-forward then runs for them alone. It is a sixth of a mini encoder.
+        The last layer's feed-forward, a sixth of a mini encoder, then runs only for them.
         """
         check_process()
-        inputs = self.fill_in(inputs)  # `fit` and `predict` on JAX come in here.
+        inputs = self.fill_in(inputs)  # On JAX, `fit` and `predict` skip `__call__`.
         if positions is None:
             return super().call(inputs, training=training, mask=None, **kwargs)
         if self.pooled_dense is None:
@@ -519,7 +521,7 @@ class BertBackbone(PresetBackbone):
         return {**outputs, "sequence_output": keras.KerasTensor(shape, dtype=tokens.dtype)}
 
     def check_padding(self, inputs: Tensor) -> None:
-        """Warn of arrays that are padded at the left, where transformers has other positions."""
+        """Warn of left-padded arrays, for which transformers uses other positions."""
         mask = inputs.get("padding_mask")
         if not self.position_offset or not isinstance(mask, (np.ndarray, list)):
             return
@@ -527,14 +529,14 @@ class BertBackbone(PresetBackbone):
         is_left = mask.any(axis=-1) & (mask[..., 0] == 0)
         if is_left.any():
             warnings.warn(
-                f"{is_left.sum()} of {is_left.size} rows begin with padding, and positions count "
-                f"from the first column here, but from the first token where '{self.family}' was "
-                "trained and in transformers: pad at the right, as the preprocessors do.",
+                f"{is_left.sum()} of {is_left.size} rows begin with padding. Positions count from "
+                f"the first column here, but from the first token in '{self.family}' training and "
+                "in transformers; pad on the right, as the preprocessors do.",
                 stacklevel=4,
             )
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Without segments all tokens are of segment 0, and without a mask none is padding."""
+        """Add missing inputs: segment 0 for all tokens, and a mask without padding."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
         token_ids = inputs["token_ids"]
@@ -548,7 +550,7 @@ class BertBackbone(PresetBackbone):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        # Versions before these read configs without them.
+        # Earlier versions can read configs without these settings.
         for name, unused in (("finetuning_learning_rate", None), ("rotary_factor", 1.0)):
             if config.get(name) == unused:
                 config.pop(name, None)
@@ -558,6 +560,6 @@ class BertBackbone(PresetBackbone):
         return config
 
 
-# KerasHub's loader finds the tokenizer and the preprocessor of a preset by its backbone.
+# KerasHub's loader finds a preset's tokenizer and preprocessor by the backbone's class.
 for _cls in (BertPreprocessor, *TOKENIZERS):
     _cls.backbone_cls = BertBackbone

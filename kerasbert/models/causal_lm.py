@@ -1,6 +1,6 @@
-"""Language models: which token comes next.
+"""Causal language models (next-token prediction), as GPT.
 
-N texts, B batch, T tokens, V tokens of the vocabulary.
+N texts, B batch, T tokens, V size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import Tensor, Texts
 
-# The most numbers in the logits of a batch that `score` runs: 256 MB.
+# Maximum size of a batch's logits in `score`: 256 MB.
 MOST_LOGITS = 2**26
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertCausalLM(WritingTask):
-    """Predicts the next token, as GPT is pre-trained, and writes on.
+    """Causal language model, as GPT: predicts the next token and generates text.
 
-    The output is logits (B, T, V): of the token after each. `fit` and `evaluate` take raw strings;
-    of ready arrays labels are the next tokens (B, T), and sample weights (B, T) 0 at padding.
-    `generate`, and samplers by name or object in `compile(sampler=...)`, are as KerasHub's.
+    The output is logits (B, T, V) of the token after each. `fit` and `evaluate` take raw strings,
+    or arrays with the next tokens (B, T) as labels and sample weights (B, T) of 0 at padding.
+    `generate` and `compile(sampler=...)`, by name or object, work as in KerasHub.
 
     Args:
-        backbone: a `BertBackbone` that looks left to right, as those of the families "gpt2", "gpt"
-            and "modernbert_decoder", or with `is_causal=True`.
-        preprocessor: a `BertCausalLMPreprocessor`, or `None` for ready arrays.
-        head_activation: string. A dense layer with this activation, and a norm, before the
+        backbone: a causal `BertBackbone`: of the families "gpt2", "gpt" and "modernbert_decoder",
+            or with `is_causal=True`.
+        preprocessor: a `BertCausalLMPreprocessor`, or `None` for preprocessed arrays.
+        head_activation: string. Add a dense layer with this activation, and a norm, before the
             projection to the vocabulary; `None` for neither.
-        head_bias: bool. The bias of that layer.
-        head_norm_epsilon: float. Of the norm after it.
-        output_bias: bool. A bias of each token's logit.
-        tie_weights: bool. `False` projects to the vocabulary by weights of the head's own in place
-            of the token embedding's.
+        head_bias: bool. Bias of that layer.
+        head_norm_epsilon: float. Epsilon of that norm.
+        output_bias: bool. Bias of the logits.
+        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
+            separate weights.
 
-    The last five follow the encoder's family where they are not given.
+    The last five default to the settings of the encoder's family.
 
     Example:
 
@@ -93,9 +93,8 @@ class BertCausalLM(WritingTask):
         self._check_encoder(backbone, has_all=True)
         if not backbone.is_causal:
             raise ValueError(
-                "The encoder looks to both sides, and a language model that predicts the next "
-                "token must not see it; load one of the family 'gpt2' or 'gpt', or make one with "
-                "is_causal=True."
+                "The encoder is bidirectional, but a causal language model must not see the next "
+                "token; load one of the family 'gpt2' or 'gpt', or build one with is_causal=True."
             )
         given = MaskedHeadSettings(
             head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
@@ -111,8 +110,8 @@ class BertCausalLM(WritingTask):
         self._set_given(vars(given), defaults)
         if backbone.embedding_dim is not None and self.head_activation is None:
             raise ValueError(
-                f"The encoder's embedding_dim={backbone.embedding_dim} is another width than its "
-                "outputs', which are to be projected to the tokens; make one with "
+                f"The encoder's embedding_dim={backbone.embedding_dim} differs from the width of "
+                "its outputs, so the embedding cannot project them to the vocabulary; use "
                 "embedding_dim=None, or pass a head_activation."
             )
         # === Layers ===
@@ -139,7 +138,7 @@ class BertCausalLM(WritingTask):
         return not is_raw
 
     def default_loss(self) -> Any:
-        """Cross-entropy, a mean over the tokens."""
+        """Cross-entropy averaged over the tokens."""
         return TokenCrossEntropy()
 
     def default_metrics(self) -> Any:
@@ -149,23 +148,23 @@ class BertCausalLM(WritingTask):
     def metric_forms(self) -> Any:
         return TOKEN_CLASSES, self.backbone.vocabulary_size
 
-    # === Writing on ===
+    # === Generation ===
 
     def call_with_cache(
         self, token_ids: Tensor, cache: Tensor, cache_update_index: Any
     ) -> tuple[Any, ...]:
-        """Logits of tokens whose predecessors are in a cache; see `BertBackbone.call_with_cache`.
+        """Compute logits with a cache; see `BertBackbone.call_with_cache`.
 
         Returns:
-            `(logits, outputs, cache)`: (B, S, V), and what the encoder gives.
+            `(logits, outputs, cache)`: (B, S, V), and the encoder's results.
         """
         outputs, cache = self.backbone.call_with_cache(token_ids, cache, cache_update_index)
         return self.lm_head(outputs), outputs, cache
 
     def _fresh_cache(self, prompt_ids, length):
-        """The cache of `length` tokens, with keys and values of those of the prompts.
+        """Return a cache for `length` tokens, filled with the prompts' keys and values.
 
-        They run without logits, and at their own length.
+        Prompts run without logits and at their own length.
         """
         backbone = self.backbone
         batch, tokens = ops.shape(prompt_ids)
@@ -176,22 +175,22 @@ class BertCausalLM(WritingTask):
         rest = [[0, 0], [0, 0], [0, length - tokens], [0, 0], [0, 0]]
         return tuple(ops.pad(one, rest) for one in cache)
 
-    # Compiles `generate_step` as each backend does. Not by inheritance: Keras makes a functional
-    # model of a class by changing its bases, and fails where two of them have one base.
+    # Borrowed, not inherited: Keras makes a class functional by changing its bases, which fails
+    # if two of them share a base.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function
 
     def generate_step(
         self, inputs: Mapping[str, Any], stop_token_ids: Any = None
     ) -> dict[str, Any]:
-        """Write on in a batch, compiled where the backend does so.
+        """Generate for one batch, compiled if the backend compiles.
 
         Args:
-            inputs: dict of `token_ids` (B, T) with room behind the prompts, `padding_mask` (B, T),
-                true at these, and perhaps `prompt_ids` (B, S), all their tokens in fewer columns.
+            inputs: dict of `token_ids` (B, T) with free columns after the prompts, `padding_mask`
+                (B, T), true at prompts, and optionally `prompt_ids` (B, S), the prompts alone.
             stop_token_ids: tuple of ints, or `None`.
 
         Returns:
-            A dict of `token_ids` and of `padding_mask`, which ends with a row's stop token.
+            A dict of `token_ids` and `padding_mask`, which ends with a row's stop token.
         """
         given = ops.cast(inputs["token_ids"], "int32")
         is_prompt = ops.cast(inputs["padding_mask"], "bool")
@@ -230,22 +229,22 @@ class BertCausalLM(WritingTask):
         strip_prompt: bool = False,
         batch_size: int = 32,
     ) -> Any:
-        """Write on from prompts, by the sampler of `compile`.
+        """Generate text from prompts with the sampler of `compile`.
 
         Args:
-            inputs: a string, a list of N strings, or a dict of arrays as of `generate_step`.
-            max_length: int. The most tokens of a text with its prompt; by default the
-                preprocessor's `sequence_length`. Arrays have room for as many as there are columns.
-            stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, and `None`
-                ends none before `max_length`.
-            strip_prompt: bool. Give what was written alone, without the prompt.
-            batch_size: int. How many texts are written at a time.
+            inputs: a string, a list of N strings, or a dict of arrays as in `generate_step`.
+            max_length: int. Maximum number of tokens, including the prompt; defaults to the
+                preprocessor's `sequence_length`. For arrays, it is the number of columns.
+            stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, `None`
+                continues to `max_length`.
+            strip_prompt: bool. Return only the generated text.
+            batch_size: int.
 
         Returns:
             A string, a list of N strings, or a dict of `token_ids` and `padding_mask`.
 
         Raises:
-            ValueError: for a prompt without a token, or that leaves no room.
+            ValueError: for a prompt without tokens, or without room for more.
         """
         check_process()
         check_whole("batch_size", batch_size)
@@ -271,7 +270,7 @@ class BertCausalLM(WritingTask):
         is_prompt = np.asarray(ops.convert_to_numpy(inputs["padding_mask"])).astype(bool)
         counts = is_prompt.sum(axis=1, keepdims=True)
         size = is_prompt.shape[1]
-        places = np.arange(size) + counts  # Of what was written, moved to the front.
+        places = np.arange(size) + counts  # Moves generated tokens to the front.
         ids, mask = (
             np.take_along_axis(outputs[name], np.minimum(places, size - 1), axis=1)
             for name in ("token_ids", "padding_mask")
@@ -279,29 +278,27 @@ class BertCausalLM(WritingTask):
         return {"token_ids": ids, "padding_mask": mask.astype(bool) & (places < size)}
 
     def _checked_arrays(self, inputs):
-        """Check ready arrays for `generate`, and give their types to them."""
+        """Check and cast the arrays given to `generate`."""
         inputs = self._named_arrays(inputs, ("token_ids", "padding_mask"))
         return {**inputs, **self._checked_rows(inputs)}
 
-    # === What texts are worth ===
+    # === Scoring ===
 
     def score(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
-        """How likely each token of a text is after those before it.
+        """Compute each token's log-probability, given those before it.
 
-        The first token has none before it, and is left out; with `add_start_token=True` of the
-        preprocessor it follows the start token. A text longer than `sequence_length` is read in
-        windows.
+        The first token is left out, unless the preprocessor's `add_start_token=True` puts a start
+        token before it. A text longer than `sequence_length` is read in windows.
 
         Args:
             texts: a string or a list of N strings.
-            stride: int. By how many tokens a window begins later than the one before it: a token
-                then sees `sequence_length - stride` tokens at least. `None` is half a window.
+            stride: int. Number of tokens between the starts of windows, so that a token sees at
+                least `sequence_length - stride` tokens. `None` is half a window.
             batch_size: int.
 
         Returns:
-            For a text a list of dicts, one a token: `token`, `token_id`, `start` and `end` in
-            characters, and `score`, the logarithm of its probability. For a list of texts, a list
-            of these.
+            For a text, a list of dicts, one per token: `token`, `token_id`, `start` and `end` in
+            characters, and `score`, its log-probability. For a list of texts, a list of these.
         """
         texts, single = self._as_lists(texts, "score()")
         texts = [text.decode() if isinstance(text, bytes) else str(text) for text in texts]
@@ -329,27 +326,27 @@ class BertCausalLM(WritingTask):
         return scored[0] if single else scored
 
     def perplexity(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
-        """e to the mean of the negative scores of a text's tokens; see `score`.
+        """Compute perplexity: the exponential of a text's mean negative `score`.
 
         Returns:
             A float for a text, floats (N,) for a list.
 
         Raises:
-            ValueError: for a text without a token that has another one before it.
+            ValueError: for a text without a scored token.
         """
         texts, single = self._as_lists(texts, "perplexity()")
         rows = self.score(list(texts), stride, batch_size)
         for position, row in enumerate(rows):
             if not row:
                 raise ValueError(
-                    f"The text at position {position} has no token that follows another one; "
-                    "leave it out, or set the preprocessor's add_start_token=True."
+                    f"The text at position {position} has no token after another one; leave it "
+                    "out, or set the preprocessor's add_start_token=True."
                 )
         found = [math.exp(-np.mean([one["score"] for one in row])) for row in rows]
         return found[0] if single else np.array(found)
 
     def _score_batches(self, windows, batch_size):
-        """Windows of like length in batches, whose logits fit `MOST_LOGITS`."""
+        """Yield batches of windows of similar length whose logits fit `MOST_LOGITS`."""
         check_whole("batch_size", batch_size)
         lengths = [end - begin for _, begin, end, _ in windows]
         for batch in sorted_batches(lengths, batch_size) if windows else ():
@@ -359,7 +356,7 @@ class BertCausalLM(WritingTask):
                 yield [windows[i] for i in batch[first : first + size]]
 
     def _log_odds(self, rows, batch):
-        """The logarithms of the probabilities of the tokens of windows: floats (B, T)."""
+        """Compute log-probabilities of the windows' tokens: floats (B, T)."""
         length = self.preprocessor.bucket(max(end - begin for _, begin, end, _ in batch))
         features = {
             "token_ids": np.full((len(batch), length), self.preprocessor.tokenizer.pad_token_id),
@@ -372,7 +369,7 @@ class BertCausalLM(WritingTask):
         scorer = self.__dict__.get("_scorer")
         if scorer is None:
             scorer = TokenScorer(self)
-            self.__dict__["_scorer"] = scorer  # Not by `setattr`: Keras would track it.
+            self.__dict__["_scorer"] = scorer  # Keras would track a `setattr`.
         return np.asarray(backend.predict_batch(scorer, features))
 
     def get_config(self) -> dict[str, Any]:
@@ -381,7 +378,7 @@ class BertCausalLM(WritingTask):
 
 
 class TokenScorer(keras.Model):
-    """The logarithm of the probability of each token after those before it, (B, T); 0 of the first.
+    """Log-probability of each token given those before it, (B, T); 0 for the first.
 
     Args:
         model: a `BertCausalLM`.
@@ -396,6 +393,6 @@ class TokenScorer(keras.Model):
     def call(self, inputs):
         inputs = self.backbone.fill_in(inputs)
         logits = self.lm_head(self.backbone(inputs)["sequence_output"])  # (B, T, V)
-        # The plain form: a server has no operations of TensorFlow's gradient.
+        # The plain form: servers lack the kernels of TensorFlow's custom gradient.
         scores = -backend.cross_entropy.plain(inputs["token_ids"][:, 1:], logits[:, :-1])
         return ops.pad(scores, [[0, 0], [1, 0]])

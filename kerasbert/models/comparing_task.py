@@ -1,6 +1,6 @@
-"""Tasks that make vectors of texts, and train on what belongs together.
+"""Base class of embedders trained by comparing texts.
 
-N texts, B batch, C columns of texts, T tokens, D' width of a vector.
+N texts, B batch, C columns of texts, T tokens, D' embedding width.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 # Losses that compare the rows of a batch with each other.
 _AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
-# The `_layers_model` of the model that is in a step of training or evaluation.
+# The `_layers_model` of the model whose training or evaluation step is running.
 _IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
 
 
 class ComparingTask(BertTask):
-    """Base of the tasks whose vectors a loss of `kerasbert.losses` compares.
+    """Base class of tasks whose embeddings a loss of `kerasbert.losses` compares.
 
-    Several columns of texts, a tuple, become vectors (B, C, D'). The preprocessor of such a task is
-    a `BertTextEmbedderPreprocessor`, and its `pooling` says what a vector is made of.
+    A tuple of several columns of texts becomes embeddings (B, C, D'). Such a task has a
+    `BertTextEmbedderPreprocessor` and an attribute `pooling`.
     """
 
     chunk_size = None
-    # What gives the vectors (B, L + 1, D') of all layers, where the loss is an `AdaptiveLayer`.
+    # Computes the embeddings (B, L + 1, D') of all layers, if the loss is an `AdaptiveLayer`.
     _layers_model = None
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -60,9 +60,9 @@ class ComparingTask(BertTask):
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
     ) -> Tensor:
-        if isinstance(inputs, (list, tuple)):  # `fit` on JAX comes in here.
+        if isinstance(inputs, (list, tuple)):  # On JAX, `fit` skips `__call__`.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
-        # Known before chunks are computed a second time, which may be in another thread.
+        # Read here, because chunks may be recomputed in another thread.
         gives_layers = self._layers_model is not None and _IN_STEP.get() is self._layers_model
 
         def embed(inputs):
@@ -83,13 +83,13 @@ class ComparingTask(BertTask):
         chunk_size: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Configure training, as `BertTask.compile`.
+        """Configure training; see `BertTask.compile`.
 
         Args:
-            chunk_size: int. Compute the vectors of so many rows at a time and, for the gradient, a
-                second time: batches of thousands fit into the memory of these, and train as they
-                would without. Slower by about a third.
-            optimizer, loss, metrics, **kwargs: as of `BertTask.compile`.
+            chunk_size: int. Embed this many rows at a time, and again for the gradient (GradCache).
+                Batches of thousands then fit into the memory of one chunk and train equally, about
+                a third slower.
+            optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
 
         Source: Gao et al. 2021, arXiv 2101.06983.
         """
@@ -99,20 +99,20 @@ class ComparingTask(BertTask):
         layers_model = self._of_all_layers() if needs_layers else None
         self.chunk_size = chunk_size
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
-        # Not by `setattr`, as its weights are this model's.
+        # Keras would track a `setattr`, but the weights are this model's own.
         self.__dict__["_layers_model"] = layers_model
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         return config and {**config, "chunk_size": self.chunk_size}
 
-    # === Vectors of all layers, which `AdaptiveLayer` compares ===
+    # === Embeddings of all layers, for `AdaptiveLayer` ===
 
     def _of_all_layers(self):
-        """A model of this one's inputs and weights with the vectors of all layers."""
+        """Return a model with the same weights that outputs the embeddings of all layers."""
         raise ValueError(
-            f"AdaptiveLayer takes the vectors of all layers, and a {type(self).__name__} has those "
-            "of the last; compile with the loss that is inside."
+            f"AdaptiveLayer needs the embeddings of all layers, but {type(self).__name__} only has "
+            "those of the last; compile with the inner loss instead."
         )
 
     @property
@@ -121,7 +121,7 @@ class ComparingTask(BertTask):
         drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
         return [*super().variables, *itertools.chain(*drawing)]
 
-    # Not by `super()`: with several processes on PyTorch `self` is something that calls the model.
+    # No `super()`: with several processes on PyTorch, `self` is a wrapper around the model.
 
     def train_step(self, *args: Any) -> Any:
         with _step_of(self):
@@ -132,12 +132,12 @@ class ComparingTask(BertTask):
             return keras.Model.test_step(self, *args)
 
     def _has_layers(self, x, vectors):
-        """Whether the vectors of inputs are those of all layers."""
+        """Return whether `vectors`, the outputs for `x`, cover all layers."""
         has_columns = isinstance(x, (list, tuple))
         return self._layers_model is not None and len(vectors.shape) == 3 + has_columns
 
     def _last(self, x, vectors):
-        """The vectors of inputs, where all layers have one those of the last."""
+        """Return the embeddings of the last layer."""
         return vectors[..., -1, :] if self._has_layers(x, vectors) else vectors
 
     def fit(
@@ -148,16 +148,16 @@ class ComparingTask(BertTask):
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """Train; see the class for what it takes, and `keras.Model.fit`.
+        """Train; see the class for the kinds of data, and `keras.Model.fit`.
 
         Args:
-            x: a tuple of two or more lists of texts, which are compared; a list of texts; ready
-                arrays, for columns a tuple of dicts; or a `tf.data.Dataset` of batches of these.
-            y: scores (N,), classes (N,), vectors (N, D'), or none.
-            **kwargs: as of `BertTask.fit`.
+            x: a tuple of two or more lists of texts to compare; a list of texts; preprocessed
+                arrays, with a tuple of dicts for columns; or a `tf.data.Dataset` of such batches.
+            y: scores (N,), classes (N,), embeddings (N, D') or none.
+            **kwargs: as in `BertTask.fit`.
 
         Raises:
-            ValueError: for columns of different sizes, and for labels that fit none of the above.
+            ValueError: for columns of different sizes and labels of other kinds.
         """
         y = read_once(y) if self._is_raw(x) else y
         held_out = kwargs.get("validation_data")
@@ -166,7 +166,7 @@ class ComparingTask(BertTask):
         columns = self._compared(x, y)
         self._check_differing(columns, x, y, batch_size)
         if columns is not None:
-            x = columns  # Read once: a generator among them is used up.
+            x = columns  # A generator among the columns is now exhausted.
             if share and held_out is None:
                 kwargs.pop("validation_split")
                 (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
@@ -174,10 +174,10 @@ class ComparingTask(BertTask):
             parts = held_out if isinstance(held_out, tuple) else (held_out,)
             if is_tuple and y is None and _are_texts(*parts[1:2]):
                 raise ValueError(
-                    "validation_data has texts in the place of labels; as x they are a tuple of "
-                    "columns in a tuple, such as validation_data=((queries, texts),)."
+                    "validation_data has texts in place of labels; pass the columns as a nested "
+                    "tuple, such as validation_data=((queries, texts),)."
                 )
-            # Lists of texts alone are columns here too, `validation_data=((a, b),)`.
+            # Columns without labels come as `validation_data=((a, b),)`.
             kwargs["validation_data"] = self._in_columns(*parts, batch_size=batch_size)
         x, y, sample_weight = _three(
             self._in_columns(
@@ -190,28 +190,28 @@ class ComparingTask(BertTask):
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
 
     def _check_differing(self, columns, x, y, batch_size):
-        """Refuse texts in memory, or their columns, of which the loss has nothing to compare."""
+        """Raise for texts in memory that give an in-batch loss nothing to compare."""
         loss = getattr(self, "loss", None)
-        while hasattr(loss, "loss"):  # `Matryoshka` and others are around one.
+        while hasattr(loss, "loss"):  # Unwrap `Matryoshka` and others.
             loss = loss.loss
         if not isinstance(loss, _AMONG_ROWS) or not self._is_raw(x):
             return
         if columns is not None and y is None and len(columns) == 2 and len(columns[0]) == 1:
             raise ValueError(
-                "There is one row, and a ranking holds it against the others of its batch; pass "
-                "more rows."
+                "x has only one row, but a ranking loss compares each row with the others of its "
+                "batch; pass more rows."
             )
         if columns is not None and y is None and len(columns) == 2 and batch_size == 1:
             warn_of_nothing(
-                "With batch_size=1 a pair has no other texts in its batch to be held against",
+                "With batch_size=1 a pair has no in-batch negatives",
                 "pass a larger batch_size, or columns of hard negatives",
             )
         if columns is None and y is not None and _axes(y) == 1 and len(y) == len(x):
             labels = label_rows(y, len(y))
             if labels and all(label == labels[0] for label in labels):
                 raise ValueError(
-                    f"All {len(labels)} labels are {labels[0]!r}: there is nothing to tell apart; "
-                    "pass texts of another class too."
+                    f"All {len(labels)} labels are {labels[0]!r}, so there are no classes to "
+                    "separate; pass texts of another class too."
                 )
 
     def evaluate(
@@ -222,19 +222,19 @@ class ComparingTask(BertTask):
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Loss and metrics, of what `fit` takes; see `keras.Model.evaluate`."""
+        """Compute loss and metrics on data as in `fit`; see `keras.Model.evaluate`."""
         x, y, sample_weight = _three(self._in_columns(x, y, sample_weight, batch_size=batch_size))
         self._expect_labels(x, y)
         return super().evaluate(x, y, batch_size, sample_weight, **kwargs)
 
     def _expect_labels(self, x, y):
-        """Have steps on labels with another number of axes than before made anew."""
+        """Discard compiled steps if the rank of the labels has changed."""
         if is_dataset(x):
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
         self._expect(None if y is None else _axes(y), "train", "test")
 
     def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
-        """Texts that are compared, as a dataset of ready batches; anything else as it is."""
+        """Return texts to compare as a dataset of preprocessed batches."""
         check_batch_size(batch_size)
         y = read_once(y) if self._is_raw(x) else y
         if is_dataset(x):
@@ -264,17 +264,17 @@ class ComparingTask(BertTask):
         )
 
     def _generated(self, batches):
-        """A generator of batches; where its texts are compared, a dataset of ready ones."""
+        """Return batches of texts to compare as a dataset of preprocessed ones."""
         first = next(batches, None)
         if first is None:
-            return batches  # Others say so.
+            return batches  # An empty generator is reported later.
         batches = itertools.chain([first], batches)
         if self._compared(*_parts(first)[:2]) is None:
             return batches
         return self._dataset_from(lambda: batches, first, read=self._column_batch)
 
     def _column_batch(self, x, y=None, sample_weight=None):
-        """A batch of texts that are compared, ready; anything else as it is."""
+        """Preprocess a batch of texts to compare."""
         columns = self._compared(x, y)
         if columns is None:
             return x, y, sample_weight
@@ -282,28 +282,28 @@ class ComparingTask(BertTask):
         return self.preprocessor.column_batch(columns, y, sample_weight)
 
     def _check_range(self, y):
-        """Refuse labels that the loss has no sense for."""
+        """Raise for labels outside the loss's range."""
         limits = getattr(getattr(self, "loss", None), "label_range", None)
         if limits is None or not hasattr(y, "__len__"):
             return
         for position, label in enumerate(label_rows(y, len(y))):
             if isinstance(label, (int, float)) and not limits[0] <= label <= limits[1]:
                 raise ValueError(
-                    f"The label at position {position} is {label}, and {self.loss.name} takes "
-                    f"{limits[0]} to {limits[1]}: bring them there, as by dividing by the largest, "
-                    "or compile with CoSENT(), of which only the order counts."
+                    f"The label at position {position} is {label}, but {self.loss.name} expects "
+                    f"{limits[0]} to {limits[1]}; rescale the labels, for example by dividing by "
+                    "the largest, or compile with CoSENT(), which only uses their order."
                 )
 
     def _compared(self, x, y):
-        """The columns of texts in memory that a loss compares; `None` of what is no such thing.
+        """Return the columns of raw texts to compare, or `None` for other data.
 
-        Of texts alone both columns are these (SimCSE).
+        Texts without labels give two equal columns (SimCSE).
         """
         if not self._is_raw(x):
             return None
         if isinstance(x, tuple) and len(x) > 2:
             return x
-        # Vectors are for a text or a pair in one row; more columns have scores.
+        # Target embeddings belong to one text or pair per row.
         if y is not None and _axes(y) != 1:
             return None
         columns = self.preprocessor.columns(x)[0]
@@ -314,9 +314,9 @@ class ComparingTask(BertTask):
     def predict(
         self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
     ) -> np.ndarray:
-        """Vectors in the order of `x`, on raw texts or on ready arrays.
+        """Return embeddings of raw texts or arrays, in the order of `x`.
 
-        `role` says what texts are, as of `embed`.
+        For `role`, see `embed`.
         """
         preprocessor = self._for_role(role)
         if not self._is_raw(x):
@@ -327,17 +327,17 @@ class ComparingTask(BertTask):
         if self.preprocessor is None and role is None:
             return None
         if not hasattr(self.preprocessor, "for_role"):
-            raise ValueError(f"role={role!r} is for texts, and this model has no preprocessor.")
+            raise ValueError(f"role={role!r} needs raw texts, but this model has no preprocessor.")
         return self.preprocessor.for_role(role)
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
     ) -> Any:
-        """One step, on what `fit` takes; see `keras.Model.train_on_batch`."""
+        """Train one step on data as in `fit`; see `keras.Model.train_on_batch`."""
         return super().train_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
-        """Loss and metrics of a batch; see `keras.Model.test_on_batch`."""
+        """Compute loss and metrics of one batch; see `keras.Model.test_on_batch`."""
         return super().test_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
 
     def _compared_batch(self, x, y, sample_weight):
@@ -354,7 +354,7 @@ class ComparingTask(BertTask):
         training: bool | None = True,
     ) -> Tensor:
         if self._layers_model is not None and not self._has_layers(x, y_pred):
-            # Before the first step Keras comes here with what a call outside of a step gives.
+            # Before the first step, Keras passes outputs of a call outside a step.
             with _step_of(self):
                 y_pred = self(x, training=training)
         y = self._labels(y, self._last(x, y_pred))
@@ -364,26 +364,26 @@ class ComparingTask(BertTask):
         self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
     ) -> dict[str, Any]:
         y_pred = self._last(x, y_pred)
-        y = self._labels(y, y_pred)  # Keras may come here before the loss.
+        y = self._labels(y, y_pred)  # Keras may call this before the loss.
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _labels(self, y, y_pred):
-        """Labels that fit; of ready columns without any, numbers that say nothing."""
+        """Return valid labels; preprocessed columns without labels get dummies."""
         of_tokens = self.pooling == "tokens"
         if y is None and len(y_pred.shape) == 3 + of_tokens:
             vector = y_pred[:, :, 0, 0] if of_tokens else y_pred[:, :, 0]  # (B, C)
             return -ops.ones_like(vector, dtype="int32")
         if y is None:
             raise ValueError(
-                "One vector for each text was given no labels; pass a tuple of two columns, or "
-                "vectors or classes as y."
+                "There is one text per row but no labels; pass a tuple of two columns as x, or "
+                "embeddings or classes as y."
             )
         if isinstance(self.loss, keras.losses.MeanSquaredError):
             if len(y.shape) != len(y_pred.shape):
                 raise ValueError(
-                    f"The labels have {len(y.shape)} axes and the vectors {len(y_pred.shape)}; "
-                    "the mean squared error takes one vector for each text: pass vectors, or "
-                    "compile with a loss of your own."
+                    f"The labels have {len(y.shape)} axes and the embeddings {len(y_pred.shape)}; "
+                    "pass a target embedding per text for the mean squared error, or compile with "
+                    "another loss."
                 )
             check_widths(y, y_pred)
         return y
@@ -391,7 +391,7 @@ class ComparingTask(BertTask):
 
 @contextlib.contextmanager
 def _step_of(model):
-    """A context in which the model gives the vectors of all layers, where its loss takes them."""
+    """Return a context in which the model outputs all layers' embeddings if its loss needs them."""
     token = _IN_STEP.set(model._layers_model)
     try:
         yield
@@ -400,7 +400,7 @@ def _step_of(model):
 
 
 def _stacked(columns, embed):
-    """The vectors (B, ...) of each column, as (B, C, ...); of tokens all padded to one length."""
+    """Stack each column's embeddings (B, ...) to (B, C, ...), padding tokens to one length."""
     vectors = [embed(column) for column in columns]
     if len(vectors[0].shape) == 3:
         sizes = [ops.shape(x)[1] for x in vectors]
@@ -410,14 +410,14 @@ def _stacked(columns, embed):
 
 
 def _three(parts):
-    """`(x, y, sample_weight)` of a dataset, or of two or three of them."""
+    """Return `(x, y, sample_weight)` from a dataset or from two or three of these."""
     if is_dataset(parts):
         return parts, None, None
     return (*parts, None)[:3]
 
 
 def _parts(batch):
-    """`(x, y, sample_weight)` of what a generator or a `PyDataset` gives."""
+    """Return `(x, y, sample_weight)` from a batch of a generator or a `PyDataset`."""
     return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple) else (batch,))
 
 
@@ -426,23 +426,23 @@ def _are_texts(y=None):
 
 
 def check_alike(queries, documents):
-    """Refuse to compare vectors of two models, (..., D) and (..., D')."""
+    """Raise for embeddings of different widths, (..., D) and (..., D')."""
     widths = queries.shape[-1], documents.shape[-1]
     if widths[0] != widths[1]:
         raise ValueError(
-            f"The vectors have {widths[0]} and {widths[1]} numbers; compare those of one model."
+            f"The embeddings have widths {widths[0]} and {widths[1]}; pass those of one model."
         )
 
 
 def _axes(y):
-    """How many axes labels have, also where they are no rectangle, which others refuse."""
+    """Return the number of axes of labels, even of ragged ones, which are rejected later."""
     if hasattr(y, "shape") or not hasattr(y, "__iter__"):
         return len(getattr(y, "shape", ()))
     return 2 if any(isinstance(row, (list, tuple, np.ndarray)) for row in y) else 1
 
 
 def _has_columns(spec):
-    """Whether batches of a dataset are texts that are compared, by what they hold."""
+    """Return whether a dataset's batches are texts to compare, by their structure."""
     x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
     if not isinstance(x, tuple) or len(x) < 2:
         return False

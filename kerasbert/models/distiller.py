@@ -1,4 +1,4 @@
-"""Distillation: a small model learns what a large one says, not only what is right.
+"""Knowledge distillation: a small student model learns from a large teacher.
 
 B batch, T tokens, D width of the teacher, C classes.
 """
@@ -28,30 +28,31 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertDistiller(BertTask):
-    """Trains a task model, the student, towards the outputs of another of its kind, the teacher.
+    """Distiller: trains a student task model towards the outputs of a teacher.
 
-    `fit` takes what the student's does, and trains the student in place. Its loss is a sum of
+    `fit` takes the student's training data and trains the student in place. The loss is the
+    weighted sum of
 
-    - soft targets: the divergence of the student's probabilities from the teacher's, both at the
-      temperature and times its square; for a regressor its own loss towards the teacher's output;
-    - labels: the student's own loss. Without it (`label_weight=0`) texts need no labels;
-    - hidden states: of the layers in `layer_map`, at every token, through one learned projection
-      where the widths differ.
+    - soft targets: the KL divergence of the student's probabilities from the teacher's, both at
+      the temperature, times its square; for a regressor, its loss on the teacher's output;
+    - labels: the student's own loss, unless `label_weight=0`, for which no labels are needed;
+    - hidden states: the distance of the layers in `layer_map` at every token, through a learned
+      projection if widths differ.
 
-    `keras.distillation.Distiller` has the first two, but leaves sample weights out and does not
-    reach layers inside of an encoder.
+    `keras.distillation.Distiller` has the first two, but ignores sample weights and cannot reach
+    an encoder's layers.
 
     Args:
         student: a task model, for example `teacher.with_layers([0, 2, 4])`.
-        teacher: a trained task model of the same class, labels and tokenizer. It does not train.
-        temperature: float. Above 1 the teacher's less likely classes count more.
+        teacher: a trained task model of the same class, labels and tokenizer. It stays frozen.
+        temperature: float. Above 1, the teacher's less likely classes count more.
         soft_weight: float.
         label_weight: float.
         hidden_weight: float.
         hidden_loss: "cosine" (1 - cosine, DistilBERT) or "mse" (TinyBERT).
-        layer_map: "last" compares the last layers, "uniform" every layer and the embeddings of
-            the student with as many of the teacher; or a list of pairs of a student's layer and a
-            teacher's, where 0 is the embeddings.
+        layer_map: "last" compares the last layers, "uniform" the student's embeddings and layers
+            with evenly spaced ones of the teacher; or a list of pairs (student layer, teacher
+            layer), with 0 for the embeddings.
 
     Example:
 
@@ -95,7 +96,7 @@ class BertDistiller(BertTask):
         # === Layers ===
         if student.backbone in student.operations:
             self.backbone = student.backbone
-        else:  # An embedder, whose weights are those that its vectors need.
+        else:  # An embedder, which does not track its encoder's unused weights.
             object.__setattr__(self, "_backbone", student.backbone)
         self.preprocessor = _preprocessor(student, teacher)
         outputs, states = _run(student, [pair[0] for pair in pairs])
@@ -150,11 +151,11 @@ class BertDistiller(BertTask):
             self.compile()
 
     def default_loss(self) -> Any:
-        """The student's."""
+        """The student's default loss."""
         return self.student.default_loss()
 
     def default_metrics(self) -> Any:
-        """The student's."""
+        """The student's default metrics."""
         return self.student.default_metrics()
 
     def metric_forms(self) -> Any:
@@ -167,11 +168,11 @@ class BertDistiller(BertTask):
         return [*self.student.untrained_weights(), *self.teacher.weights]
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """The student's outputs."""
+        """Return the student's outputs."""
         return self.student.predict(x, batch_size=batch_size, **kwargs)
 
     def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
-        """Save the student; load it by its class."""
+        """Save the student, which its own class loads."""
         self.student.save_to_preset(preset_dir, **kwargs)
 
     def compute_loss(
@@ -201,8 +202,8 @@ class BertDistiller(BertTask):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        # PyTorch's `fit` calls it. Keras registers weights by their paths, and the teacher's paths
-        # are the student's: without this the student's gradients would add up over the steps.
+        # PyTorch's `fit` calls this. Keras registers weights by path, and the teacher's paths hide
+        # the student's, whose gradients would accumulate over the steps.
         for weight in self.trainable_variables:
             weight.value.grad = None
 
@@ -211,11 +212,11 @@ class BertDistiller(BertTask):
         return weight * loss
 
     def _hidden_loss(self, target, states, x, sample_weight):
-        """Mean over layers and tokens."""
+        """Average the distance over layers and tokens."""
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
         if len(getattr(sample_weight, "shape", ())) == 1:
-            # Weights (B,) are of texts. Others are of an output's places, which are not the tokens.
+            # Weights (B,) belong to texts. Others belong to outputs, which need not be tokens.
             weights = weights * ops.cast(sample_weight, "float32")[:, None]
         total = ops.maximum(ops.sum(weights), 1e-7)
         distance = DISTANCES["cosine"] if self.hidden_loss == "cosine" else _square
@@ -236,7 +237,7 @@ class BertDistiller(BertTask):
         compiled = private_names.compiled_metrics(self)
         if compiled is None or compiled.built:
             return super().get_metrics_result()
-        # There were no labels yet.
+        # There have been no labels yet.
         return {metric.name: metric.result() for metric in self.metrics if metric is not compiled}
 
     def get_config(self) -> dict[str, Any]:
@@ -258,7 +259,7 @@ class BertDistiller(BertTask):
             name: keras.saving.deserialize_keras_object(config[name])
             for name in ("student", "teacher")
         }
-        # Both shared one tokenizer in version 0.1, whose files hold its vocabulary once.
+        # Files of version 0.1 store a shared tokenizer's vocabulary only once.
         parts = [model.preprocessor for model in models.values() if model.preprocessor]
         tokenizers = [part.tokenizer for part in parts]
         if (
@@ -271,8 +272,8 @@ class BertDistiller(BertTask):
 
 
 def _run(task, layers):
-    """A task's outputs, and the hidden states (B, T, D) of these layers, 0 the embeddings."""
-    if task.backbone not in task.operations:  # An embedder, on the encoder's own graph.
+    """Return a task's outputs and hidden states (B, T, D) of layers; 0 is the embeddings."""
+    if task.backbone not in task.operations:  # An embedder extends the encoder's graph.
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
@@ -300,7 +301,7 @@ def _square(a, b):
 
 
 class _SoftTargets(keras.losses.Loss):
-    """The divergence of logits from a teacher's logits, at a temperature."""
+    """Divergence of logits from a teacher's logits, at a temperature."""
 
     def __init__(self, divergence, temperature, reduction):
         super().__init__(reduction=reduction, name="soft_loss")
@@ -308,7 +309,7 @@ class _SoftTargets(keras.losses.Loss):
         self.temperature = temperature
 
     def call(self, y_true, y_pred):
-        # Gradients fall with the square of the temperature: the factor keeps their size.
+        # Gradients shrink with the squared temperature; the factor restores their scale.
         return self.temperature**2 * self.divergence(
             y_true / self.temperature, y_pred / self.temperature
         )
@@ -328,7 +329,7 @@ def _of_each_class(target, logits):
 
 
 def _soft_loss(loss, temperature):
-    """What stands for a loss on labels where the targets are a teacher's outputs."""
+    """Return the loss on a teacher's outputs that corresponds to a loss on labels."""
     if isinstance(loss, (keras.losses.SparseCategoricalCrossentropy, TokenCrossEntropy)):
         return _SoftTargets(_between_classes, temperature, loss.reduction)
     if isinstance(loss, keras.losses.BinaryCrossentropy):
@@ -337,7 +338,7 @@ def _soft_loss(loss, temperature):
 
 
 def _mean_loss(losses, targets, outputs, sample_weight):
-    """Mean over the outputs, each with its loss and, where there are several, its weights."""
+    """Average the losses of the outputs, with sample weights per output or for all."""
     flat = keras.tree.flatten(outputs)
     losses, weights = keras.tree.flatten(losses), keras.tree.flatten(sample_weight)
     losses = losses * len(flat) if len(losses) == 1 else losses
@@ -356,7 +357,7 @@ def _mean_loss(losses, targets, outputs, sample_weight):
 
 def _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidden_loss):
     if not temperature > 0:
-        raise ValueError(f"temperature={temperature} has to be above 0.")
+        raise ValueError(f"temperature must be above 0, got {temperature}.")
     weights = {
         "soft_weight": soft_weight,
         "label_weight": label_weight,
@@ -364,11 +365,11 @@ def _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidde
     }
     for name, weight in weights.items():
         if weight < 0:
-            raise ValueError(f"{name}={weight} has to be 0 or more.")
+            raise ValueError(f"{name} must be 0 or more, got {weight}.")
     if not soft_weight and not hidden_weight:
         raise ValueError(
-            "Without soft_weight and hidden_weight nothing comes from the teacher; set one of "
-            "them, or train the student alone."
+            "With soft_weight=0 and hidden_weight=0 the teacher has no effect; set one of them, "
+            "or train the student alone."
         )
     check_choice("hidden_loss", hidden_loss, ("cosine", "mse"))
 
@@ -377,19 +378,17 @@ def _check_pair(student, teacher):
     for role, model in (("student", student), ("teacher", teacher)):
         if not isinstance(model, BertTask):
             raise ValueError(
-                f"The {role} is a {type(model).__name__}; pass a task model of kerasbert, for "
-                "example a BertTextClassifier."
+                f"The {role} must be a task model, such as a BertTextClassifier; got a "
+                f"{type(model).__name__}."
             )
         activation = getattr(model, "activation", None)
         if activation not in (None, keras.activations.linear):
             raise ValueError(
-                f"The {role} gives outputs through activation='{activation.__name__}', and soft "
-                "targets are made of logits; build it with activation=None."
+                f"The {role} has activation='{activation.__name__}', but soft targets need logits; "
+                "build it with activation=None."
             )
     if not student.trainable_weights:
-        raise ValueError(
-            "The student is frozen and would learn nothing; set student.trainable = True."
-        )
+        raise ValueError("The student has no trainable weights; set student.trainable = True.")
     if student is teacher or student.backbone is teacher.backbone:
         raise ValueError(
             "The student and the teacher are the same model; pass another student, for example "
@@ -398,7 +397,7 @@ def _check_pair(student, teacher):
     if type(student) is not type(teacher):
         raise ValueError(
             f"The student is a {type(student).__name__} and the teacher a "
-            f"{type(teacher).__name__}; both have to be of one class."
+            f"{type(teacher).__name__}; both must be of the same class."
         )
     shapes = [
         keras.tree.map_structure(lambda output: tuple(output.shape), model.output)
@@ -410,19 +409,19 @@ def _check_pair(student, teacher):
     ):
         raise ValueError(
             f"The outputs differ: the student's have shape {shapes[0]} and labels {labels[0]}, "
-            f"the teacher's {shapes[1]} and {labels[1]}; give both the same classes in one order."
+            f"the teacher's {shapes[1]} and {labels[1]}; use the same classes in the same order."
         )
     if None in (student.preprocessor, teacher.preprocessor):
         return
     if not same_tokens(student.preprocessor.tokenizer, teacher.preprocessor.tokenizer):
         raise ValueError(
-            "The student and the teacher have different tokenizers, so that one's token ids mean "
-            "nothing to the other; take a student with the teacher's vocabulary."
+            "The student and the teacher have different tokenizers; use a student with the "
+            "teacher's vocabulary."
         )
 
 
 def _preprocessor(student, teacher):
-    """The one that makes segments where only one of the encoders has them."""
+    """Return the student's or teacher's preprocessor, whichever has more segments."""
     preprocessors = [model.preprocessor for model in (student, teacher) if model.preprocessor]
     owner = (
         student
@@ -434,8 +433,9 @@ def _preprocessor(student, teacher):
     if chosen is not None and chosen.sequence_length > most:
         role = "student" if chosen is student.preprocessor else "teacher"
         raise ValueError(
-            f"The {role}'s preprocessor has sequence_length={chosen.sequence_length}, and one of "
-            f"the encoders only {most} positions; set `{role}.preprocessor.sequence_length`."
+            f"The {role}'s preprocessor has sequence_length={chosen.sequence_length}, but one of "
+            f"the encoders has only {most} positions; reduce "
+            f"`{role}.preprocessor.sequence_length`."
         )
     return chosen
 
@@ -454,9 +454,9 @@ def _layer_pairs(student, teacher, layer_map):
     for pair in pairs:
         if len(pair) != 2 or not all(0 <= i <= most for i, most in zip(pair, depths)):
             raise ValueError(
-                f"layer_map holds {pair}; pass pairs of a student's layer, 0 to {depths[0]}, and "
-                f"a teacher's, 0 to {depths[1]}."
+                f"layer_map contains {pair}; pass pairs of a student layer, 0 to {depths[0]}, and "
+                f"a teacher layer, 0 to {depths[1]}."
             )
     if not pairs:
-        raise ValueError("layer_map is empty; name at least one pair, or set hidden_weight=0.")
+        raise ValueError("layer_map is empty; pass at least one pair, or set hidden_weight=0.")
     return pairs

@@ -1,6 +1,6 @@
-"""ELECTRA's pre-training: a small generator fills masks, and the encoder finds what it put there.
+"""ELECTRA's pre-training: the encoder detects tokens that a small generator replaced.
 
-B batch, T tokens, P predictions, V tokens of the vocabulary.
+B batch, T tokens, P masked tokens, V size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import Tensor
 
-# What a generator has of its own; all else is the encoder's.
+# Settings of the generator; it shares all others with the encoder.
 OWN = (
     "num_layers",
     "hidden_dim",
@@ -51,34 +51,33 @@ OWN = (
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElectraPretrainer(MaskedTask):
-    """Trains an encoder to find the tokens that a small generator, trained beside it, put there.
+    """ELECTRA pre-training: an encoder learns to detect tokens replaced by a small generator.
 
-    The generator is a masked language model with blocks of its own, on the encoder's tables of
-    tokens, positions and segments and their norm. A token is drawn from its probabilities for each
-    hidden one, without a gradient, and the encoder says of every token whether it was replaced; a
-    token that was drawn right was not.
+    The generator is a masked language model, trained jointly, with its own blocks on the encoder's
+    embedding layers. It samples a token for each masked one, without a gradient. The encoder
+    predicts whether each token was replaced; a correctly sampled token was not.
 
-    The inputs are those of `BertMaskedLM`, where position 0 marks an empty slot. The outputs are a
-    dict of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), what the encoder saw, and
-    `detection_logits` (B, T), above 0 where a token was replaced. Labels are the hidden tokens
-    (B, P), and sample weights 0 in slots that are empty, (B, P); or dicts with these as
-    `mlm_logits`, where the weights may also have `detection_logits`, (B,) or (B, T). The loss is
-    the mean over the hidden tokens, plus 50 times the mean over all tokens of detection. `fit` and
-    `evaluate` take raw texts, and hide tokens themselves.
+    The inputs are those of `BertMaskedLM`; position 0 marks an empty slot. The outputs are a dict
+    of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), the encoder's input, and
+    `detection_logits` (B, T), above 0 for a replaced token. Labels are the masked tokens (B, P),
+    with sample weights (B, P) of 0 in empty slots; or dicts with these as `mlm_logits`, and the
+    weights optionally with `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the
+    mean over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and
+    `evaluate` take raw texts and mask tokens themselves.
 
-    After training there are two models that share the weights: `pretrainer.detector`, a
-    `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator as a `BertMaskedLM`.
-    Saved each by itself, both become checkpoints of other packages.
+    Two models share the trained weights, and each can be saved and exported to other packages:
+    `pretrainer.detector`, a `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator
+    as a `BertMaskedLM`.
 
     Args:
         backbone: a `BertBackbone`, the discriminator's; it needs no pooler.
-        preprocessor: an `ElectraPretrainerPreprocessor`, or `None` for ready arrays.
-        generator: dict. What the generator has otherwise than the encoder: `num_layers`,
-            `hidden_dim`, `num_heads`, `intermediate_dim`, `dropout`, `attention_dropout`. By
-            default as many layers, a quarter of the width (of 768 a third, as in the paper), heads
-            as wide as the encoder's, and four times its width inside.
-        mlm_weight: float. What the loss of the generator counts.
-        detection_weight: float. What the loss of detection counts.
+        preprocessor: an `ElectraPretrainerPreprocessor`, or `None` for preprocessed arrays.
+        generator: dict. Generator settings that differ from the encoder's: `num_layers`,
+            `hidden_dim`, `num_heads`, `intermediate_dim`, `dropout`, `attention_dropout`. Defaults
+            are the same number of layers, a quarter of the width (a third of 768, as in the paper),
+            heads of equal width and a feed-forward four times as wide as the generator.
+        mlm_weight: float. Weight of the generator's loss.
+        detection_weight: float. Weight of the detection loss.
 
     Example:
 
@@ -113,7 +112,7 @@ class ElectraPretrainer(MaskedTask):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        # Both train as parts of this model. To go on with one by itself, compile it.
+        # Both train as parts of this model; to train one separately, compile it.
         packers = _packers(self.preprocessor) if preprocessor else (None, None)
         self.masked_lm = BertMaskedLM(
             _generator(backbone, generator), packers[0], name="masked_lm", compile=False
@@ -136,17 +135,17 @@ class ElectraPretrainer(MaskedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropies: a mean over the hidden tokens, and one over all tokens."""
+        """Cross-entropy averaged over the masked tokens, and another averaged over all tokens."""
         return {"mlm_logits": TokenCrossEntropy(), "detection_logits": BinaryTokenCrossEntropy()}
 
     def default_loss_weights(self) -> Any:
         return {"mlm_logits": self.mlm_weight, "detection_logits": self.detection_weight}
 
     def default_metrics(self) -> Any:
-        """Accuracy and perplexity of the hidden tokens; of detection four shares.
+        """Accuracy and perplexity of the masked tokens, and four metrics of detection.
 
-        `accuracy`; `precision` and `recall` of what was replaced; and `replaced`, the share of the
-        tokens that were, without which the accuracy says little.
+        These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, their
+        share, the baseline of the accuracy.
         """
         return {
             "mlm_logits": [TokenAccuracy(), Perplexity()],
@@ -184,7 +183,7 @@ class ElectraPretrainer(MaskedTask):
         return super().compute_metrics(x, *self._targets(x, y, y_pred, sample_weight))
 
     def _targets(self, x, y, y_pred, sample_weight):
-        """Labels, outputs and weights of both losses; the labels of detection rest on what came."""
+        """Return labels, outputs and weights of both losses, with labels from sampled tokens."""
         x = self.fill_in(x)
         y, weights = (
             part if isinstance(part, dict) else {"mlm_logits": part} for part in (y, sample_weight)
@@ -195,7 +194,7 @@ class ElectraPretrainer(MaskedTask):
         ids, positions = y_pred["token_ids"], x["mask_positions"]
         is_hidden, was, counts = at_tokens(ops.shape(ids)[1], positions, y["mlm_logits"], hidden)
         is_replaced = ops.logical_and(is_hidden, ids != ops.cast(was, ids.dtype))
-        # What stands in a slot without a weight is not known to be the token that was there.
+        # The label of a slot without a weight may not be the original token.
         is_known = ops.logical_or(ops.logical_not(is_hidden), counts > 0)
         mask = ops.logical_and(ops.cast(x["padding_mask"], "bool"), is_known)
         mask = ops.cast(mask, "float32")
@@ -221,24 +220,24 @@ class ElectraPretrainer(MaskedTask):
 
 
 def _generator(backbone, given):
-    """The generator's encoder, on the tables of `backbone`."""
+    """Return the generator's encoder, on the embedding layers of `backbone`."""
     if not isinstance(backbone, BertBackbone) or hasattr(backbone, "replaced_bases"):
         raise TypeError(
-            f"backbone is a {type(backbone).__name__}, and has to be a BertBackbone, the encoder "
-            "that learns to find replaced tokens."
+            f"backbone must be a BertBackbone, the encoder that detects replaced tokens; got a "
+            f"{type(backbone).__name__}."
         )
     if not isinstance(given, (dict, type(None))):
         raise TypeError(
-            f"generator is a {type(given).__name__}, and has to be a dict of its own settings, as "
-            "{'num_layers': 4, 'hidden_dim': 64}: it is made on the tables of the encoder."
+            "generator must be a dict of settings such as {'num_layers': 4, 'hidden_dim': 64}; got "
+            f"a {type(given).__name__}."
         )
     given = dict(given or {})
     shared = backbone.get_config()
     for name in given:
         if name in shared and name not in OWN:
             raise ValueError(
-                f"generator has {name}={given[name]!r}, which it shares with the encoder; of its "
-                f"own it has {', '.join(OWN)}."
+                f"generator has {name}={given[name]!r}, which it shares with the encoder; its own "
+                f"settings are {', '.join(OWN)}."
             )
         check_keyword("generator", name, OWN)
     width = given.get("hidden_dim", generator_width(backbone.hidden_dim))
@@ -256,20 +255,20 @@ def _generator(backbone, given):
         "embedding_dim": None if width == tables else tables,
         "pooler": False,
         "finetuning_learning_rate": None,
-        # Of a quantized encoder that of the layers that are not.
+        # A quantized encoder's policy for its layers that are not quantized.
         "dtype": getattr(backbone.dtype_policy, "default_policy", backbone.dtype_policy),
         **given,
     }
     if settings["num_groups"] is not None:
         settings["num_groups"] = min(settings["num_groups"], settings["num_layers"])
-    # Keras, PyTorch and checkpoints tell weights by their paths: the blocks of both encoders have
-    # the same names.
+    # Keras, PyTorch and checkpoints identify weights by path, and both encoders' blocks have the
+    # same names.
     with keras.name_scope("generator"):
         return BertBackbone(**settings, tables=backbone)
 
 
 def generator_width(hidden_dim):
-    """A quarter of the encoder's width, but for a base encoder a third.
+    """Return a quarter of the encoder's width, or a third for a base encoder.
 
     >>> [generator_width(width) for width in (256, 512, 768, 1024)]
     [64, 128, 256, 256]
@@ -280,7 +279,7 @@ def generator_width(hidden_dim):
 
 
 def _packers(preprocessor):
-    """The preprocessors of the generator and of the detector, which pack as this one does."""
+    """Return preprocessors of the generator and the detector that pack like this one."""
     settings = {name: getattr(preprocessor, name) for name in BertMaskedLMPreprocessor.settings}
     return (
         BertMaskedLMPreprocessor(preprocessor.tokenizer, **settings),

@@ -46,11 +46,12 @@ class HeadSettings:
 
 
 def check_vector_norm(normalize):
-    """Check the `normalize` of a head, a bool; preprocessors have a setting of that name, too."""
+    """Check a head's `normalize`, a bool unlike that of preprocessors."""
     if isinstance(normalize, str):
         raise ValueError(
-            f"normalize={normalize!r} is a form of texts, and a model's normalize is of its "
-            f"vectors, a bool; pass it to the preprocessor: preprocessor.normalize = {normalize!r}."
+            f"normalize={normalize!r} is a Unicode form of texts, but a model's normalize is a "
+            "bool for embeddings; pass it to the preprocessor: preprocessor.normalize = "
+            f"{normalize!r}."
         )
     check_value("normalize", normalize, "flag?")
 

@@ -1,6 +1,6 @@
-"""Masked language models: which token stands where one is hidden.
+"""Masked language models.
 
-B batch, T tokens, P predictions, V tokens of the vocabulary.
+B batch, T tokens, P masked tokens, V size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskedHeadSettings:
-    """Settings of the head, as the caller gave them; what is `None` follows the encoder."""
+    """Settings of the head as given by the caller; `None` takes the encoder's default."""
 
     head_activation: str | None = None
     head_bias: bool | None = None
@@ -44,7 +44,7 @@ class MaskedHeadSettings:
 
 
 def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
-    """The `MaskedLMHead` of a task's encoder and of its `MaskedHeadSettings`."""
+    """Return the `MaskedLMHead` for a task's encoder and `MaskedHeadSettings`."""
     backbone = task.backbone
     return cls(
         backbone.token_embedding,
@@ -63,7 +63,7 @@ def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
 
 
 class HasVocabularyHead:
-    """What tasks with the head of a masked language model share."""
+    """Mixin of tasks with the head of a masked language model."""
 
     @classmethod
     def needs_pooler(cls, settings: Any) -> bool:
@@ -74,7 +74,7 @@ class HasVocabularyHead:
         return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
 
     def _make_mlm_head(self, given, cls=MaskedLMHead, **settings):
-        """Make the head of `MaskedHeadSettings`, and of more settings of its class."""
+        """Make the head from `MaskedHeadSettings` and further settings of its class."""
         backbone = self.backbone
         defaults = {
             "head_activation": backbone.activation,
@@ -93,15 +93,15 @@ class HasVocabularyHead:
 
 
 class MaskedTask(HasVocabularyHead, BertTask):
-    """Base of the tasks that predict hidden tokens."""
+    """Base class of tasks that predict masked tokens."""
 
     def _masked_inputs(self):
-        """The encoder's inputs, and the places of what is hidden."""
+        """Return the encoder's inputs and the positions of the masked tokens."""
         positions = keras.Input((None,), dtype="int32", name="mask_positions")
         return {**self.backbone.input, "mask_positions": positions}
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Without positions, every token is predicted."""
+        """Add missing inputs; without `mask_positions`, predict every token."""
         inputs = self.backbone.fill_in(inputs)
         if "mask_positions" not in inputs:
             positions = ops.cumsum(ops.ones_like(inputs["token_ids"], dtype="int32"), axis=1) - 1
@@ -109,24 +109,23 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return inputs
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Logits of ready arrays; see `keras.Model.predict`.
+        """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        Of N texts, it hides the tokens that `evaluate` does, and gives their logits (N, P, V); P
-        is that of the longest text, and a shorter one's last slots mean nothing. For mask tokens
-        in a text there is `fill_mask`.
+        It masks the same tokens of N texts as `evaluate` and returns their logits (N, P, V), with
+        meaningless last slots for shorter texts. For mask tokens in a text, use `fill_mask`.
         """
         if self._is_raw(x):
             self._refuse_masks(x)
         return super().predict(x, batch_size, **kwargs)
 
     def _refuse_masks(self, x):
-        """Raise for texts with mask tokens: `predict` hides others, and does not see these."""
+        """Raise for texts with mask tokens, which `predict` does not fill."""
         mask = self.preprocessor.tokenizer.mask_token
         for column in self.preprocessor.columns(x)[0]:
             for position, text in enumerate(column):
                 if mask in (text.decode("utf-8", "replace") if isinstance(text, bytes) else text):
                     raise ValueError(
-                        f"The text at position {position} has a {mask}, and predict() hides tokens "
+                        f"The text at position {position} has a {mask}, but predict() masks tokens "
                         "of its own choice; call fill_mask(texts)."
                     )
 
@@ -140,27 +139,27 @@ class MaskedTask(HasVocabularyHead, BertTask):
             row, slot = wrong[0]
             raise ValueError(
                 f"mask_positions has {positions[row, slot]} in row {row}, slot {slot}, where "
-                f"token_ids has {length} tokens a row; use 0 with weight 0 for empty slots."
+                f"token_ids has {length} tokens per row; use 0 with weight 0 for empty slots."
             )
 
     def _needs_labels(self, is_raw):
-        return not is_raw  # The preprocessor hides tokens, or says what it lacks.
+        return not is_raw  # The preprocessor makes labels from texts.
 
     def fill_mask(self, texts: Texts, top_k: int = 5, batch_size: int = 32) -> Any:
-        """The likeliest tokens in place of the mask tokens in a text.
+        """Predict the most likely tokens for a text's mask tokens.
 
-        A text longer than the preprocessor's `sequence_length` is cut to what is around the mask.
+        A text longer than the preprocessor's `sequence_length` is truncated around each mask.
 
         Args:
             texts: a string with one or more mask tokens (`preprocessor.tokenizer.mask_token`), or
                 a list of such strings.
-            top_k: int. How many tokens for each mask.
+            top_k: int. Number of tokens per mask.
             batch_size: int.
 
         Returns:
-            For a text with one mask, a list of dicts, the likeliest first: `token`, `token_id`,
+            For a text with one mask, a list of dicts, most likely first: `token`, `token_id`,
             `score` (its probability) and `text` with the token in place of the mask. For a text
-            with more masks, a list of such lists, each with the other masks left open. For a
+            with several masks, a list of such lists, in which `text` keeps the other masks. For a
             list of texts, a list of these.
 
         Raises:
@@ -182,8 +181,8 @@ class MaskedTask(HasVocabularyHead, BertTask):
             if not places:
                 short = text if len(text) < 60 else text[:57] + "..."
                 raise ValueError(
-                    f"The text {short!r} at position {position} has no mask token; put "
-                    f"{tokenizer.mask_token} where a word is to be filled in."
+                    f"The text {short!r} at position {position} has no mask token; write "
+                    f"{tokenizer.mask_token} in place of the missing word."
                 )
         best = self._best_tokens([ids for ids, _, _ in tokens], masks, top_k, batch_size)
         best, scores = map(np.stack, zip(*best, strict=True))  # (masks of all texts, top_k)
@@ -207,10 +206,10 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return results[0] if single else results
 
     def _best_tokens(self, ids, masks, top_k, batch_size):
-        """For each mask of each text in turn, its `top_k` token ids and their probabilities."""
+        """Yield the `top_k` token ids and probabilities of each mask of each text."""
         tokenizer = self.preprocessor.tokenizer
         room = self.preprocessor.sequence_length - 2
-        rows = []  # Token ids, and the places of the masks among them.
+        rows = []  # Token ids and the positions of their masks.
         for tokens, places in zip(ids, masks, strict=True):
             for first, inside in mask_windows(len(tokens), places, room):
                 window = tokens[first : first + room]
@@ -224,7 +223,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return iter([best for row in found for best in row])
 
     def _logits_of(self, rows):
-        """Logits (B, P, tokens) of B rows of token ids with the places of their masks."""
+        """Return logits (B, P, tokens) of B rows of token ids with mask positions."""
         length = self.preprocessor.bucket(max(len(row) for row, _ in rows))
         slots = max(len(places) for _, places in rows)
         pad = self.preprocessor.tokenizer.pad_token_id
@@ -235,7 +234,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
         logits = self._mlm_logits(backend.predict_batch(self, features))
-        # Encoders may have more rows than there are tokens, to fill a round number.
+        # Embedding tables may be padded beyond the vocabulary.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 
     def _mlm_logits(self, outputs):
@@ -244,25 +243,24 @@ class MaskedTask(HasVocabularyHead, BertTask):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMaskedLM(MaskedTask):
-    """Predicts the tokens that are hidden in a text, as BERT is pre-trained.
+    """Masked language model, as in BERT's pre-training.
 
     The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
-    logits (B, P, V) at these positions. Called on arrays without `mask_positions`, it gives the
-    logits of all tokens, (B, T, V). Labels are token ids (B, P), sample weights (B, P) 0 in the
-    slots that a row does not need: the loss is the mean over the others. `fit` and `evaluate` take
-    raw strings and hide tokens themselves, `fit` anew in every epoch.
+    logits (B, P, V) at these positions, or (B, T, V) at all tokens without `mask_positions`. Labels
+    are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss leaves out.
+    `fit` and `evaluate` take raw strings and mask tokens themselves, `fit` again in every epoch.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
-        preprocessor: a `BertMaskedLMPreprocessor`, or `None` for ready arrays.
-        head_activation: string. Of the head's dense layer.
-        head_bias: bool. The bias of that layer.
-        head_norm_epsilon: float. Of the norm after it.
-        output_bias: bool. A bias of each token's logit.
-        tie_weights: bool. `False` projects to the vocabulary by weights of the head's own in place
-            of the token embedding's.
+        preprocessor: a `BertMaskedLMPreprocessor`, or `None` for preprocessed arrays.
+        head_activation: string. Activation of the head's dense layer.
+        head_bias: bool. Bias of that layer.
+        head_norm_epsilon: float. Epsilon of the norm after that layer.
+        output_bias: bool. Bias of the logits.
+        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
+            separate weights.
 
-    The last five follow the encoder and its family where they are not given.
+    The last five default to the settings of the encoder and its family.
 
     Example:
 
@@ -305,11 +303,11 @@ class BertMaskedLM(MaskedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy, a mean over the hidden tokens, without empty slots."""
+        """Cross-entropy, averaged over the masked tokens without empty slots."""
         return TokenCrossEntropy()
 
     def default_metrics(self) -> Any:
-        """Accuracy over the hidden tokens."""
+        """Accuracy over the masked tokens."""
         return [TokenAccuracy()]
 
     def metric_forms(self) -> Any:
@@ -317,10 +315,9 @@ class BertMaskedLM(MaskedTask):
 
 
 def mask_windows(length, places, room):
-    """The windows of `room` tokens around masks: a list of the first token and the masks of each.
+    """Return windows of `room` tokens around masks, as a list of (first token, its masks).
 
-    In a text that is too long each mask has a window of its own, and stands in the middle for most
-    context.
+    In longer texts, each mask gets its own window, centered if possible.
 
     >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
     ([(0, [1, 6])], [(0, [1]), (4, [6])])
@@ -331,7 +328,7 @@ def mask_windows(length, places, room):
 
 
 def _top(logits, count):
-    """The ids of the largest of logits (V,), and their probabilities, best first."""
+    """Return the ids of the largest of logits (V,) and their probabilities, best first."""
     logits = logits.astype("float64")
     count = min(count, len(logits))
     best = np.argpartition(-logits, count - 1)[:count]

@@ -1,4 +1,4 @@
-"""Several tasks on one encoder, trained together.
+"""Multi-task learning with a shared encoder.
 
 N examples, B batch.
 """
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMultiTask(BertTask):
-    """Trains one encoder on several tasks at once, each with a head of its own (MT-DNN).
+    """Multi-task model: one encoder with a head for each of several tasks (MT-DNN).
 
-    The tasks are task models of any kinds, built on the same encoder. Every step of `fit` takes a
-    batch of one task, with that task's loss; one optimizer moves the encoder and all heads. The
-    heads of the other tasks see a gradient of zero in it. After it the tasks are used as always:
-    `model.tasks["topic"].classify(texts)`. The loop of `fit` is its own, because Keras' on
-    TensorFlow takes batches of one structure only, and each task has another.
+    The tasks are task models of any kind, built on the same encoder. Each step of `fit` uses a
+    batch and the loss of one task; one optimizer updates the encoder and all heads, with a zero
+    gradient for the other heads. Trained tasks are used as always:
+    `model.tasks["topic"].classify(texts)`. `fit` has its own loop, because Keras' loop on
+    TensorFlow needs batches of one structure.
 
-    `from_preset(..., sequence_length=128)` sets that of all tasks.
+    `from_preset(..., sequence_length=128)` applies to all tasks.
 
     Args:
-        tasks: dict of name to task model. Their preprocessors, if any, have equal tokenizers.
+        tasks: dict of name to task model. Their preprocessors, if any, must have equal tokenizers.
 
     Example:
 
@@ -75,7 +75,7 @@ class BertMultiTask(BertTask):
     kind = "multi_task"
 
     def __init__(self, tasks: Mapping[str, Any], **kwargs: Any) -> None:
-        # This preprocessor only holds the tokenizer in a preset. Each task has one of its own.
+        # This preprocessor only saves the tokenizer; each task has its own.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         inputs = {
@@ -89,30 +89,30 @@ class BertMultiTask(BertTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Map a dict of inputs by task, of all or some, to a dict of their outputs."""
+        """Map a dict of inputs of some or all tasks to a dict of outputs."""
         return {name: self.tasks[name](x, training=training) for name, x in inputs.items()}
 
     def compile(
         self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
     ) -> None:
-        """Configure training; see `BertTask.compile`. Losses and metrics are those of the tasks."""
+        """Configure training; see `BertTask.compile`. Each task keeps its loss and metrics."""
         given = {"loss": loss, "metrics": metrics, **kwargs}
         for name in ("loss", "metrics", "weighted_metrics", "loss_weights"):
             if given.get(name) not in (None, "auto"):
                 first = next(iter(self.tasks))
                 raise ValueError(
-                    f"compile({name}=...) would change nothing: each task trains with its own; "
+                    f"compile({name}=...) has no effect, because each task trains with its own; "
                     f"compile the task, for example model.tasks[{first!r}].compile({name}=...)."
                 )
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def default_loss(self) -> Any:
-        """None: each task has its own, as it was compiled with."""
+        """None: each task keeps its compiled loss."""
 
     def default_metrics(self) -> Any:
-        """None: each task has its own, as it was compiled with."""
+        """None: each task keeps its compiled metrics."""
 
-    # === What Keras' training step asks for; `x`, `y` and the like are dicts of one task ===
+    # === Hooks of Keras' training step; `x`, `y` and the like are dicts of one task ===
 
     def compute_loss(
         self,
@@ -135,12 +135,12 @@ class BertMultiTask(BertTask):
             size = ops.shape(keras.tree.flatten(outputs)[0])[0]
             private_names.loss_tracker(task).update_state(one, sample_weight=size)
             loss = loss + one
-        # With this every weight has a gradient on every backend, which JAX needs.
+        # Adding zero gives every weight a gradient, which JAX needs.
         others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
         return loss + 0.0 * ops.cast(others, loss.dtype)
 
     def _not_in(self, names):
-        """Weights that train, but have no part in the loss of these tasks."""
+        """Return trainable weights that these tasks do not use."""
         tasks = map(self.tasks.get, names)
         used = {id(weight) for task in tasks for weight in task.trainable_weights}
         return [weight for weight in self.trainable_weights if id(weight) not in used]
@@ -161,7 +161,7 @@ class BertMultiTask(BertTask):
 
     @property
     def metrics(self) -> list[Any]:
-        """Those of all tasks; Keras leaves out those of models within models."""
+        """The metrics of all tasks; Keras leaves out those of nested models."""
         tasks = getattr(self, "tasks", {}).values()
         return [*super().metrics, *(metric for task in tasks for metric in task.metrics)]
 
@@ -180,28 +180,28 @@ class BertMultiTask(BertTask):
         seed: int | None = None,
         initial_epoch: int = 0,
     ) -> keras.callbacks.History:
-        """Train on all tasks, a batch of one task at each step.
+        """Train on all tasks, with a batch of one task per step.
 
         Args:
-            data: dict of the name of each task to `(x, y)` or `(x, y, sample_weight)`, of raw
-                texts or of ready arrays as its own `fit` takes, or to a `tf.data.Dataset` of
-                batches. A task that runs out starts anew, in a new order.
-            sampling: how many of the steps of an epoch a task gets. "size": in proportion to its
-                number of batches, so that all examples come once an epoch; "sqrt": to the square
-                root of that, for a rare task more; "uniform": all alike.
+            data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, with raw texts or
+                preprocessed arrays as for the task's `fit`, or to a `tf.data.Dataset` of batches.
+                A task that runs out of batches starts over in a new order.
+            sampling: how steps are divided among tasks. "size": in proportion to their batches, so
+                an epoch has every example once; "sqrt": to the square root of that, which favors
+                small tasks; "uniform": equally.
             batch_size: int, or a dict of name to int.
             epochs: int.
-            steps_per_epoch: int. By default the number of batches of all tasks together.
-            validation_data: as `data`, for `evaluate` after each epoch.
+            steps_per_epoch: int. Defaults to the number of batches of all tasks together.
+            validation_data: like `data`, for `evaluate` after each epoch.
             callbacks: list of `keras.callbacks.Callback`.
             verbose: as in `keras.Model.fit`.
-            seed: int. Of the order of tasks and examples. `None` draws one from Python's
-                generator, so that `keras.utils.set_random_seed` makes runs repeat.
+            seed: int. Seed of the order of tasks and examples. `None` draws one from Python's
+                generator, so `keras.utils.set_random_seed` makes runs reproducible.
             initial_epoch: int.
 
         Returns:
-            A `keras.callbacks.History`: `loss` of all steps, and the loss and metrics of each
-            task that had a step in the epoch, as `name_loss`, `name_accuracy`, ...
+            A `keras.callbacks.History` with the `loss` of all steps, and loss and metrics of each
+            task with a step in the epoch, as `name_loss`, `name_accuracy`, ...
         """
         if distribution.sharing is not None:
             raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
@@ -211,7 +211,7 @@ class BertMultiTask(BertTask):
         sizes, sources = [], []
         for name, task in self.tasks.items():
             if name not in data:
-                raise ValueError(f"There is no data for the task '{name}'; give every task some.")
+                raise ValueError(f"data lacks the task '{name}'; pass data for every task.")
             size, batches = self._batches(name, data[name], _rows(batch_size, name, 32), seed)
             first = next(batches)
             with _without_optimizer(task):
@@ -259,17 +259,16 @@ class BertMultiTask(BertTask):
     def _train_on(self, name, batch):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = None if sample_weight is None else {name: sample_weight}
-        with self._metrics_kept():  # Over the epoch.
-            # Each task is traced once.
+        with self._metrics_kept():
             return keras.Model.train_on_batch(self, {name: x}, {name: y}, weights, return_dict=True)
 
     def _batches(self, name, data, batch_size, seed):
-        """`(number of batches, endless iterator over them)`."""
+        """Return `(number of batches, endless iterator over them)`."""
         task = self.tasks[name]
         if not hasattr(data, "element_spec"):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
             if y is None:
-                raise ValueError(f"The data of the task '{name}' has no labels; give (x, y).")
+                raise ValueError(f"The data of the task '{name}' has no labels; pass (x, y).")
             if not task._is_raw(x):
                 task.check_arrays(x, y)
                 arrays = tuple(_as_arrays(part) for part in (x, y, sample_weight))
@@ -289,7 +288,7 @@ class BertMultiTask(BertTask):
         size = int(data.cardinality())
         if size < 0:
             raise ValueError(
-                "A dataset does not know its number of batches, on which sampling rests; tell it "
+                "Sampling needs the number of batches, but a dataset does not know its own; set it "
                 "with `dataset.apply(tf.data.experimental.assert_cardinality(n))`."
             )
 
@@ -302,7 +301,7 @@ class BertMultiTask(BertTask):
     def evaluate(
         self, data: Mapping[str, Any], batch_size: Any = None, verbose: Any = 0
     ) -> dict[str, Any]:
-        """Loss and metrics of some or all of the tasks.
+        """Compute loss and metrics of some or all tasks.
 
         Args:
             data: dict of name to `(x, y)`, `(x, y, sample_weight)` or a `tf.data.Dataset`.
@@ -331,10 +330,10 @@ class BertMultiTask(BertTask):
     def predict(
         self, data: Mapping[str, Any], batch_size: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Outputs of some or all of the tasks.
+        """Return the outputs of some or all tasks.
 
         Args:
-            data: dict of name to what `predict` of that task takes.
+            data: dict of name to inputs for that task's `predict`.
             batch_size: int, or a dict of name to int.
             **kwargs: as in `keras.Model.predict`.
 
@@ -350,8 +349,8 @@ class BertMultiTask(BertTask):
     def _check_names(self, data):
         if not isinstance(data, dict):
             raise ValueError(
-                f"The data is a {type(data).__name__}; pass a dict by the names of the tasks, "
-                f"{', '.join(self.tasks)}."
+                f"data must be a dict with the names of the tasks, {', '.join(self.tasks)}; got a "
+                f"{type(data).__name__}."
             )
         for name in data:
             if name not in self.tasks:
@@ -360,12 +359,12 @@ class BertMultiTask(BertTask):
                 )
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        """Quantize the encoder, for example to "int8"; the heads stay as they are."""
+        """Quantize the encoder, for example to "int8", but not the heads."""
         super().quantize(mode, **kwargs)
         for task in self.tasks.values():
             task.train_function = task.test_function = task.predict_function = None
 
-    # === Saving: one encoder and one tokenizer, the settings of each task without them ===
+    # === Saving: one encoder and tokenizer, and the other settings of each task ===
 
     def get_config(self) -> dict[str, Any]:
         tasks = {}
@@ -386,7 +385,7 @@ class BertMultiTask(BertTask):
 
     @classmethod
     def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
-        """Every task gets those that its preprocessor has."""
+        """Return a config in which each task has the settings that its preprocessor knows."""
         tasks = {}
         for name, saved in config.get("tasks", {}).items():
             preprocessor = saved["preprocessor"]
@@ -421,26 +420,26 @@ class BertMultiTask(BertTask):
 
 
 def _checked(tasks):
-    """The encoder of all tasks, and a preprocessor of their tokenizer, `None` without one."""
+    """Return the tasks' encoder, and a preprocessor with their tokenizer or `None`."""
     if not isinstance(tasks, dict) or not tasks:
-        raise ValueError(f"tasks={tasks!r} has to be a dict of names to task models.")
+        raise ValueError(f"tasks must be a dict of name to task model, got {tasks!r}.")
     for name, task in tasks.items():
         if not isinstance(name, str) or not name or not isinstance(task, BertTask):
             raise ValueError(
-                f"The task {name!r} is {task!r}; give a name and a task model, for example "
+                f"The task {name!r} is {task!r}; pass a name and a task model, for example "
                 "BertTextClassifier(backbone, num_classes=2)."
             )
         if isinstance(task, BertMultiTask):
-            raise ValueError(f"The task '{name}' is a BertMultiTask; give its `tasks` one by one.")
+            raise ValueError(f"The task '{name}' is a BertMultiTask; pass its `tasks` one by one.")
     first, *others = tasks
     for name in others:
         if tasks[name].backbone is not tasks[first].backbone:
             raise ValueError(
-                f"The tasks '{first}' and '{name}' have an encoder each; build both on one, with "
-                "`backbone=` in the constructor or in `from_preset`."
+                f"The tasks '{first}' and '{name}' have different encoders; build both on one, "
+                "with `backbone=` in the constructor or in `from_preset`."
             )
         if tasks[name] in [tasks[other] for other in tasks if other != name]:
-            raise ValueError(f"The task '{name}' stands there twice; give each name its own.")
+            raise ValueError(f"The task '{name}' occurs twice; pass a separate model per name.")
     raw = {name: task for name, task in tasks.items() if task.preprocessor is not None}
     if not raw:
         return tasks[first].backbone, None
@@ -460,7 +459,7 @@ def _checked(tasks):
 
 
 def _rows(batch_size, name, default=None):
-    """The batch size of a task, where each has its own or all have one."""
+    """Return the batch size of a task, from a dict or a common number."""
     return batch_size.get(name, default) if isinstance(batch_size, dict) else batch_size
 
 
@@ -469,7 +468,7 @@ def _prefixed(name, results):
 
 
 def _as_arrays(value):
-    """NumPy arrays of arrays, tensors, lists, or dicts of them."""
+    """Convert arrays, tensors, lists, or dicts of them to NumPy arrays."""
     if isinstance(value, dict):
         return {name: _as_arrays(part) for name, part in value.items()}
     if value is None:
@@ -479,7 +478,10 @@ def _as_arrays(value):
 
 @contextlib.contextmanager
 def _without_optimizer(task):
-    """A task without its optimizer: Keras would build it, with twice the size of the encoder."""
+    """Return a context without a task's optimizer, which Keras would build needlessly.
+
+    An optimizer is twice as large as the encoder.
+    """
     optimizer, task.optimizer = task.optimizer, None
     try:
         yield

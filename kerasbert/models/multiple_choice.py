@@ -1,4 +1,4 @@
-"""Which of several texts fits a prompt.
+"""Multiple choice: which of several texts fits a prompt.
 
 B batch, C choices, T tokens.
 """
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMultipleChoice(HeadedTask):
-    """Chooses the right one of several texts: how a story goes on, the answer to a question.
+    """Multiple-choice model, for the answer to a question or the end of a story.
 
-    `fit`, `evaluate` and `predict` take raw strings: prompts, and for each a list of any number
-    of choices. Ready arrays are (B, C, T), where the `padding_mask` of a missing choice is all 0.
-    The output is logits (B, C), one score a choice; those of missing choices are -1e9.
+    `fit`, `evaluate` and `predict` take raw strings: prompts, each with a list of any number of
+    choices. Preprocessed arrays are (B, C, T); the `padding_mask` of a missing choice is all 0.
+    The output is one logit per choice, (B, C), and -1e9 for missing choices.
 
     Args:
         backbone: a `BertBackbone`.
-        preprocessor: a `BertMultipleChoicePreprocessor`, or `None` for ready arrays.
+        preprocessor: a `BertMultipleChoicePreprocessor`, or `None` for preprocessed arrays.
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
 
@@ -80,7 +80,7 @@ class BertMultipleChoice(HeadedTask):
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
         }
         logits = self._logits(ChoicesToRows(name="choices_to_rows")(inputs))  # (B * C, 1)
-        # The loss is computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         outputs = RowsToChoices(dtype="float32", name="rows_to_choices")(
             logits, padding_mask=inputs["padding_mask"]
         )  # (B, C)
@@ -98,10 +98,10 @@ class BertMultipleChoice(HeadedTask):
         return PLACES, None
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Logits (N, C) in the order of `x`, on raw texts or on ready arrays.
+        """Return logits (N, C) of raw texts or arrays, in the order of `x`.
 
-        Of raw texts each choice is a row of its own, sorted by length, so that neither choices
-        nor tokens are padded far; `batch_size` counts these rows. C is the most choices of all.
+        Raw texts run as one row per choice, batched by length; `batch_size` counts these rows. C
+        is the largest number of choices.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -120,12 +120,12 @@ class BertMultipleChoice(HeadedTask):
         shape = arrays["token_ids"].shape
         if len(shape) != 3 or 0 in shape:
             raise ValueError(
-                f"token_ids has the shape {shape}; {type(self).__name__} takes (examples, choices, "
-                "tokens)."
+                f"token_ids has the shape {shape}, but {type(self).__name__} expects (examples, "
+                "choices, tokens)."
             )
         for name, array in arrays.items():
             if array.shape != shape:
-                raise ValueError(f"{name} has the shape {array.shape}, but token_ids {shape}.")
+                raise ValueError(f"{name} has the shape {array.shape}, but token_ids has {shape}.")
         if "padding_mask" in arrays:
             present = arrays["padding_mask"].any(axis=-1)  # (B, C)
         else:
@@ -136,27 +136,27 @@ class BertMultipleChoice(HeadedTask):
             )
         y = None if y is None else _array(y, "y")
         if y is None or y.size != len(present):
-            return  # Keras says what is wrong, or the loss takes a row of numbers for each example.
+            return  # Keras raises its own error, or each example has a row of labels.
         y = y.reshape(-1)
         inside = (y >= 0) & (y < shape[1])
         inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
         for position in np.flatnonzero(~inside)[:1]:
             raise ValueError(
-                f"The label {y[position]} at position {position} is none of its choices, which are "
+                f"The label {y[position]} at position {position} is not one of its choices, "
                 f"{np.flatnonzero(present[position]).tolist()}."
             )
 
     def choose(self, prompt: Texts, choices: Any, batch_size: int = 32) -> Any:
-        """Choose the right one of each prompt's choices.
+        """Pick one of each prompt's choices.
 
         Args:
             prompt: a string or a list of N strings.
-            choices: a list of strings, or N such lists; each of any length.
-            batch_size: int. How many choices run at a time.
+            choices: a list of strings, or N such lists of any length.
+            batch_size: int. Number of choices per batch.
 
         Returns:
-            For each prompt a dict of `choice`, its `index`, its `score` (its probability) and the
-            `scores` of all choices, in their order. One dict for a single prompt.
+            For each prompt, a dict of `choice`, its `index`, its `score` (probability) and the
+            `scores` of all choices in order. One dict for a single prompt.
         """
         (prompts, choices), single = self._as_lists((prompt, choices), "choose()")
         logits = self.predict((prompts, choices), batch_size=batch_size, verbose=0)
@@ -177,11 +177,11 @@ class BertMultipleChoice(HeadedTask):
 
 
 def by_pairs(prompts, choices):
-    """Each choice with its prompt.
+    """Pair each choice with its prompt.
 
     Returns:
-        `((prompts, choices), is_there)`: two lists of strings, in the order of the places where
-        `is_there` (N, C) is true.
+        `((prompts, choices), is_there)`: two lists of strings, in the order of the true values of
+        `is_there` (N, C).
 
     >>> by_pairs(["a", "b"], [["c"], ["d", "e"]])[0]
     (['a', 'b', 'b'], ['c', 'd', 'e'])
@@ -198,6 +198,6 @@ def _array(value, name):
         return keras.ops.convert_to_numpy(value) if is_tensor else np.asarray(value)
     except ValueError:
         raise ValueError(
-            f"{name} is no rectangle: its examples have different numbers of choices or tokens; "
-            "pad them, with a padding_mask of all 0 for a choice that is missing."
+            f"{name} is ragged: examples differ in their numbers of choices or tokens; pad them, "
+            "with a padding_mask of all 0 for missing choices."
         ) from None

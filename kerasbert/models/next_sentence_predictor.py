@@ -1,4 +1,4 @@
-"""Whether one text follows another.
+"""Next-sentence prediction: whether one text follows another.
 
 B batch.
 """
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertNextSentencePredictor(HeadedTask):
-    """Predicts whether the second text of a pair follows the first one.
+    """Next-sentence predictor: whether text B of a pair follows text A.
 
-    The output is logits (B, 2), as BERT numbers them: 0, B follows A; 1, it does not. A head that
-    was trained on the order of sentences tells which of two neighbours comes first: 0, A; 1, B.
+    The output is logits (B, 2), as in BERT: 0 if B follows A, 1 if not. A head for sentence order
+    tells which of two adjacent texts comes first: 0 for A, 1 for B.
 
     Args:
-        backbone: a `BertBackbone` with a pooler, or a left-to-right one, of which the mean over
-            the tokens is taken.
-        preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for ready arrays.
-        dropout: float. Before the logits; by default that of the family's checkpoints.
-        sentence_order: bool. What the head tells; see `BertPretrainer`.
+        backbone: a `BertBackbone` with a pooler, or a causal one, whose tokens are averaged.
+        preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for preprocessed arrays.
+        dropout: float. Dropout before the logits. Follows the encoder's family by default.
+        sentence_order: bool. See `BertPretrainer`.
 
     Example:
 
@@ -84,11 +83,11 @@ class BertNextSentencePredictor(HeadedTask):
         return CLASSES, 2
 
     def follows(self, a: Texts, b: Texts, batch_size: int = 32) -> Any:
-        """The probability that `b` follows `a`.
+        """Return the probability that `b` follows `a`.
 
         Args:
             a: a string or a list of N strings.
-            b: as `a`.
+            b: like `a`.
             batch_size: int.
 
         Returns:

@@ -1,6 +1,6 @@
-"""BERT's pre-training: hidden tokens and next sentences, over one encoder.
+"""BERT's pre-training: masked language modeling and next-sentence prediction.
 
-B batch, T tokens, D width, P predictions, V tokens of the vocabulary.
+B batch, T tokens, D width, P masked tokens, V size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertPretrainer(MaskedTask):
-    """Both tasks that BERT is pre-trained on: hidden tokens, and whether B follows A.
+    """BERT with both pre-training heads: masked tokens and next sentences.
 
-    The inputs are those of `BertMaskedLM`, the outputs a dict of `mlm_logits` (B, P, V) and
-    `nsp_logits` (B, 2): 0, B follows A; 1, it does not. With `sentence_order` B always is of the
-    text around A: 0, it comes after A; 1, before it. Labels are such a dict of (B, P) and (B,),
-    or a tuple of the two; so are sample weights, where those of `nsp_logits` may be left out. The
-    loss is the mean over the hidden tokens plus the mean over the pairs. `fit` and `evaluate` take
-    pairs of raw strings with labels 0 and 1, and hide tokens themselves.
+    The inputs are those of `BertMaskedLM`. The outputs are a dict of `mlm_logits` (B, P, V) and
+    `nsp_logits` (B, 2): class 0 if B follows A, 1 if not. With `sentence_order`, B is always
+    adjacent to A: class 0 if it comes after A, 1 if before. Labels and sample weights are a dict
+    with the same names, (B, P) and (B,), or a tuple of the two; weights of `nsp_logits` are
+    optional. The loss is the mean over the masked tokens plus the mean over the pairs. `fit` and
+    `evaluate` take pairs of raw strings with labels 0 and 1, and mask tokens themselves.
 
     Args:
-        backbone: a `BertBackbone`, with a pooler for `next_sentence`. Of a left-to-right one, the
-            mean over the tokens is taken instead.
-        preprocessor: a `BertPretrainerPreprocessor`, or `None` for ready arrays.
-        next_sentence: bool. `False` leaves the second task and `nsp_logits` out (RoBERTa).
-        sentence_order: bool. What `nsp_logits` tell: the order of A and B (ALBERT), or whether B
-            follows A at all. By default as the family's checkpoints were trained.
-        dropout: float. Before `nsp_logits`; by default that of the family's checkpoints.
+        backbone: a `BertBackbone`, for `next_sentence` with a pooler or causal; causal ones use
+            the mean of the tokens.
+        preprocessor: a `BertPretrainerPreprocessor`, or `None` for preprocessed arrays.
+        next_sentence: bool. `False` leaves out the second task and `nsp_logits` (RoBERTa).
+        sentence_order: bool. Predict the order of A and B (ALBERT) instead of whether B follows A.
+            Defaults to the family's setting, as does `dropout`.
+        dropout: float. Dropout before `nsp_logits`.
         head_activation: string. See `BertMaskedLM`, as for the next four.
         head_bias: bool.
         head_norm_epsilon: float.
         output_bias: bool.
         tie_weights: bool.
-        teacher: a `BertTextEmbedder` with the same tokens and vectors as wide as the encoder, or
-            `None`. The mean of the tokens learns towards its vector of the whole text, from the
-            text with hidden tokens: the loss has `teacher_weight` times the mean of 1 - cosine
-            beside, and the outputs have that mean as `vectors` (B, D). It does not train, and is
-            not saved.
+        teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's
+            width, or `None`. The mean of the masked text's tokens, in the outputs as `vectors`
+            (B, D), learns to match the teacher's embedding of the original text:
+            `teacher_weight` times the mean of 1 - cosine is added to the loss. The teacher is
+            neither trained nor saved.
         teacher_weight: float.
 
     Example:
@@ -74,9 +74,8 @@ class BertPretrainer(MaskedTask):
     >>> {name: logits.shape for name, logits in outputs.items()}
     {'mlm_logits': (3, 2, 100), 'nsp_logits': (3, 2)}
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; the order of sentences Lan et al.
-    2020, arXiv 1909.11942; vectors of another model as targets beside hidden tokens Sanh et al.
-    2019, arXiv 1910.01108 (there of each token).
+    Sources: Devlin et al. 2019, arXiv 1810.04805, section 3.1; Lan et al. 2020, arXiv 1909.11942
+    (sentence order); Sanh et al. 2019, arXiv 1910.01108 (a teacher, there per token).
     """
 
     backbone_cls = BertBackbone
@@ -104,7 +103,7 @@ class BertPretrainer(MaskedTask):
         self.pooling = pair_pooling(backbone) if next_sentence else None
         if self.uses_pooler and not backbone.pooler:
             raise ValueError(
-                "next_sentence=True needs an encoder with a pooler, and this one has pooler=False; "
+                "next_sentence=True needs an encoder with a pooler, but this one has pooler=False; "
                 "set next_sentence=False, or pooler=True on the encoder."
             )
         self.backbone = backbone
@@ -142,7 +141,7 @@ class BertPretrainer(MaskedTask):
             self._vector_loss = keras.metrics.Mean(name="vector_loss")
 
     def _set_teacher(self, teacher, weight):
-        # Not as a part of this model: its weights are none of what is saved here.
+        # Keras must not track the teacher, which is not saved.
         object.__setattr__(self, "_teacher", teacher)
         self.teacher_weight = weight
         if teacher is None:
@@ -150,35 +149,35 @@ class BertPretrainer(MaskedTask):
         check_value("teacher_weight", weight, "number")
         if not isinstance(teacher, BertTextEmbedder):
             raise TypeError(
-                f"teacher is a {type(teacher).__name__}, and has to be a BertTextEmbedder, such as "
-                "BertTextEmbedder.from_preset('minilm_mini_demo_en')."
+                f"teacher must be a BertTextEmbedder, got {type(teacher).__name__}; pass for "
+                "example BertTextEmbedder.from_preset('minilm_mini_demo_en')."
             )
         width = teacher.output.shape[1:]
         if width != (self.backbone.hidden_dim,):
             raise ValueError(
-                f"The teacher's vectors have shape {width}, and the encoder is "
-                f"{self.backbone.hidden_dim} wide: take a teacher or an encoder of equal width."
+                f"The teacher's embeddings have shape {width}, but the encoder has hidden_dim="
+                f"{self.backbone.hidden_dim}; use a teacher and an encoder of the same width."
             )
         ours, theirs = self.preprocessor, teacher.preprocessor
         if ours and theirs and not same_tokens(ours.tokenizer, theirs.tokenizer):
             raise ValueError(
-                "The teacher has another tokenizer, so that the token ids mean nothing to it; take "
-                "its vocabulary for the encoder, or a teacher with the encoder's."
+                "The teacher has another tokenizer than the encoder; use the teacher's vocabulary "
+                "for the encoder, or a teacher with the encoder's vocabulary."
             )
         if ours and ours.sequence_length > teacher.backbone.max_sequence_length:
             raise ValueError(
-                f"The teacher has {teacher.backbone.max_sequence_length} positions, and rows have "
-                f"up to {ours.sequence_length} tokens; take shorter ones, or another teacher."
+                f"The teacher has {teacher.backbone.max_sequence_length} positions, but rows have "
+                f"up to {ours.sequence_length} tokens; reduce sequence_length."
             )
 
     @property
     def non_trainable_variables(self) -> list[Any]:
-        # JAX's compiled steps get all that they use by this list.
+        # JAX's compiled steps only receive listed variables.
         own = super().non_trainable_variables
         return own if self._teacher is None else [*own, *self._teacher.variables]
 
     def _next_sentence_logits(self, pooled):
-        """(B, D) -> (B, 2), by layers named as those of `BertNextSentencePredictor`."""
+        """Map (B, D) to (B, 2) with layers named as in `BertNextSentencePredictor`."""
         dtype = self.backbone.dtype_policy
         initializer = keras.initializers.TruncatedNormal(stddev=self.backbone.initializer_range)
         self.dropout_layer = keras.layers.Dropout(
@@ -204,17 +203,17 @@ class BertPretrainer(MaskedTask):
         return "logits/kernel" if has_pairs else super().output_weight(settings)
 
     def default_loss(self) -> Any:
-        """Cross-entropies: a mean over the hidden tokens, and one over the pairs."""
+        """Cross-entropy averaged over the masked tokens, and another averaged over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
-            # What fills the last batch has no weight.
+            # Rows that fill up the last batch have weight 0.
             losses["nsp_logits"] = ClassCrossEntropy(
                 from_logits=True, reduction="mean_with_sample_weight"
             )
         return losses
 
     def default_metrics(self) -> Any:
-        """Accuracy of each task, and the perplexity of the hidden tokens."""
+        """Accuracy of each task, and perplexity of the masked tokens."""
         metrics = {"mlm_logits": [TokenAccuracy(), Perplexity()]}
         if self.next_sentence:
             metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
@@ -241,12 +240,12 @@ class BertPretrainer(MaskedTask):
         return loss + self.teacher_weight * distance
 
     def _vector_distance(self, x, y, vectors, sample_weight):
-        """The mean of 1 - cosine between the rows' vectors (B, D) and the teacher's."""
+        """Compute the mean of 1 - cosine between vectors (B, D) and the teacher's."""
         x = self.fill_in(x)
         ids, labels = x["token_ids"], y["mlm_logits"]
         weights = (sample_weight or {}).get("mlm_logits")
         is_used = ops.ones(ops.shape(labels)[:1]) if weights is None else ops.any(weights > 0, 1)
-        is_used = ops.cast(is_used, "float32")  # (B,) What fills the last batch hides nothing.
+        is_used = ops.cast(is_used, "float32")  # (B,) Rows that fill up a batch mask nothing.
         is_hidden, was = at_tokens(ops.shape(ids)[1], x["mask_positions"], labels)
         ids = ops.where(is_hidden, ops.cast(was, ids.dtype), ids)
         given = self._teacher.fill_in({"token_ids": ids, "padding_mask": x["padding_mask"]})
@@ -264,8 +263,8 @@ class BertPretrainer(MaskedTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         if self.next_sentence and self._is_raw(x):
             raise ValueError(
-                "predict() takes ready arrays here, as pairs of texts come with labels for "
-                "training; call fill_mask(texts), or evaluate(pairs, labels)."
+                "predict() of a model with next_sentence=True takes preprocessed arrays, got raw "
+                "texts; call fill_mask(texts), or evaluate(pairs, labels)."
             )
         return super().predict(x, batch_size, **kwargs)
 
@@ -277,7 +276,7 @@ class BertPretrainer(MaskedTask):
         return y, sample_weight
 
     def _named(self, parts):
-        """Labels or weights as a dict: a tuple has both, an array those of the hidden tokens."""
+        """Return labels or weights as a dict; a bare array belongs to the masked tokens."""
         if parts is None or isinstance(parts, dict):
             return parts
         parts = parts if isinstance(parts, (tuple, list)) else (parts,)
@@ -296,5 +295,5 @@ class BertPretrainer(MaskedTask):
 
 
 def _logits(outputs):
-    """The outputs that have labels."""
+    """Return the outputs that have labels."""
     return {name: values for name, values in outputs.items() if name != "vectors"}

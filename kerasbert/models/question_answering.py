@@ -1,4 +1,4 @@
-"""Answers that are spans of a context.
+"""Extractive question answering: answers are spans of a context.
 
 B batch, T tokens, N questions, W windows of their contexts.
 """
@@ -30,21 +30,21 @@ _OUTPUTS = ("start_logits", "end_logits")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertQuestionAnswering(HeadedTask):
-    """Finds the answer to a question in a context of any length, or that there is none.
+    """Extractive question answering on contexts of any length, with or without an answer.
 
-    The output is a dict of `start_logits` and `end_logits`, float32 (B, T): how likely each token
-    is the first and the last one of the answer. An answer at the first token, `[CLS]`, is none.
-    Padding has the logit -1e9, so that neither losses nor answers depend on how far a row is
-    padded. Labels are a dict of the same names, int (B,).
+    The output is a dict of `start_logits` and `end_logits`, float32 (B, T), for the first and the
+    last token of the answer. The span at the first token, `[CLS]`, means no answer. Padding has
+    the logit -1e9, so it affects neither losses nor answers. Labels are a dict with the same names,
+    int (B,).
 
-    `fit` and `evaluate` take raw questions, contexts and answers, and count each window of a
-    context as an example (see `BertQuestionAnsweringPreprocessor`). `predict` on raw texts returns
-    one row a window (W, T), in the order of the questions and padded to the longest row;
-    `preprocessor.windows(x)` tells what stands in them. `answer` puts them together.
+    `fit` and `evaluate` take raw questions, contexts and answers, with each window of a context as
+    an example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row
+    per window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row.
+    `answer` combines them.
 
     Args:
         backbone: a `BertBackbone`.
-        preprocessor: a `BertQuestionAnsweringPreprocessor`, or `None` for ready arrays.
+        preprocessor: a `BertQuestionAnsweringPreprocessor`, or `None` for preprocessed arrays.
         dropout, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
 
@@ -93,7 +93,7 @@ class BertQuestionAnswering(HeadedTask):
             ),
         )
         inputs = backbone.input
-        # Losses and probabilities are computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         logits, mask = self._in_order(self._logits(inputs), inputs["padding_mask"])
         logits = ops.cast(logits, "float32")  # (B, T, 2)
         is_token = ops.cast(mask, "bool")  # (B, T)
@@ -103,21 +103,21 @@ class BertQuestionAnswering(HeadedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def _in_order(self, logits, padding_mask):
-        """Logits and mask of rows in the order `[CLS] question [SEP] context [SEP]`, padding."""
+        """Return logits and mask in the order `[CLS] question [SEP] context [SEP]`, padding."""
         return logits, padding_mask
 
     def default_loss(self) -> Any:
-        """Cross-entropy over the positions of the row, for the start and for the end."""
+        """Cross-entropy over the positions, for the start and the end."""
         return {
             name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS
         }
 
     def default_loss_weights(self) -> Any:
-        """The mean of both losses."""
+        """Weights that average the two losses."""
         return dict.fromkeys(_OUTPUTS, 0.5)
 
     def default_metrics(self) -> Any:
-        """Accuracy of the start and of the end."""
+        """Accuracy of the start and the end."""
         return {
             name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS
         }
@@ -135,37 +135,37 @@ class BertQuestionAnswering(HeadedTask):
         n_best: int = 20,
         batch_size: int = 32,
     ) -> Any:
-        """Answer a question from its context, which may be far longer than the encoder's rows.
+        """Answer questions from contexts of any length.
 
         Args:
             question: a string or a list of N strings.
-            context: as `question`.
-            top_k: int. The most answers.
-            null_threshold: float, tuned on questions with known answers. There is no answer if
-                the `null_score` is higher. `None` always gives one.
-            max_answer_length: int. The most tokens of an answer.
-            n_best: int. How many starts meet how many ends in each window, and how many of the
-                spans share the probability.
+            context: like `question`.
+            top_k: int. Maximum number of answers.
+            null_threshold: float, tuned on a validation set. A higher `null_score` means no
+                answer. `None` always gives one.
+            max_answer_length: int. Maximum number of tokens in an answer.
+            n_best: int. Number of starts and ends to combine per window, and of spans that share
+                the probability.
             batch_size: int.
 
         Returns:
             For each question a list of dicts, best first, of which at most one is "no answer":
 
-            - `answer`: the characters of the context, or "" for no answer,
-            - `start`, `end`: where they stand, `context[start:end]`; `None` for no answer,
+            - `answer`: the text from the context, or "" for no answer,
+            - `start`, `end`: its position, `context[start:end]`; `None` for no answer,
             - `score`: the probability among the `n_best` spans and, with a threshold, no answer,
-            - `null_score`: by how much the logits of no answer exceed those of the best span.
+            - `null_score`: how far the logits of no answer exceed those of the best span.
 
             One list for a single question.
 
-        Source: the rules of the released code of Devlin et al. 2019 (see `best_spans`); where
-        these find no span, the tokens beyond `n_best` have their turn.
+        Source: the rules of the released code of Devlin et al. 2019 (see `best_spans`); if these
+        find no span, tokens beyond `n_best` are tried too.
         """
         check_whole("top_k", top_k)
         check_whole("max_answer_length", max_answer_length)
         check_whole("n_best", n_best)
         if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
-            raise ValueError(f"null_threshold={null_threshold!r} is no number; pass one or None.")
+            raise ValueError(f"null_threshold must be a number or None, got {null_threshold!r}.")
         texts, _ = self._as_lists((question, context), "answer()")
         single = isinstance(question, (str, bytes))
         windows = self.preprocessor.windows(texts)
@@ -197,19 +197,19 @@ class BertQuestionAnswering(HeadedTask):
 
 
 def _rows_of(examples):
-    """A slice of rows for each example."""
+    """Return a slice of rows for each example."""
     bounds = np.searchsorted(examples, np.arange(examples[-1] + 2))
     return [slice(*bound) for bound in zip(bounds[:-1], bounds[1:])]
 
 
 def _in_context(windows, rows, length):
-    """Which tokens of the rows belong to the context: bool (rows, T)."""
+    """Return whether each token belongs to the context: bool (rows, T)."""
     position = np.arange(length) - windows.positions[rows, None]
     return (position >= 0) & (position < windows.lengths[rows, None])
 
 
 def _counting(windows, rows):
-    """Which tokens of the context count as starts, window after window."""
+    """Return which context tokens may be starts, concatenated over the windows."""
     begins = windows.begins[rows]
     return most_context(np.zeros_like(begins), begins, begins + windows.lengths[rows])
 

@@ -1,6 +1,6 @@
-"""Replaced-token detection: which tokens of a text another model put there.
+"""Replaced-token detection: which tokens of a text were replaced by another model.
 
-N texts, B batch, T tokens, P pieces of a text.
+N texts, B batch, T tokens, P subwords of a text.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertReplacedTokenDetector(HeadedTask):
-    """Tells tokens that were replaced from those that were there, as ELECTRA is pre-trained.
+    """Detector of replaced tokens, as ELECTRA's discriminator.
 
-    ELECTRA's published discriminators load with their head. The output is logits (B, T), above 0
-    where a token was replaced; labels are 1 there and 0 elsewhere, with weights (B, T) that are 0
-    at padding and special tokens. `fit`, `evaluate` and `predict` take raw texts and words too.
+    ELECTRA's published discriminators load with their heads. The output is logits (B, T), above 0
+    for replaced tokens; labels are 1 for these and 0 for others, with sample weights (B, T) of 0
+    at padding and special tokens. `fit`, `evaluate` and `predict` also take raw texts and words.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
-        preprocessor: a `BertReplacedTokenDetectorPreprocessor`, or `None` for ready arrays.
-        head_activation: string. Of the head's dense layer; by default the encoder's.
+        preprocessor: a `BertReplacedTokenDetectorPreprocessor`, or `None` for preprocessed arrays.
+        head_activation: string. Activation of the head's dense layer; defaults to the encoder's.
 
     Example:
 
@@ -67,7 +67,7 @@ class BertReplacedTokenDetector(HeadedTask):
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         activation = backbone.activation if head_activation is None else head_activation
         self._make_head(1, HeadSettings(dropout=0.0, pooling="tokens", head_activation=activation))
-        # Losses and probabilities are computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         outputs = self.output_activation(self._logits(backbone.input))  # (B, T, 1)
         super().__init__(inputs=backbone.input, outputs=ops.squeeze(outputs, -1), **kwargs)
@@ -77,22 +77,22 @@ class BertReplacedTokenDetector(HeadedTask):
         return False
 
     def default_loss(self) -> Any:
-        """Binary cross-entropy, the mean over the tokens by their weights."""
+        """Binary cross-entropy, averaged over the tokens with sample weights."""
         return BinaryTokenCrossEntropy()
 
     def default_metrics(self) -> Any:
-        """Accuracy of the tokens that count."""
+        """Accuracy over the tokens with a weight above 0."""
         return [BinaryTokenAccuracy()]
 
     def metric_forms(self) -> Any:
         return TOKEN_FLAGS, None
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Logits of ready arrays (B, T), or of the pieces of texts or lists of words.
+        """Return logits (B, T) of preprocessed arrays, or the subwords' logits of raw input.
 
         Returns:
-            For texts and lists of words a list of N arrays (P,), in their order: a logit for each
-            piece that `tokenizer.tokenize` gives of the text, however long it is.
+            For texts and lists of words of any length, a list of N arrays (P,): one logit per
+            subword of `tokenizer.tokenize`.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -100,25 +100,25 @@ class BertReplacedTokenDetector(HeadedTask):
         return np.split(self._logits_of(pieces, batch_size, **kwargs), pieces.splits[1:-1])
 
     def detect(self, x: Texts, batch_size: int = 32) -> Any:
-        """How likely each token of a text was replaced.
+        """Compute the probability that each token of a text was replaced.
 
         Args:
             x: a string, a list of strings, or a list of lists of words.
             batch_size: int.
 
         Returns:
-            For each text a list of dicts, one a token, or one a word of lists of words: `text`,
-            `start` and `end` in characters (of lists of words their number and the next one), and
-            `score`, the probability that it was replaced. One list for a single string.
+            For each text, a list of dicts, one per token, or per word for lists of words: `text`,
+            `start` and `end` (in characters; for lists of words, the word's number and the next),
+            and `score`, the probability of replacement. One list for a single string.
         """
         if self.preprocessor is None:
             raise ValueError(
-                "detect() takes texts or lists of words, and this model has no preprocessor."
+                "detect() takes texts or lists of words, but this model has no preprocessor."
             )
         single = isinstance(x, (str, bytes))
         pieces = self.preprocessor.read([x] if single else x)
         logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
-        # Of a word of several pieces, and of a character of several, the mean.
+        # Words and characters of several subwords get their mean.
         sums = np.append(0, np.cumsum(1 / (1 + np.exp(-logits))))
         scores = sums[pieces.first + pieces.count] - sums[pieces.first]
         scores = scores / np.maximum(pieces.count, 1)
@@ -139,7 +139,7 @@ class BertReplacedTokenDetector(HeadedTask):
         return found[0] if single else found
 
     def _logits_of(self, pieces, batch_size, **kwargs):
-        """Logits (pieces of all texts,)."""
+        """Return logits (subwords of all texts,)."""
         dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
         outputs = self._batch_outputs(dataset, **kwargs)
         rows = (np.asarray(row)[:, None] for _, batch in outputs for row in batch)

@@ -1,4 +1,4 @@
-"""How well texts fit a query.
+"""Reranking: a cross-encoder that scores how well texts match a query.
 
 B batch, C texts of a query, T tokens.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert._typing import Tensor, Texts
 
 ACTIVATIONS = ("sigmoid", "linear")
-# Keras' own take a batch of numbers (B,) for one row of them.
+# Keras' own losses take a batch of numbers (B,) for a single row.
 _LOSSES = {
     "bce": PairCrossEntropy,
     "binarycrossentropy": PairCrossEntropy,
@@ -39,13 +39,13 @@ _LOSSES = {
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertReranker(HeadedTask):
-    """A cross-encoder: reads a query and a text together, and says how well they fit.
+    """Cross-encoder: reads a query and a text together and scores their relevance.
 
-    `fit`, `evaluate` and `predict` take raw strings; the output is one logit a pair, (B,). Labels
-    are 0 and 1, or what is between; with `compile(loss="mse")` any numbers. Lists train as well:
-    queries, a list of any number of texts for each, and a list of grades, such as 0 to 3. Then
-    the output is (B, C), -1e9 where a text is missing, and losses and metrics of keras-rs
-    (`pip install keras-rs`) take it as it is:
+    `fit`, `evaluate` and `predict` take raw strings; the output is one logit per pair, (B,).
+    Labels are between 0 and 1, or any numbers with `compile(loss="mse")`. Listwise training takes
+    queries with lists of any number of texts and of grades, such as 0 to 3. The output is then
+    (B, C), -1e9 for missing texts, as losses and metrics of keras-rs (`pip install keras-rs`)
+    expect:
 
         reranker = BertReranker.from_preset("bert_base_en_uncased", new_head=True)
         reranker.compile(loss=keras_rs.losses.ListMLELoss(), metrics=[keras_rs.metrics.NDCG(k=10)])
@@ -53,10 +53,10 @@ class BertReranker(HeadedTask):
 
     Args:
         backbone: a `BertBackbone`.
-        preprocessor: a `BertRerankerPreprocessor`, or `None` for ready arrays.
-        activation: string. What `score` and `rank` make of logits: "sigmoid", numbers from 0 to
-            1, or "linear", also `None`, the logits themselves. A checkpoint of
-            sentence-transformers says which; a loss on numbers or lists wants "linear".
+        preprocessor: a `BertRerankerPreprocessor`, or `None` for preprocessed arrays.
+        activation: string. How `score` and `rank` convert logits: "sigmoid" (0 to 1), or "linear"
+            or `None` (unchanged). Set by checkpoints of sentence-transformers; losses on other
+            numbers or lists need "linear".
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
             output_bias: see `BertTextClassifier`.
 
@@ -96,7 +96,9 @@ class BertReranker(HeadedTask):
     ) -> None:
         self.activation = "linear" if activation is None else activation
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r}; use one of {', '.join(ACTIVATIONS)}.")
+            raise ValueError(
+                f"activation={activation!r} is unknown; use one of {', '.join(ACTIVATIONS)}."
+            )
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self._make_head(
@@ -114,10 +116,10 @@ class BertReranker(HeadedTask):
         )
         self.lists_to_pairs = ChoicesToRows(name="lists_to_pairs")
         self.pairs_to_lists = RowsToChoices(dtype="float32", name="pairs_to_lists")
-        # The loss is computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
-        self.input_spec = None  # Lists have an axis more than the pairs that the graph takes.
+        self.input_spec = None  # Lists have one more axis than the graph's inputs.
 
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
@@ -128,7 +130,7 @@ class BertReranker(HeadedTask):
         logits = super().call(self.lists_to_pairs(inputs), training=training, **kwargs)  # (B * C,)
         return self.pairs_to_lists(logits, padding_mask=inputs["padding_mask"])  # (B, C)
 
-    # === Pairs and lists, which are of two ranks ===
+    # === Pairs and lists, whose arrays differ in rank ===
 
     def _has_open_outputs(self, batches):
         return super()._has_open_outputs(batches) or _rank(batches) == 3
@@ -146,7 +148,7 @@ class BertReranker(HeadedTask):
         self._expect(_rank(x), step)
 
     def default_loss(self) -> Any:
-        """Binary cross-entropy of each pair; lists count alike."""
+        """Binary cross-entropy of each pair; all lists have the same weight."""
         return PairCrossEntropy()
 
     def default_metrics(self) -> Any:
@@ -162,11 +164,11 @@ class BertReranker(HeadedTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            optimizer: as there.
-            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers; for lists, where
-                each counts alike, grades from 0 on. Or a loss of keras-rs, for lists.
-            metrics: "auto" is accuracy with the default loss, and nothing with another.
-            **kwargs: as there.
+            optimizer: see there.
+            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers; with lists, all of
+                the same weight, grades from 0. Or, for lists, a loss of keras-rs.
+            metrics: "auto" is accuracy with the default loss, and none with others.
+            **kwargs: see there.
         """
         if isinstance(loss, str):
             is_auto = loss == "auto"
@@ -187,16 +189,16 @@ class BertReranker(HeadedTask):
             for label in row:
                 if not 0 <= label <= 1 and not (label == -1 and len(row) > 1):
                     raise ValueError(
-                        f"The label at position {position} has {label}, and the default loss "
-                        "takes 0 to 1: divide by the largest, or compile(loss='mse'), or for "
-                        "lists of grades a loss of keras-rs."
+                        f"The label at position {position} has {label}, but the default loss takes "
+                        "0 to 1; divide by the largest, use compile(loss='mse') or, for lists of "
+                        "grades, a loss of keras-rs."
                     )
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> np.ndarray:
-        """Logits (N,) of pairs, (N, C) of lists, in the order of `x`, raw or ready arrays.
+        """Return logits in the order of `x`, raw or arrays: (N,) for pairs, (N, C) for lists.
 
-        Of raw lists each text is a row of its own, sorted by length; `batch_size` counts these
-        rows. C is the most texts of all, and -1e9 stands for those that are missing.
+        Raw lists run as one row per text, batched by length; `batch_size` counts these rows. C is
+        the largest number of texts; missing ones have -1e9.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -209,10 +211,10 @@ class BertReranker(HeadedTask):
         return logits
 
     def score(self, pairs: Texts, batch_size: int = 32) -> Any:
-        """How well each text fits its query, as `activation` says.
+        """Score each text's relevance to its query, with `activation` applied.
 
         Args:
-            pairs: a list of pairs, or a tuple of queries and texts, or of one of each.
+            pairs: a list of pairs, or a tuple of queries and texts or of one of each.
             batch_size: int.
 
         Returns:
@@ -241,29 +243,29 @@ class BertReranker(HeadedTask):
         batch_size: int = 32,
         return_texts: bool = False,
     ) -> list[dict[str, Any]]:
-        """Put texts in the order in which they fit a query, as sentence-transformers' `rank`.
+        """Rank texts by relevance to a query, like `rank` of sentence-transformers.
 
         Args:
             query: string.
             texts: list of strings.
-            top_k: int. How many to return; `None` for all.
+            top_k: int. Number of texts to return; `None` for all.
             batch_size: int.
-            return_texts: bool. The texts too.
+            return_texts: bool. Return the texts too.
 
         Returns:
-            A list of dicts, the best first: `corpus_id`, the place in `texts`, `score`, and
-            perhaps `text`. Equal ones are in the order given.
+            A list of dicts, best first: `corpus_id` (the index in `texts`), `score` and optionally
+            `text`. Ties keep the given order.
         """
         texts = check_ranked(query, texts, top_k)
         if not texts:
             return []
         (queries, read), _ = self._as_lists(([query] * len(texts), texts), "rank()")
-        # Each once: in another row of a batch the same text may have other last digits.
+        # Duplicates run once, because rounding may differ between rows.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         pairs = queries[: len(places)], list(places)
         logits = self.predict(pairs, batch_size=batch_size, verbose=0)
         logits = logits[[places[text] for text in read]]
-        # By logits: of high ones the sigmoid is 1 for all.
+        # Rank by logits, because the sigmoid of all high logits is 1.
         return best_first(logits, self._scores(logits), texts, top_k, return_texts)
 
     def get_config(self) -> dict[str, Any]:
@@ -271,7 +273,7 @@ class BertReranker(HeadedTask):
 
 
 def _rank(x):
-    """Of the token ids of features, of a batch, or of a dataset; `None` where it cannot be seen."""
+    """Return the rank of the token ids in features, a batch or a dataset; `None` if unknown."""
     x = x.element_spec if is_dataset(x) else x
     x = x[0] if isinstance(x, (tuple, list)) else x
     ids = x.get("token_ids") if isinstance(x, dict) else None

@@ -1,6 +1,6 @@
-"""Weights of words in texts, for search by words that also finds those that are not there.
+"""Sparse embeddings (SPLADE) for lexical search with term expansion.
 
-N texts, B batch, C columns of texts, T tokens, V tokens of the vocabulary.
+N texts, B batch, C columns of texts, T tokens, V size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
-    """SPLADE: weighs each word of the vocabulary by what a masked language model says of a text.
+    """SPLADE embedder: weighs the vocabulary's words for a text with a masked language model.
 
-    The output is float32 (B, V), most of it 0 after training; the products of two vectors say how
-    similar texts are. `fit` takes what that of `BertTextEmbedder` takes, where the first text of a
-    row is a query: pairs, triples and more, pairs with scores, texts with classes or with vectors.
-    By default similarities are products, and `kerasbert.losses.Sparse` keeps vectors sparse.
+    The output is float32 (B, V), mostly 0 after training; dot products measure similarity. `fit`
+    takes the data of `BertTextEmbedder.fit`, with the query as the first text of a row: pairs,
+    triples and more, pairs with scores, texts with classes or with vectors. The default loss
+    compares dot products, and `kerasbert.losses.Sparse` keeps embeddings sparse.
 
         embedder = BertSparseEmbedder.from_preset("distilbert_base_en_uncased")
         embedder.shift_logits(passages[:200])
         embedder.fit((questions, passages), epochs=1)
         embedder.decode(embedder.embed("how tall are giraffes?"), top_k=5)
 
-    `from_preset` takes masked language models of any format, and directories of
+    `from_preset` takes masked language models of any format and directories of
     sentence-transformers' SparseEncoder.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
-        preprocessor: a `BertSparseEmbedderPreprocessor`, or `None` for ready arrays.
-        pooling: "max" or "sum": how the weights that its tokens give a word become one.
-        activation: "relu", a weight is log(1 + relu(logit)), or "log1p_relu" for log(1 + x) of
-            that once more.
+        preprocessor: a `BertSparseEmbedderPreprocessor`, or `None` for preprocessed arrays.
+        pooling: "max" or "sum" over the tokens.
+        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu" for another
+            log(1 + x) of these.
         head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights: see `BertMaskedLM`.
 
     Example:
@@ -97,44 +97,43 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """What fits the labels, by products, and few words; see `kerasbert.losses.Sparse`."""
+        """A loss selected by the labels, with a sparsity penalty; see `kerasbert.losses.Sparse`."""
         return Sparse(EmbeddingLoss(similarity="dot"))
 
     def default_metrics(self) -> Any:
-        """The cosine of what belongs together, and how many words have a weight."""
+        """Cosine similarity of positive pairs, and number of active words."""
         return [MatchingCosine(), ActiveWords()]
 
     def shift_logits(self, texts: Texts, active_words: int = 50, batch_size: int = 32) -> float:
-        """Add one number to all logits, by which texts have so many active words in the mean.
+        """Shift all logits by one number that gives texts `active_words` active words on average.
 
-        A masked language model is taught by a softmax, to which it makes no difference whether
-        its logits are around 0 or around 10, and this changes nothing of what it predicts. Weights
-        of words do start at 0: where almost all logits are above, all texts are alike, the loss is
-        in the hundreds, and training breaks the model before it learns to tell them apart. Call it
-        before `fit`, on texts like those that follow; a hundred are enough.
+        For a masked language model's softmax, logits around 0 or around 10 are the same, so the
+        shift does not change its predictions. Word weights start at 0, however: if almost all
+        logits are positive, all texts are alike, the loss is in the hundreds, and training breaks
+        the model before it can separate them. Call it before `fit`, on a hundred texts like the
+        training data.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.
-            active_words: int. How many words of a text get a weight, below V.
+            active_words: int. Mean number of words with a weight per text, below V.
             batch_size: int.
 
         Returns:
-            What was added to `mlm_head.bias`, a float.
+            The number added to `mlm_head.bias`, a float.
 
         Raises:
-            ValueError: for a head without a bias of its output.
+            ValueError: for a head without an output bias.
         """
         check_whole("active_words", active_words)
         vocabulary_size = self.backbone.vocabulary_size
         if active_words >= vocabulary_size:
             raise ValueError(
-                f"active_words={active_words} has to be below the {vocabulary_size} words of the "
-                "vocabulary."
+                f"active_words={active_words} must be below the vocabulary size {vocabulary_size}."
             )
         if self.mlm_head.bias is None:
             raise ValueError(
-                "shift_logits() changes the bias of the output, and this head has none; make the "
-                "model with output_bias=True."
+                "shift_logits() changes the output bias, but this head has none; build the model "
+                "with output_bias=True."
             )
         texts, _ = self._as_lists(texts, "shift_logits()")
         batches, _ = self._sorted_batches(texts, batch_size=batch_size)
@@ -155,13 +154,13 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
     def embed(
         self, texts: Texts, top_k: int | None = None, batch_size: int = 32, role: str | None = None
     ) -> Any:
-        """The weights of words in texts, of any number: they run sorted by length, in batches.
+        """Compute the word weights of texts, batched by length.
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
-            top_k: int. How many words of a text to keep, those that weigh most; `None` for all.
+            top_k: int. Number of words with the largest weights to keep; `None` for all.
             batch_size: int.
-            role: as of `BertTextEmbedder.embed`.
+            role: see `BertTextEmbedder.embed`.
 
         Returns:
             A `scipy.sparse.csr_array` of float32 (N, V), (1, V) for a single text.
@@ -184,15 +183,15 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         return sparse.vstack(parts, format="csr")[np.argsort(order)]
 
     def decode(self, vectors: ArrayLike, top_k: int | None = None) -> list[Any]:
-        """The words that have weights, as sentence-transformers' `decode`.
+        """Return words and their weights, like `decode` of sentence-transformers.
 
         Args:
             vectors: (N, V), sparse or dense, or (V,).
-            top_k: int. How many words of a text; `None` for all.
+            top_k: int. Number of words per text; `None` for all.
 
         Returns:
-            A list of N lists of tuples `(token, weight)`, the heaviest first; one list for (V,).
-            Rows of the encoder's table beyond the tokenizer's last token have no name and stay out.
+            A list of N lists of tuples `(token, weight)`, largest first; one list for (V,). Rows
+            of the embedding table beyond the tokenizer's vocabulary are left out.
 
         Raises:
             ValueError: for vectors of another width.
@@ -200,7 +199,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         from scipy import sparse
 
         if self.preprocessor is None:
-            raise ValueError("decode() gives tokens, and this model has no preprocessor.")
+            raise ValueError("decode() needs a tokenizer, but this model has no preprocessor.")
         if top_k is not None:
             check_whole("top_k", top_k)
         if keras.ops.is_tensor(vectors):
@@ -209,8 +208,8 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         shape = np.shape(vectors)
         if len(shape) not in (1, 2) or shape[-1] != width:
             raise ValueError(
-                f"decode() takes vectors (N, {width}) of this model, and these have the shape "
-                f"{shape}; pass what embed() gives."
+                f"decode() expects vectors (N, {width}) as returned by embed(), got the shape "
+                f"{shape}."
             )
         single = len(shape) == 1
         rows = sparse.csr_array(vectors[None] if single else vectors)
@@ -226,7 +225,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         return found[0] if single else found
 
     def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Any:
-        """The products of vectors (M, V) and (N, V), sparse or dense, as float32 (M, N)."""
+        """Compute dot products of vectors (M, V) and (N, V), sparse or dense: float32 (M, N)."""
         check_alike(query_embeddings, document_embeddings)
         products = query_embeddings @ document_embeddings.T
         return products.toarray() if hasattr(products, "toarray") else np.asarray(products)

@@ -1,4 +1,4 @@
-"""Structural probes: the tree of a sentence, read off an encoder's vectors by one matrix.
+"""Structural probes: syntax trees from an encoder's embeddings by a linear map.
 
 N sentences, B batch, T tokens, W words.
 """
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertStructuralProbe(BertTask):
-    """Finds how much of a sentence's syntax is in the vectors of one layer.
+    """Structural probe: measures how much syntax one layer's embeddings contain.
 
     `fit` and `evaluate` take sentences, lists of words or trees, with a
-    `kerasbert.data.DependencyTree` for each as its label. The encoder stays as it is, without
-    dropout: the matrix of the probe alone learns. Outputs are float32: squared distances
-    (B, W, W), or depths (B, W). W is that of the input, for sentences T.
+    `kerasbert.data.DependencyTree` for each as its label. Only the probe's matrix is trained,
+    without dropout in the encoder. Outputs are float32: squared distances (B, W, W) or depths
+    (B, W). W is that of the input, for sentences T.
 
         trees = kerasbert.tasks.read_conllu("en_ewt-ud-train.conllu")
         probe = BertStructuralProbe.from_preset("bert_base_en_uncased", layer=7, new_head=True)
@@ -41,11 +41,11 @@ class BertStructuralProbe(BertTask):
 
     Args:
         backbone: a `BertBackbone`.
-        preprocessor: a `BertStructuralProbePreprocessor`, or `None` for ready arrays.
-        kind: string. "distance", how many edges are between two words, or "depth", how many are
+        preprocessor: a `BertStructuralProbePreprocessor`, or `None` for preprocessed arrays.
+        kind: string. "distance", the number of edges between two words, or "depth", the number
             between a word and the root.
-        layer: int. Whose outputs are read, from 1 on; 0 is the embeddings, and -1 the last.
-        rank: int. Of the matrix.
+        layer: int. Layer to probe, from 1; 0 is the embeddings, -1 the last layer.
+        rank: int. Rank of the matrix.
 
     Example:
 
@@ -78,11 +78,11 @@ class BertStructuralProbe(BertTask):
         check_whole("layer", layer, -1)
         if layer > backbone.num_layers:
             raise ValueError(
-                f"layer={layer}, but the encoder has {backbone.num_layers} layers; use 0, the "
-                f"embeddings, to {backbone.num_layers}."
+                f"layer={layer} exceeds the encoder's {backbone.num_layers} layers; use 0 (the "
+                f"embeddings) to {backbone.num_layers}."
             )
         # === Layers ===
-        # Not tracked, as in `BertTextEmbedder`: layers above `layer` are no part of this model.
+        # Not tracked, as layers above `layer` are not in this model.
         object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = own_preprocessor(
             backbone, preprocessor, self.preprocessor_cls, kind=kind
@@ -109,27 +109,27 @@ class BertStructuralProbe(BertTask):
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
     ) -> Tensor:
-        return super().call(inputs, training=False, **kwargs)  # The encoder drops nothing out.
+        return super().call(inputs, training=False, **kwargs)  # No dropout in the encoder.
 
     def untrained_weights(self) -> list[Any]:
         return self.backbone.weights
 
     def default_loss(self) -> Any:
-        """The L1 loss of the paper; see `kerasbert.losses.TreeLoss`."""
+        """L1 loss of the paper; see `kerasbert.losses.TreeLoss`."""
         return TreeLoss()
 
     def default_metrics(self) -> Any:
-        """None: scores of trees are in `kerasbert.metrics`."""
+        """None: tree metrics are in `kerasbert.metrics`."""
         return []
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Distances or depths of ready arrays, or of sentences.
+        """Predict distances or depths, for preprocessed arrays or sentences.
 
         Returns:
-            For sentences a list of N arrays, (W, W) or (W,), in their order.
+            For sentences, a list of N arrays, (W, W) or (W,), in order.
 
         Raises:
-            ValueError: for a sentence that is longer than `sequence_length`.
+            ValueError: for a sentence longer than `sequence_length`.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -138,8 +138,8 @@ class BertStructuralProbe(BertTask):
         for position, count in enumerate(np.diff(pieces.splits)):
             if count > most:
                 raise ValueError(
-                    f"The sentence at position {position} has {count} pieces, but sequence_length="
-                    f"{most + 2} leaves room for {most}; split it."
+                    f"The sentence at position {position} has {count} subwords, but "
+                    f"sequence_length={most + 2} leaves room for {most}; split it."
                 )
         dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
         rows = [row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch]
@@ -151,24 +151,24 @@ class BertStructuralProbe(BertTask):
         return found
 
     def parse(self, words: Any, batch_size: int = 32) -> Any:
-        """The edges of sentences: of the minimum spanning tree over the distances of their words.
+        """Predict the edges of sentences: the minimum spanning tree over their words' distances.
 
         Args:
-            words: a list of words, or a string, which is cut into words; or a list of lists of
+            words: a list of words, or a string, which is split into words; or a list of lists of
                 words or of trees.
             batch_size: int.
 
         Returns:
-            For each sentence a list of pairs of places of words, from 0 on, the smaller first. One
-            list for a single sentence.
+            For each sentence, a list of pairs of word indices from 0, smaller first. One list for
+            a single sentence.
         """
         if self.probe.kind != "distance":
             raise ValueError(
-                "parse() needs distances of words, and this probe has kind='depth'; make one with "
-                "kind='distance', or take the depths of predict()."
+                "parse() needs distances of words, but this probe has kind='depth'; build one with "
+                "kind='distance', or use the depths of predict()."
             )
         words = list(words) if isinstance(words, tuple) or hasattr(words, "__next__") else words
-        # A list of strings is one sentence of words.
+        # A list of strings is one sentence.
         single = isinstance(words, (str, bytes)) or (
             hasattr(words, "__iter__") and all(isinstance(one, (str, bytes)) for one in words)
         )

@@ -1,4 +1,4 @@
-"""What every task model shares: `fit`, `evaluate` and `predict` on raw strings, by length."""
+"""Base class of the task models: `fit`, `evaluate` and `predict` on raw texts."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ if TYPE_CHECKING:
 
 
 class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Task):
-    """Base of the task models.
+    """Base class of the task models.
 
-    Raw texts are tokenized once, batched with others of similar length and padded to the longest
-    of the batch; arrays of token ids go to Keras as they are, without TensorFlow.
+    Raw texts are tokenized once, batched by length and padded to the longest of their batch.
+    Arrays of token ids go to Keras unchanged, without TensorFlow.
     """
 
-    # Its row in `kerasbert.kinds`.
+    # Name of the row in `kerasbert.kinds`.
     kind = None
-    # The value that `predict` pads with, where outputs have a place for each token.
+    # Padding value of outputs per token.
     output_padding = 0
-    # Whether a checkpoint has to hold weights of the task's own.
+    # Whether a checkpoint must contain the head.
     needs_head = True
 
-    # Whether the outputs rest on the encoder's pooler.
+    # Whether the outputs depend on the encoder's pooler.
     uses_pooler = False
     _keeps_metrics = False
 
@@ -81,26 +81,26 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     preprocessor = functional.Task.preprocessor.setter(_set_preprocessor)
 
     def _check_encoder(self, backbone, has_all=False):
-        """Raise for an encoder of another class; `has_all` also for one with layers of its own."""
+        """Raise for an encoder of another class or, with `has_all`, with its own layers."""
         is_other = self.backbone_cls in getattr(backbone, "replaced_bases", ())
         if not isinstance(backbone, self.backbone_cls) or (has_all and is_other):
             raise ValueError(
-                f"backbone is a {type(backbone).__name__}, and a {type(self).__name__} needs a "
+                f"backbone is a {type(backbone).__name__}, but {type(self).__name__} needs a "
                 f"{self.backbone_cls.__name__}."
             )
 
     def _set_given(self, given, defaults):
-        """Set settings as attributes: as given, or where that is `None` as by default."""
+        """Set the given settings as attributes; `None` takes the default."""
         for name, value in given.items():
             setattr(self, name, defaults[name] if value is None else value)
 
     def untrained_weights(self) -> list[Any]:
-        """Weights that this model never trains, but others may: those of a pooler without use."""
+        """Return the weights of an unused pooler, which this model never trains."""
         if self.uses_pooler or not self.backbone.pooler:
             return []
         return self.backbone.pooled_dense.weights
 
-    # Weight decay would shrink those, as JAX gives them a gradient of zero.
+    # JAX gives unused weights a gradient of zero, so weight decay would shrink them.
 
     @property
     def trainable_variables(self) -> list[Any]:
@@ -132,25 +132,25 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     @classmethod
     def needs_pooler(cls, settings: Any) -> bool:
-        """Whether the head of these settings needs an encoder with a pooler."""
+        """Return whether a head with these settings needs an encoder with a pooler."""
         return settings.get("pooling", "pooler") == "pooler"
 
     @classmethod
     def output_weight(cls, settings: Any) -> str:
-        """The weight that a checkpoint with the head of these settings has, or `None`."""
+        """Return a weight that every checkpoint with such a head contains, or `None`."""
         return "logits/kernel"
 
     @classmethod
     def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
-        """A saved config with these settings of the preprocessor, where it holds any itself."""
+        """Return a saved config updated with preprocessor settings, if it stores any."""
         return config
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Add the inputs that may be left out."""
+        """Add the optional inputs that are missing."""
         return self.backbone.fill_in(inputs)
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        check_process()  # Before the first tensor is made: JAX may compile for that.
+        check_process()  # Before the first tensor exists, for which JAX may compile.
         if has_ids(inputs):
             if hasattr(self.backbone, "check_padding"):
                 self.backbone.check_padding(inputs)
@@ -160,19 +160,19 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
     ) -> Tensor:
-        # `fit` and `predict` on JAX come in here.
+        # On JAX, `fit` and `predict` skip `__call__`.
         inputs = self.fill_in(inputs)
         return super().call(inputs, training=training, mask=None, **kwargs)
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        """Quantize the encoder, for example to "int8"; the small head stays as it is."""
+        """Quantize the encoder, for example to "int8", but not the small head."""
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
     def with_layers(self, layers: Sequence[int]) -> Self:
-        """A new model with some of the encoder's layers; its weights are copies of this one's.
+        """Return a copy of this model with only some of the encoder's layers.
 
-        It trains, also where this one is frozen, as a teacher is.
+        The copy is trainable even if this model is frozen, as a teacher is.
 
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
@@ -184,7 +184,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             copy.assign(keras.ops.convert_to_numpy(weight))
         return model
 
-    # A preset is for use and for new training: the optimizer's state stays with `.keras` files.
+    # Presets leave out the optimizer's state; `.keras` files store it.
 
     def save_task_weights(self, filepath: AnyPath) -> None:
         """Save the weights of the head."""
@@ -195,50 +195,50 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         keras.saving.load_weights(self, filepath, objects_to_skip=self._all_but_head())
 
     def _all_but_head(self):
-        # A model that is not compiled has no optimizer.
+        # Uncompiled models have no optimizer.
         return [*private_names.flatten_layers(self.backbone), getattr(self, "optimizer", None)]
 
-    # === Ready arrays; a task refines these two ===
+    # === Hooks for preprocessed arrays ===
 
     def check_arrays(self, x: Any, y: Any = None) -> None:
-        """Refuse those that a compiled step would take as they are."""
+        """Raise for invalid arrays that a compiled step would silently accept."""
 
     def complete_targets(self, y: Any, sample_weight: Any) -> Any:
-        """Labels and their weights, with what may be left out."""
+        """Return labels and sample weights with optional parts filled in."""
         return y, sample_weight
 
     def default_loss(self) -> Any:
-        """What `compile(loss="auto")` takes."""
+        """Return the loss of `compile(loss="auto")`."""
         raise NotImplementedError
 
     def default_metrics(self) -> Any:
-        """What `compile(metrics="auto")` takes; weighted as the loss is."""
+        """Return the metrics of `compile(metrics="auto")`, weighted like the loss."""
         raise NotImplementedError
 
     def default_loss_weights(self) -> Any:
-        """What each output's default loss counts; `None` adds them up."""
+        """Return the weight of each output's default loss; `None` adds the losses up."""
         return None
 
     def compile(
         self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
     ) -> None:
-        """Configure training; "auto" takes what fine-tuning BERT takes. It is so from the start.
+        """Configure training; "auto", as on a new model, takes the defaults for fine-tuning.
 
         Args:
             optimizer: "auto" is `kerasbert.optimizers.AdamW` with the encoder's
-                `finetuning_learning_rate`, 3e-5 where it has none, decay 0.01 but on norms and
-                biases, clipped at 1.
+                `finetuning_learning_rate` (3e-5 if it has none), weight decay 0.01 except on norms
+                and biases, and gradients clipped at norm 1.
             loss: "auto" is `default_loss()`. A name such as "sparse_categorical_crossentropy"
-                counts from what the task gives: logits, but for an `activation` of its own.
-            metrics: "auto" is `default_metrics()`. Names, functions and objects of Keras get
-                labels and probabilities in the form that they compare; those of tokens count no
-                padding. Above two classes "f1", "precision" and "recall" are means over the
-                classes and called "macro_f1" and so on.
+                is computed from logits, or from probabilities if the task has an `activation`.
+            metrics: "auto" is `default_metrics()`. Keras metrics (names, functions, objects) get
+                labels and probabilities in the form they compare; token metrics ignore padding.
+                With more than two classes, "f1", "precision" and "recall" are averaged over the
+                classes and named "macro_f1" and so on.
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
-            ValueError: for a loss or metric object that takes the outputs for what they are not,
-                and for `jit_compile=True` on PyTorch where no C++ compiler is.
+            ValueError: for a loss or metric object that does not fit the outputs, and for
+                `jit_compile=True` on PyTorch without a C++ compiler.
         """
         backend.check_compiling(kwargs.get("jit_compile"))
         if isinstance(optimizer, str) and optimizer == "auto":
@@ -255,22 +255,22 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if "weighted_metrics" in kwargs:
             kwargs["weighted_metrics"] = fitting_metrics(self, kwargs["weighted_metrics"], True)
         if metrics and counts_tokens(self):
-            # Keras gives weights, which say what is padding, to these alone.
+            # Keras passes sample weights, which exclude padding, only to weighted metrics.
             weighted = kwargs.get("weighted_metrics")
             metrics, kwargs["weighted_metrics"] = None, joined(metrics, weighted)
-        # Where no metrics are given, Keras would keep those of an earlier `compile`.
+        # Without new metrics, Keras would keep those of an earlier `compile`.
         private_names.forget_metrics(self)
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def metric_forms(self) -> Any:
-        """What metrics see: `(form, number of classes)`, a dict of these by output, or `None`.
+        """Return `(form, number of classes)` for metrics, a dict of these by output, or `None`.
 
-        The forms are those of `kerasbert.models.head_metrics`.
+        The forms are constants of `kerasbert.models.head_metrics`.
         """
         return None
 
     def gives_logits(self) -> bool:
-        """Whether the outputs are logits, and no probabilities."""
+        """Return whether the outputs are logits rather than probabilities."""
         return True
 
     def compute_metrics(
@@ -292,18 +292,17 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         class_weight: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """Train, on raw texts or on ready arrays; see `keras.Model.fit`.
+        """Train on raw texts or preprocessed arrays; see `keras.Model.fit`.
 
         Args:
-            x: texts (list, numpy, pandas), a tuple of two of them for pairs, what the encoder
-                takes, or a `tf.data.Dataset`, a generator or a `keras.utils.PyDataset` of batches
-                of either.
-            y: labels, in a list or whatever else x may be: an array, a column or table of pandas,
-                polars or pyarrow, a dict of columns, an iterator, a `tf.data.Dataset`.
+            x: texts (list, numpy, pandas), a tuple of two of these for pairs, the encoder's
+                inputs, or a `tf.data.Dataset`, generator or `keras.utils.PyDataset` of batches.
+            y: labels: a list, an array, a column or table of pandas, polars or pyarrow, a dict of
+                columns, an iterator or a `tf.data.Dataset`.
             batch_size: int, 32 by default.
-            shuffle: bool. A new order of texts and batches every epoch.
-            class_weight: dict of names or numbers of classes to weights, or "balanced", for which
-                all classes count alike.
+            shuffle: bool. Shuffle texts and batches every epoch.
+            class_weight: dict of class name or number to weight, or "balanced", for the same total
+                weight of every class.
             **kwargs: as in `keras.Model.fit`.
 
         Raises:
@@ -336,12 +335,12 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                 shape_cost=shape_cost,
                 first_epoch=kwargs.get("initial_epoch", 0),
             )
-            self._check_labelled(y, is_raw)  # Texts first: they may be what is wrong.
+            self._check_labelled(y, is_raw)  # Errors about texts come first.
         else:
             x = self._read(x, batch_size, anew=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
         self._share_steps()
-        # Keras gives it to `evaluate`, which is not to share it out again.
+        # Keras passes it to `evaluate`, which must not split it again.
         kwargs["validation_data"] = self.__dict__["_held_out"] = self._shared_out(validation_data)
         try:
             return self._run(
@@ -360,7 +359,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Loss and metrics, on raw texts or on ready arrays; see `keras.Model.evaluate`."""
+        """Compute loss and metrics; takes what `fit` takes; see `keras.Model.evaluate`."""
         check_process()
         check_batch_size(batch_size)
         check_separate(x, y, sample_weight)
@@ -376,16 +375,13 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Outputs in the order of `x`, on raw texts or on ready arrays.
-
-        Raw texts run sorted by length, so that none is padded far.
-        """
+        """Return outputs for raw texts, batched by length, or arrays, in the order of `x`."""
         check_process()
         check_batch_size(batch_size)
         if distribution.sharing is not None and not backend.predicts_while_sharing():
             raise ValueError(
-                "predict() within together() would be of all processes at once; take the model by "
-                "kerasbert.distribution.of_one_process(model), and predict after that context."
+                "predict() inside together() would run in all processes at once; get the model "
+                "with kerasbert.distribution.of_one_process(model) and predict after the context."
             )
         if not self._is_raw(x):
             x = self._read(x, batch_size)
@@ -398,12 +394,12 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return self._predict_texts(x, batch_size, **kwargs)
 
     def _predict_texts(self, x, batch_size, preprocessor=None, **kwargs):
-        """`predict` on texts, or on what the preprocessor read of them."""
+        """Run `predict` on texts or the preprocessor's reading of them."""
         batches, order = self._sorted_batches(x, batch_size=batch_size, preprocessor=preprocessor)
         return restore_order(self._predict_batches(batches, **kwargs), order)
 
     def _predict_batches(self, batches, **kwargs):
-        """As `keras.Model.predict`; outputs a token are padded to the longest row of all."""
+        """Run `keras.Model.predict`, padding outputs per token to the longest row."""
         is_open = self._has_open_outputs(batches)
         if is_dataset(batches) and not is_open and not backend.predicts_by_batch():
             return check_outputs(self, self._call_keras(keras.Model.predict, batches, **kwargs))
@@ -413,13 +409,13 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         )
 
     def _has_open_outputs(self, batches):
-        """Whether outputs have an axis that differs from batch to batch, as that of tokens."""
+        """Return whether an output axis, such as tokens, may differ between batches."""
         return any(None in output.shape[1:] for output in keras.tree.flatten(self.output))
 
     def _batch_outputs(self, batches, **kwargs):
-        """`predict` on a dataset or a list, one batch after the other: features and outputs.
+        """Yield features and outputs of each batch of a dataset or a list.
 
-        For outputs (B, T, ...), which cannot be joined where T differs from batch to batch.
+        For outputs (B, T, ...), which Keras cannot join if T differs between batches.
         """
 
         def step(batch):
@@ -430,7 +426,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return self._each_batch("predict", step, batches, **kwargs)
 
     def _evaluate_batches(self, batches, return_dict=False, **kwargs):
-        """`evaluate` on a list of batches."""
+        """Run `evaluate` on a list of batches."""
 
         def step(batch):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -443,11 +439,11 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return logs if return_dict else private_names.in_order(self, logs)
 
     def _each_batch(self, kind, step, batches, verbose="auto", steps=None, callbacks=None):
-        """Run a step on each batch, with what Keras calls around it.
+        """Run a step on each batch, with callbacks and a progress bar.
 
         Args:
-            kind: string. "predict" or "test", as callbacks say.
-            step: function of a batch, which returns a result and what callbacks get.
+            kind: string. "predict" or "test", as in the names of callback methods.
+            step: function of a batch that returns a result and the logs for callbacks.
             verbose, steps, callbacks: as in `keras.Model.predict`.
 
         Yields:
@@ -469,9 +465,9 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         tell("end", *([logs] if kind == "test" else []))
 
     def _teller(self, kind, callbacks, verbose, steps):
-        """The function that tells callbacks and a progress bar where `_each_batch` is."""
+        """Return a function that reports progress to callbacks and the progress bar."""
         if not callbacks and verbose == 0:
-            # Keras starts a thread to tell them, which takes as long as one short text.
+            # A CallbackList starts a thread, as slow as predicting a short text.
             return lambda moment, *arguments: None
         listening = keras.callbacks.CallbackList(
             callbacks,
@@ -485,7 +481,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     @contextlib.contextmanager
     def _metrics_kept(self):
-        """A context in which steps on a batch go on with the metrics of those before."""
+        """Return a context in which `test_on_batch` accumulates metrics over batches."""
         self._keeps_metrics = True
         try:
             yield
@@ -496,22 +492,22 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if not self._keeps_metrics:
             super().reset_metrics()
 
-    # Not KerasHub's: those preprocess ready arrays too, and take no dict of labels.
+    # KerasHub's versions would preprocess arrays too, and take no dict of labels.
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
     ) -> Any:
-        """One step, on raw texts or on ready arrays; see `keras.Model.train_on_batch`."""
+        """Train one step on raw texts or arrays; see `keras.Model.train_on_batch`."""
         batch = self._as_batch(x, y, sample_weight)
         return self._call_keras(keras.Model.train_on_batch, *batch, **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
-        """Loss and metrics of a batch, raw or ready; see `keras.Model.test_on_batch`."""
+        """Compute loss and metrics of one batch; see `keras.Model.test_on_batch`."""
         batch = self._as_batch(x, y, sample_weight)
         return self._call_keras(keras.Model.test_on_batch, *batch, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Outputs of a batch, raw or ready; see `keras.Model.predict_on_batch`."""
+        """Return the outputs of one batch; see `keras.Model.predict_on_batch`."""
         batch = self._as_batch(x)[0]
         return check_outputs(self, self._call_keras(keras.Model.predict_on_batch, batch))
 
@@ -526,7 +522,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         ]
 
     def _run(self, method, x, y, sample_weight, batch_size, is_raw, class_weight=None, **kwargs):
-        """Call a method of Keras on ready arrays, or on a dataset, which was texts if `is_raw`."""
+        """Call a Keras method on arrays or a dataset; `is_raw` if it was made from texts."""
         if not is_dataset(x):
             self._shared_out(x)
             check_targets(y, sample_weight, self.loss)
@@ -545,37 +541,37 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if class_weight is not None:
             x = weigh_dataset(self, class_weight, x, is_raw)
         if method is keras.Model.fit and not backend.is_distributed(self):
-            self.__dict__["_batch_spec"] = x.element_spec  # Not by `setattr`: Keras tracks that.
+            self.__dict__["_batch_spec"] = x.element_spec  # Keras would track a `setattr`.
         if x is not self.__dict__.get("_held_out"):
             x = self._shared_out(x, method is keras.Model.fit)
         return self._call_keras(method, x, **kwargs)
 
     def _share_steps(self):
-        """Train with the other processes, where there are some that share batches."""
+        """Take steps jointly with the other processes that share batches, if any."""
         group = distribution.sharing
         if group is not None and not self.__dict__.get("_shares_steps"):
             backend.share_steps(self, group.processes.count)
-            self.__dict__["_shares_steps"] = True  # Not by `setattr`: Keras tracks that.
+            self.__dict__["_shares_steps"] = True  # Keras would track a `setattr`.
 
     def _shared_out(self, data, training=False):
-        """What this process computes of the data of `fit` or `evaluate`, where several share it."""
+        """Return this process's part of the data."""
         group = distribution.sharing
         if group is None or data is None:
             return data
         if not is_dataset(data):
             raise ValueError(
-                f"{group.processes.count} processes share batches of texts, or of a "
-                f"tf.data.Dataset, and were given a {type(data).__name__}; pass one of these."
+                f"{group.processes.count} processes can share texts or a tf.data.Dataset, but got "
+                f"a {type(data).__name__}; pass one of these."
             )
         part = backend.rows_of_process(group.shard, training)
         if part[1] == 1:
             return data
         own = rows_of_part(data, *part)
-        self.__dict__["_batch_spec"] = own.element_spec  # Not by `setattr`: Keras tracks that.
+        self.__dict__["_batch_spec"] = own.element_spec  # Keras would track a `setattr`.
         return backend.of_this_process(own)
 
     def _call_keras(self, method, *args, **kwargs):
-        """Run a method of Keras; an error of a generator comes as it is, not in TensorFlow's."""
+        """Run a Keras method; raise a generator's own error instead of TensorFlow's."""
         self._reading_error = None
         backend.keep_compiled()
         try:
@@ -587,7 +583,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             raise
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
-        """Make the step of `fit`, as `keras.Model.make_train_function`."""
+        """Make the step of `fit`; see `keras.Model.make_train_function`."""
         if force or self.train_function is None:
             if not backend.is_distributed(self):
                 with uninterrupted():
@@ -597,13 +593,13 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             self.train_function = self._whole(self.train_function)
 
     def make_test_function(self, force: bool = False) -> Callable[..., Any]:
-        """Make the step of `evaluate`, as `keras.Model.make_test_function`."""
+        """Make the step of `evaluate`; see `keras.Model.make_test_function`."""
         if force or self.test_function is None:
             super().make_test_function(force)
             self.test_function = self._whole(backend.one_after_another(self.test_function))
 
     def make_predict_function(self, force: bool = False) -> Callable[..., Any]:
-        """Make the step of `predict`, as `keras.Model.make_predict_function`."""
+        """Make the step of `predict`; see `keras.Model.make_predict_function`."""
         if force or self.predict_function is None:
             super().make_predict_function(force)
             self.predict_function = self._whole(self.predict_function)
@@ -614,39 +610,39 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return step if self.run_eagerly else backend.uninterrupted_step(step)
 
     def _expect(self, kind, *steps):
-        """Have steps made anew that ran on another kind of batches before.
+        """Discard compiled steps that have run on another kind of batches.
 
-        TensorFlow would trace one for tensors of any rank, of which nothing is known.
+        TensorFlow would otherwise retrace them with tensors of unknown rank.
 
         Args:
-            kind: hashable. What tells batches of one kind from those of others.
-            *steps: of "train", "test" and "predict".
+            kind: hashable. Identifies the kind of the next batches.
+            *steps: "train", "test" or "predict".
         """
-        kinds = self.__dict__.setdefault("_step_kinds", {})  # Not by `setattr`: Keras tracks that.
+        kinds = self.__dict__.setdefault("_step_kinds", {})  # Keras would track a `setattr`.
         for step in steps:
             if kind != kinds.setdefault(step, kind):
                 setattr(self, f"{step}_function", None)
                 kinds[step] = kind
 
     def _say_compiling(self, shape):
-        """Say on the line of the progress bar why its next step takes long."""
+        """Show on the progress bar's line why the next step takes long."""
         if self.__dict__.get("_verbose") in ("auto", 1):
-            # The bar begins its line anew with each step.
+            # The bar overwrites its line at each step.
             print(f"\rcompiling {' x '.join(map(str, shape))} ...", end="", flush=True)
 
     def _shape_cost(self, epochs):
-        """How many tokens of padding an epoch of `fit` may have, for one shape less to compile."""
-        # Who trained before will go on: an epoch at a time as well.
+        """Return how many padding tokens per epoch cost as much as compiling a shape."""
+        # Earlier epochs count too, as `fit` may be called once per epoch.
         before = self.__dict__.get("_epochs", 0)
-        self.__dict__["_epochs"] = before + epochs  # Not by `setattr`: Keras would track it.
+        self.__dict__["_epochs"] = before + epochs  # Keras would track a `setattr`.
         return backend.shape_cost(self.backbone.hidden_dim) / max(before + epochs, 1)
 
     def _needs_labels(self, is_raw):
-        """Whether training needs labels of the caller; a task that makes its own does not."""
+        """Return whether the caller must pass labels; some tasks make their own."""
         return True
 
     def _may_go_without_labels(self):
-        """Whether its steps are other than Keras', and may need no labels."""
+        """Return whether a subclass replaces Keras' steps and so may need no labels."""
         steps = ("compute_loss", "train_step")
         return any(getattr(type(self), n) is not getattr(keras.Model, n) for n in steps)
 
@@ -654,19 +650,19 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         needs = self._needs_labels(is_raw) and not self._may_go_without_labels()
         if y is None and getattr(self, "loss", None) and needs:
             raise ValueError(
-                f"{type(self).__name__} was given no labels to train on or to compare with; pass "
-                "them as y, one for each text, or use predict()."
+                f"{type(self).__name__} got no labels for training or evaluation; pass them as y, "
+                "one per text, or use predict()."
             )
 
     def _check_ids(self, x):
-        """Refuse token ids that the encoder has no vectors of, where they are in NumPy or lists."""
+        """Raise for token ids, as NumPy or lists, outside the encoder's vocabulary."""
         if isinstance(x, dict) and hasattr(self.backbone, "check_padding"):
             self.backbone.check_padding(x)
         ids = x.get("token_ids") if isinstance(x, dict) else None
         if isinstance(ids, (list, tuple)):
             try:
                 ids = np.asarray(ids)
-            except ValueError:  # No rectangle: Keras or `check_arrays` says so.
+            except ValueError:  # Ragged; Keras or `check_arrays` raises for that.
                 return
         if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iuf" or not ids.size:
             return
@@ -680,14 +676,14 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             )
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras calls it on TensorFlow only. In a strategy's scope Keras 3.15 averages a batch over
-        # the devices to learn its shapes. That fails for masks, which are no numbers, and with
-        # several workers for everything but single tensors.
+        # TensorFlow only. In a strategy's scope, Keras 3.15 finds shapes by averaging a batch over
+        # devices, which fails for boolean masks and, with several workers, for all but single
+        # tensors.
         spec = self.__dict__.pop("_batch_spec", None) if iterator is not None else None
         has_shapes = all(isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec))
         if iterator is not None and private_names.in_strategy(self):
             if has_shapes:
-                # Only shapes count, and to read a batch would begin an epoch.
+                # Only shapes matter, and reading a batch would start an epoch.
                 data_batch = keras.tree.map_structure(_zeros, spec)
             else:
                 parts = self.distribute_strategy.experimental_local_results
@@ -695,8 +691,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                     data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
                     break
         elif spec is not None and has_shapes and len(self.outputs) > 1:
-            # Each of several losses has a mean. Made in the first trace, as Keras does outside of
-            # strategies, these would have TensorFlow trace the step once more.
+            # Keras would create the means of several losses in the first trace, and TensorFlow
+            # would trace the step again.
             with uninterrupted():
                 private_names.build_on(self, keras.tree.map_structure(_zeros, spec))
         super()._maybe_symbolic_build(data_batch=data_batch)
@@ -705,8 +701,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 def _build_optimizer(model):
     """Build a compiled model's optimizer before its first step.
 
-    On TensorFlow Keras builds it in the first trace of the step, and TensorFlow traces a function
-    again that has created variables, which takes half the time of a short training.
+    Otherwise the first trace creates its variables, and TensorFlow traces the step again, which
+    takes half the time of a short training.
     """
     optimizer = model.optimizer
     if optimizer is None or optimizer.built:
@@ -717,7 +713,7 @@ def _build_optimizer(model):
 
 
 def _zeros(spec):
-    """A tensor of TensorFlow for what is known of those of a dataset."""
+    """Return an array that fits a `tf.TensorSpec`, with 2 for each unknown size."""
     return np.zeros([size or 2 for size in spec.shape], spec.dtype.as_numpy_dtype)
 
 
@@ -727,7 +723,7 @@ def _without(left_out, variables):
 
 
 def _join_padded(parts, value):
-    """Arrays (B, ...) of different sizes as one, each padded at its ends."""
+    """Join arrays (B, ...) of different sizes, padding each at its ends."""
     if len(parts) == 1:
         return parts[0]
     sizes = np.max([part.shape[1:] for part in parts], axis=0)

@@ -1,4 +1,4 @@
-"""Classification of texts and pairs of texts.
+"""Classification of texts and text pairs.
 
 B batch, T tokens, D width, C classes.
 """
@@ -26,34 +26,32 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextClassifier(HeadedTask):
-    """A classifier of texts, or of pairs of texts.
+    """Classifier of texts or text pairs.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is logits (B, C).
 
     Args:
         backbone: a `BertBackbone`.
-        num_classes: int. Or give `labels`.
-        preprocessor: a `BertTextClassifierPreprocessor`, or `None` for ready arrays.
-        labels: list of names, one a class, or a dict such as {0: "ham", 1: "spam"}; they are kept
-            in the preset.
-        multi_label: bool. Each class is a yes or no of its own; labels are (B, C).
-        activation: of the output; `None` gives logits.
-        dropout: float. Before the logits.
-        pooling: "pooler" (`pooled_output`), "cls", "last", "mean" or "max"; by default "last" for
-            GPT and "mean" on another left-to-right encoder, whose [CLS] sees nothing else.
-        head_activation: string. A dense layer with this activation before the logits; "none" for
-            no such layer where the family has one.
-        head_bias: bool. The bias of that layer.
-        head_norm: bool. A norm after it.
+        num_classes: int. Not needed with `labels`.
+        preprocessor: a `BertTextClassifierPreprocessor`, or `None` for preprocessed arrays.
+        labels: list of class names, or a dict such as {0: "ham", 1: "spam"}; saved in the preset.
+        multi_label: bool. Each class is an independent yes or no; labels are (B, C).
+        activation: output activation; `None` gives logits.
+        dropout: float. Dropout before the logits.
+        pooling: "pooler" (`pooled_output`), "cls", "last", "mean" or "max". The default is "last"
+            for GPT and "mean" for other causal encoders, whose [CLS] attends only to itself.
+        head_activation: string. Activation of a dense layer before the logits; "none" for no such
+            layer, even if the family has one.
+        head_bias: bool. Bias of that layer.
+        head_norm: bool. Norm after that layer.
         dropout_first: bool. Dropout before that layer too.
-        bilstm_units: int. Units of each direction of a new BiLSTM between the encoder's tokens and
-            the pooling, which is "mean" then; 0 for none. For ablations: the paper puts one on a
-            left-to-right encoder.
-        output_bias: bool. The bias of the logits.
-        normalize: bool. Divide what is pooled by its length, as embedders do whose vectors a head
-            of SetFit reads.
+        bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
+            defaults to "mean"; 0 for none. The paper's ablation adds one to a left-to-right
+            encoder.
+        output_bias: bool. Bias of the logits.
+        normalize: bool. Scale the pooled embedding to unit length, as some SetFit models do.
 
-    The last eight follow the encoder's family where they are not given.
+    The last eight default to the settings of the encoder's family.
 
     Example:
 
@@ -114,7 +112,7 @@ class BertTextClassifier(HeadedTask):
             normalize,
         )
         self._make_head(num_classes, head)
-        # Losses and probabilities are computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(
             activation, dtype="float32", name="predictions"
         )
@@ -129,7 +127,7 @@ class BertTextClassifier(HeadedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy, with `multi_label` a binary one for each class."""
+        """Cross-entropy; with `multi_label`, binary cross-entropy for each class."""
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=self.gives_logits())
         return ClassCrossEntropy(from_logits=self.gives_logits())
@@ -144,16 +142,16 @@ class BertTextClassifier(HeadedTask):
         return (SEVERAL if self.multi_label else CLASSES), self.num_classes
 
     def gives_logits(self) -> bool:
-        """Whether the outputs are logits, as they are without an `activation`."""
+        """Return whether the outputs are logits, as without an `activation`."""
         return self.activation == keras.activations.linear
 
     @property
     def label_names(self) -> list[str]:
-        """`labels`, or "LABEL_0", "LABEL_1", ... where there are none."""
+        """`labels`, or "LABEL_0", "LABEL_1", ... without them."""
         return class_names(self.num_classes, self.labels)
 
     def predict_proba(self, texts: Texts, batch_size: int = 32) -> Any:
-        """Probabilities (N, C) of N texts, in their order."""
+        """Return probabilities (N, C) of N texts in order."""
         outputs = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
         if not self.gives_logits():
             return outputs
@@ -170,10 +168,10 @@ class BertTextClassifier(HeadedTask):
         template: str = "This example is {}.",
         multi_label: bool = False,
     ) -> Any:
-        """Name the class of each text.
+        """Classify texts.
 
-        A model of entailment can take classes that nobody trained it on: a text belongs to the
-        label whose sentence follows from it.
+        An entailment (NLI) model can also classify zero-shot, with any `labels`: it predicts the
+        label whose sentence the text entails.
 
             nli = BertTextClassifier.from_preset("hf://cross-encoder/nli-MiniLM2-L6-H768")
             nli.classify("The match ended 2:1.", labels=["sports", "politics"])
@@ -181,18 +179,17 @@ class BertTextClassifier(HeadedTask):
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
-            labels: list of strings. Classes in place of the model's own, which have to be those
-                of entailment; texts are no pairs then.
-            template: string. The sentence of such a label, which stands at "{}".
-            multi_label: bool. Each such label is a yes or no of its own.
+            labels: list of strings. Zero-shot classes, for an entailment model and single texts.
+            template: string. Sentence for each of `labels`, with "{}" in place of the label.
+            multi_label: bool. Score each of `labels` independently.
 
         Returns:
-            For each text a dict of `label`, `score` (its probability) and `probabilities` by
-            name; with `multi_label`, `labels` with a probability above 0.5 in place of the first
-            two. One dict for a single text.
+            For each text, a dict of `label`, `score` (its probability) and `probabilities` by
+            name; with `multi_label`, `labels` above a probability of 0.5 instead of the first two.
+            One dict for a single text.
 
         Raises:
-            ValueError: for `labels` where no class of the model is named "entailment".
+            ValueError: for `labels` if no class of the model is named "entailment".
 
         Source of `labels`: Yin et al. 2019, arXiv 1909.00161.
         """
@@ -207,7 +204,7 @@ class BertTextClassifier(HeadedTask):
         return results[0] if single else results
 
     def _entailed(self, texts, labels, template, multi_label, batch_size):
-        """Probabilities (N, L) of N texts, of L labels, by what follows from each text."""
+        """Return probabilities (N, L) that each of N texts entails each of L labels."""
         yes, no = _entailment(self.label_names)
         sentences = [template.replace("{}", label) for label in labels]
         pairs = [text for text in texts for _ in labels], sentences * len(texts)
@@ -241,26 +238,26 @@ def _describe(names, row, multi_label):
 
 def _check_labels(labels, template, texts):
     if isinstance(texts, tuple):
-        raise ValueError("classify(labels=...) takes texts, and was given pairs; join each pair.")
+        raise ValueError("classify(labels=...) takes single texts, got pairs; join each pair.")
     _, labels = check_classes(None, labels)
     if not isinstance(template, str) or "{}" not in template:
         raise ValueError(
-            f"template={template!r} has no place for a label; write '{{}}' where it stands, as in "
+            f"template={template!r} must contain '{{}}' in place of the label, as in "
             "'This example is {}.'"
         )
     return labels
 
 
 def _entailment(names):
-    """The numbers of the classes that say that a sentence follows, and that it does not."""
+    """Return the class numbers of entailment and of contradiction (or no entailment)."""
     lower = [name.lower() for name in names]
     yes = [i for i, name in enumerate(lower) if name.startswith(("entail", "함의", "含意"))]
     no = [i for i, name in enumerate(lower) if name.startswith(("contra", "모순", "矛盾", "not"))]
     no = no or [i for i in range(len(names)) if i not in yes and len(names) == 2]
     if len(yes) != 1 or not no:
         raise ValueError(
-            "classify(labels=...) needs a model of entailment, with classes named 'entailment' and "
-            f"'contradiction' or 'not_entailment', and this one's are {', '.join(names)}; load "
-            "such a model, or name its classes by from_preset(..., labels=[...])."
+            "classify(labels=...) needs an entailment model with classes named 'entailment' and "
+            f"'contradiction' or 'not_entailment', but the classes are {', '.join(names)}; load "
+            "such a model, or name its classes with from_preset(..., labels=[...])."
         )
     return yes[0], no[0]

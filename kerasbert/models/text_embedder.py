@@ -1,6 +1,6 @@
-"""Vectors of texts, of pairs of texts, or of their tokens.
+"""Dense embeddings of texts, text pairs or tokens.
 
-N texts, B batch, C columns, T tokens, D width of the encoder, D' width of a vector.
+N texts, B batch, C columns, T tokens, D encoder width, D' embedding width.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import Tensor, Texts
 
-# What a vector can be made of, and how many layers the encoder needs for it.
+# The minimum number of encoder layers for each choice of `layers`.
 LAYERS = {
     "embeddings": 1,
     "second_to_last": 2,
@@ -41,37 +41,37 @@ LAYERS = {
     "sum_all": 1,
     "scalar_mix": 1,
 }
-# Several of these, the modes of `Pooling`, may be given as a list.
+# Modes of `Pooling`, which may be combined in a list.
 _LISTED = ("mean", "cls", "max")
 POOLINGS = (*_LISTED, "pooler", "tokens")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextEmbedder(ComparingTask):
-    """Turns texts, or pairs of texts, into vectors, trained or as they come.
+    """Embedder: encodes texts or text pairs as dense vectors, pretrained or fine-tuned.
 
-    The output is float32 (B, D'), and with `pooling="tokens"` (B, T, D'), zeros at padding. D' is
-    the encoder's width, times 4 for "concat_last_four", times the number of poolings in a list, or
-    `projection_dim`. What the vectors do not need of the encoder is not computed.
+    The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding.
+    D' is `truncate_dim`, `projection_dim` or the encoder's width, times 4 for "concat_last_four",
+    times the number of poolings in a list. Unused parts of the encoder are not computed.
 
-    `fit` takes what the loss compares; where `compile` names none, `kerasbert.losses.EmbeddingLoss`
-    chooses it by what is given:
+    The data of `fit` depend on the loss; by default, `kerasbert.losses.EmbeddingLoss` selects one
+    for the data:
 
-        embedder.fit((questions, passages))              # what belongs together: ranking
-        embedder.fit((questions, passages, others))      # and what does not
-        embedder.fit((texts, texts_b), scores)           # how similar: CoSENT; 0 and 1: contrastive
+        embedder.fit((questions, passages))              # positive pairs: ranking
+        embedder.fit((questions, passages, others))      # with hard negatives
+        embedder.fit((texts, texts_b), scores)           # similarities: CoSENT; 0/1: contrastive
         embedder.fit(texts, classes)                     # batch-hard triplets
-        embedder.fit(texts)                              # SimCSE: a text and itself
-        embedder.fit(texts, vectors)                     # towards given ones: mean squared error
+        embedder.fit(texts)                              # SimCSE: each text is its own positive
+        embedder.fit(texts, vectors)                     # target embeddings: mean squared error
 
-    Texts in columns are not packed together; the vectors that the loss gets are (B, C, D'). Large
-    batches, which ranking asks for, fit into memory by `compile(chunk_size=32)`. Trained by
-    `kerasbert.losses.AdaptiveLayer`, the model can be cut after any layer by `with_layers`. As
-    every Keras model it can be a part of another.
+    Columns are embedded separately, and the loss gets embeddings (B, C, D'). Large batches for
+    ranking fit into memory with `compile(chunk_size=32)`. After training with
+    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. It can
+    be part of another Keras model.
 
-    Late interaction, ColBERT's, is `pooling="tokens"` with a projection. It takes one input more,
-    `vector_mask`, which tokens have a vector, by default those that are no padding. Trained on
-    pairs, triples or a teacher's scores (B, C, T, D'), it ranks texts for a query by MaxSim:
+    `pooling="tokens"` with a projection is late interaction (ColBERT). It has another input,
+    `vector_mask`, for the tokens that have a vector, by default all but padding. Trained on pairs,
+    triples or a teacher's scores (B, C, T, D'), it ranks texts for a query by MaxSim:
 
         colbert = BertTextEmbedder.from_preset(
             "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
@@ -82,23 +82,21 @@ class BertTextEmbedder(ComparingTask):
 
     Args:
         backbone: a `BertBackbone`.
-        preprocessor: a `BertTextEmbedderPreprocessor`, or `None` for ready arrays.
-        pooling: how one vector comes from those of the tokens: "mean", "cls" (the first one),
-            "max" (of each feature), a list of these, which puts theirs side by side, "pooler"
-            (`pooled_output`), or "tokens", a vector for each token.
-        layers: whose outputs: "embeddings" (before the first layer), "second_to_last", "last",
-            "sum_last_four", "concat_last_four", "sum_all" (of all layers, without the
-            embeddings), or "scalar_mix", an average of embeddings and all layers whose shares
-            are trained.
-        normalize: bool. Divide each vector by its length. By default `False`, and with
-            `pooling_mode` `True`, as in KerasHub.
-        pooling_mode: KerasHub's name for `pooling`, for code that comes from there.
-        projection_dim: int. D' of a dense layer on each vector before it is normalized; `None` for
-            no such layer. `from_preset` makes a new one where it is given.
-        projection_bias: bool. Of that layer.
-        projection_activation: string. Of that layer, such as "tanh".
-        truncate_dim: int. Keep the first numbers of each vector alone, as sentence-transformers
-            does: after `normalize`, which is not done again. Training sees the same vectors.
+        preprocessor: a `BertTextEmbedderPreprocessor`, or `None` for preprocessed arrays.
+        pooling: "mean", "cls" (the first token), "max" (of each feature), a list of these, whose
+            results are concatenated, "pooler" (`pooled_output`), or "tokens" (no pooling).
+        layers: layers to pool: "embeddings" (before the first layer), "second_to_last", "last",
+            "sum_last_four", "concat_last_four", "sum_all" (all layers without the embeddings), or
+            "scalar_mix", a trained weighted average of embeddings and all layers.
+        normalize: bool. Scale embeddings to unit length. Defaults to `False`, or to `True` with
+            `pooling_mode`, as in KerasHub.
+        pooling_mode: KerasHub's name for `pooling`.
+        projection_dim: int. Width of a dense layer before `normalize`; `None` for no such layer.
+            If given, `from_preset` makes a new layer.
+        projection_bias: bool. Bias of that layer.
+        projection_activation: string. Activation of that layer, such as "tanh".
+        truncate_dim: int. Keep only the first numbers after `normalize`, without normalizing
+            again, as in sentence-transformers; in training too.
 
     Example:
 
@@ -135,8 +133,8 @@ class BertTextEmbedder(ComparingTask):
         if pooling_mode is not None:
             if pooling not in ("mean", pooling_mode):
                 raise ValueError(
-                    f"pooling={pooling!r} and pooling_mode={pooling_mode!r} are two names of one "
-                    "setting; leave one of them out."
+                    f"pooling={pooling!r} and pooling_mode={pooling_mode!r} are the same setting; "
+                    "pass only one."
                 )
             pooling = pooling_mode
         check_vector_norm(normalize)
@@ -150,16 +148,15 @@ class BertTextEmbedder(ComparingTask):
         elif projection_bias or projection_activation:
             raise ValueError(
                 f"projection_bias={projection_bias!r} and projection_activation="
-                f"{projection_activation!r} are of a projection; pass projection_dim too."
+                f"{projection_activation!r} need a projection; pass projection_dim too."
             )
 
         if truncate_dim is not None:
             check_whole("truncate_dim", truncate_dim)
 
         # === Layers ===
-        # The encoder is not tracked, as in KerasHub on Torch: this model's weights are those that
-        # the vectors need. Keras would warn of layers without a gradient, and weight decay would
-        # shrink them.
+        # The encoder is not tracked, as in KerasHub on Torch: Keras would warn of its unused
+        # weights without gradients, and weight decay would shrink them.
         object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self.scalar_mix = None
@@ -179,14 +176,14 @@ class BertTextEmbedder(ComparingTask):
 
         # === Config ===
         self.pooling = pooling
-        self.layers_used = layers  # `layers` is a name of Keras' own.
+        self.layers_used = layers  # Keras has an attribute `layers`.
         self.normalize = normalize
         self.projection_dim = projection_dim
         self.projection_bias = projection_bias
         self.projection_activation = projection_activation
         self.truncate_dim = truncate_dim
-        # The model reads the encoder's own graph, so that what the vectors do not need is left out.
-        # Vectors are float32, whatever the encoder computes in.
+        # The model extends the encoder's graph, without unused layers. Embeddings are float32 in
+        # mixed precision too.
         inputs = dict(backbone.input)
         if self.has_late_interaction:
             inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
@@ -203,7 +200,7 @@ class BertTextEmbedder(ComparingTask):
         super().__init__(inputs=inputs, outputs=x, **kwargs)
 
     def _combine(self, hidden_states):
-        """One tensor (B, T, D') from the embeddings and the layers' outputs."""
+        """Combine the embeddings and the layers' outputs into one tensor (B, T, D')."""
         if self.scalar_mix is not None:
             return self.scalar_mix(list(hidden_states))
         embeddings, *outputs = hidden_states
@@ -219,7 +216,7 @@ class BertTextEmbedder(ComparingTask):
         return sum(chosen[1:], chosen[0])
 
     def _vectors(self, x, padding_mask):
-        """Outputs (B, T, D) as vectors (B, D'), or as (B, T, D') for tokens."""
+        """Pool outputs (B, T, D) to embeddings (B, D'), or (B, T, D') for tokens."""
         if self.pooling == "pooler":
             x = ops.cast(self.backbone.pooled_dense(x[:, 0, :]), "float32")
         elif self._poolings:
@@ -230,8 +227,8 @@ class BertTextEmbedder(ComparingTask):
         if self.truncate_dim is not None:
             if self.truncate_dim > x.shape[-1]:
                 raise ValueError(
-                    f"truncate_dim={self.truncate_dim} is more than the {x.shape[-1]} numbers of a "
-                    "vector; leave it out."
+                    f"truncate_dim={self.truncate_dim} exceeds the embedding width {x.shape[-1]}; "
+                    "pass a smaller one or None."
                 )
             x = x[..., : self.truncate_dim]
         return x
@@ -239,13 +236,12 @@ class BertTextEmbedder(ComparingTask):
     def _of_all_layers(self):
         if self.pooling == "tokens" or self.layers_used != "last":
             raise ValueError(
-                "AdaptiveLayer takes a vector for each text from the last layer and from those "
-                f"before, and this embedder has pooling={self.pooling!r} and layers="
-                f"{self.layers_used!r}; use layers='last' and another pooling than 'tokens'."
+                "AdaptiveLayer needs layers='last' and a pooling other than 'tokens', got pooling="
+                f"{self.pooling!r} and layers={self.layers_used!r}."
             )
         embeddings, *outputs = self.backbone.hidden_states
         norm = self.backbone.final_layer_norm
-        if norm is not None:  # As a model has it that ends there.
+        if norm is not None:  # Applied as if the model ended at each layer.
             outputs = [*map(norm, outputs[:-1]), outputs[-1]]
         mask = self.input["padding_mask"]
         layers = (ops.cast(x, "float32") for x in (embeddings, *outputs))
@@ -256,7 +252,7 @@ class BertTextEmbedder(ComparingTask):
 
     @property
     def has_late_interaction(self) -> bool:
-        """Whether some tokens may have no vector, and others one that no token sees."""
+        """Whether `vector_mask`, rather than `padding_mask`, selects the tokens with vectors."""
         return self.pooling == "tokens" and self.projection is not None
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
@@ -275,11 +271,11 @@ class BertTextEmbedder(ComparingTask):
         return self.pooling
 
     def default_loss(self) -> Any:
-        """What fits the labels; see `kerasbert.losses.EmbeddingLoss`."""
+        """A loss selected by the labels; see `kerasbert.losses.EmbeddingLoss`."""
         return EmbeddingLoss()
 
     def default_metrics(self) -> Any:
-        """The cosine of what belongs together."""
+        """Cosine similarity of positive pairs."""
         return [MatchingCosine()]
 
     def metric_forms(self) -> Any:
@@ -288,10 +284,10 @@ class BertTextEmbedder(ComparingTask):
     def predict(
         self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
     ) -> np.ndarray:
-        """Vectors in the order of `x`, on raw texts or on ready arrays.
+        """Return embeddings of raw texts or arrays, in the order of `x`.
 
-        With `pooling="tokens"`, T is the longest text's number of vectors; `embed` gives the same
-        without padding. `role` is that of `embed`.
+        With `pooling="tokens"`, T is the largest number of vectors in a text; `embed` returns them
+        without padding. For `role`, see `embed`.
         """
         if self.pooling != "tokens" or not self._is_raw(x):
             return super().predict(x, batch_size, role, **kwargs)
@@ -302,17 +298,17 @@ class BertTextEmbedder(ComparingTask):
         return vectors
 
     def embed(self, texts: Texts, batch_size: int = 32, role: str | None = None) -> Any:
-        """The vectors of texts, of any number: they run sorted by length, in batches.
+        """Embed texts, batched by length.
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
-            role: "query", "text" or another one of the preprocessor's `prompts`: what the texts
-                are, for models that read these differently. `None` says nothing of that.
+            role: "query", "text" or another key of the preprocessor's `prompts`, for models that
+                encode queries and texts differently. `None` uses no role.
 
         Returns:
             float32 (N, D'), or (D',) for a single text. With `pooling="tokens"` a list of N
-            arrays (T, D'), one row a token, special ones included, none for padding or skipped
+            arrays (T, D'), one row per token, including special tokens but no padding or skipped
             words; one array for a single text.
         """
         texts, single = self._as_lists(texts, "embed()")
@@ -331,21 +327,21 @@ class BertTextEmbedder(ComparingTask):
         batch_size: int = 32,
         return_texts: bool = False,
     ) -> list[dict[str, Any]]:
-        """Put texts in the order in which they fit a query, by `similarity`.
+        """Rank texts by their `similarity` to a query.
 
-        It takes and returns what `BertReranker.rank` does, so that it can be the `reranker` of a
+        Works like `BertReranker.rank`, so an embedder can be the `reranker` of a
         `kerasbert.SearchIndex`.
         """
         texts = check_ranked(query, texts, top_k)
         if not texts:
             return []
         read, _ = self._as_lists(texts, "rank()")
-        # Each once: in another row of a batch the same text may have other last digits.
+        # Duplicates run once, because rounding may differ between rows.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         query = self.embed(query, role="query")
         vectors = self.embed(list(places), batch_size, role="text")
         if self.pooling == "tokens":
-            # As `max_similarity`, without padding and without a graph for each shape.
+            # Equals `max_similarity`, but without padding and a graph for each shape.
             starts = np.cumsum([0, *map(len, vectors[:-1])])
             products = np.concatenate(vectors) @ query.T  # (T of all texts, S)
             scores = np.maximum.reduceat(products, starts).sum(axis=1)
@@ -354,20 +350,20 @@ class BertTextEmbedder(ComparingTask):
         scores = scores[[places[text] for text in read]]
         return best_first(scores, scores, texts, top_k, return_texts)
 
-    # === KerasHub's names; the keyword arguments are those of `predict` ===
+    # === KerasHub's names, with the keyword arguments of `predict` ===
 
     def encode_text(self, text: str, **kwargs: Any) -> Any:
-        """The vectors (N, D') of a list of N texts, or of one text, which makes a list of one."""
+        """Embed N texts as (N, D'); a single text counts as a list of one."""
         return self.predict([text] if isinstance(text, str) else text, **kwargs)
 
     def encode_documents(self, documents: Any, **kwargs: Any) -> Any:
-        """As `encode_text`."""
+        """Alias of `encode_text`."""
         return self.encode_text(documents, **kwargs)
 
     def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Tensor:
-        """The products of vectors (M, D') and (N, D'): their cosines where `normalize` is set.
+        """Compute dot products of embeddings (M, D') and (N, D'), cosines with `normalize`.
 
-        Of vectors of tokens (M, S, D') and (N, T, D') the MaxSim.
+        Token embeddings (M, S, D') and (N, T, D') are compared by MaxSim.
 
         Returns:
             A tensor (M, N).
@@ -379,7 +375,7 @@ class BertTextEmbedder(ComparingTask):
         return ops.matmul(queries, ops.transpose(documents))
 
     def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):
-        """A list of float32 (T, D') of texts; Keras would join batches of one length only."""
+        """Return a list of float32 (T, D'), as Keras only joins batches of equal length."""
         dataset, order = self._sorted_batches(
             texts, batch_size=batch_size, preprocessor=preprocessor
         )
@@ -393,7 +389,7 @@ class BertTextEmbedder(ComparingTask):
         return [rows[i] for i in np.argsort(order)]
 
     def get_config(self) -> dict[str, Any]:
-        # Versions before this one read configs without it.
+        # Earlier versions can read configs without this setting.
         truncation = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
         return {
             **super().get_config(),
@@ -419,18 +415,18 @@ def _check(backbone, pooling, layers):
         raise ValueError(f"layers={layers!r} is unknown; use one of {', '.join(LAYERS)}.")
     if backbone.num_layers < LAYERS[layers]:
         raise ValueError(
-            f"layers='{layers}' needs an encoder of {LAYERS[layers]} layers or more, and this one "
-            f"has num_layers={backbone.num_layers}; use another of {', '.join(LAYERS)}."
+            f"layers='{layers}' needs an encoder with at least {LAYERS[layers]} layers, but this "
+            f"one has num_layers={backbone.num_layers}; use another of {', '.join(LAYERS)}."
         )
     if pooling != "pooler":
         return
     if not backbone.pooler:
         raise ValueError(
-            "pooling='pooler' needs an encoder with a pooler, and this one has pooler=False; "
+            "pooling='pooler' needs an encoder with a pooler, but this one has pooler=False; "
             "use pooling='mean', 'cls' or 'max'."
         )
     if layers != "last":
         raise ValueError(
-            f"pooling='pooler' takes the last layer, not layers='{layers}'; leave one of the two "
-            "out."
+            f"pooling='pooler' uses the last layer, not layers='{layers}'; leave out one of the "
+            "two."
         )

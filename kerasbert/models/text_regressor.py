@@ -1,4 +1,4 @@
-"""A number for a text or a pair of texts.
+"""Regression on texts and text pairs.
 
 B batch.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SquaredError(keras.losses.Loss):
-    """The squared error of each number (B,), which Keras' own takes for one row of numbers.
+    """Squared error of each number (B,); Keras' own loss averages (B,) as a single row.
 
     >>> y, weights = np.array([1.0, 2.0]), np.array([1.0, 0.0])
     >>> float(SquaredError()(y, y + 2, sample_weight=weights))
@@ -43,13 +43,13 @@ def _absolute_error(y_true, y_pred):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextRegressor(HeadedTask):
-    """Gives texts, or pairs of texts, a number: their similarity, a grade, a strength.
+    """Regressor: predicts a number for texts or text pairs, such as a grade or a similarity.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is (B,).
 
     Args:
         backbone: a `BertBackbone`.
-        preprocessor: a `BertTextRegressorPreprocessor`, or `None` for ready arrays.
+        preprocessor: a `BertTextRegressorPreprocessor`, or `None` for preprocessed arrays.
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
             output_bias: see `BertTextClassifier`.
 
@@ -98,23 +98,23 @@ class BertTextRegressor(HeadedTask):
                 output_bias,
             ),
         )
-        # The loss is computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """The mean squared error."""
+        """Mean squared error."""
         return SquaredError()
 
     def default_metrics(self) -> Any:
-        """The mean absolute error."""
+        """Mean absolute error."""
         return [keras.metrics.MeanMetricWrapper(_absolute_error, name="mae")]
 
     def metric_forms(self) -> Any:
         return NUMBERS, None
 
     def score(self, texts: Texts, batch_size: int = 32) -> Any:
-        """The number of each text.
+        """Predict the number of each text.
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.

@@ -1,6 +1,6 @@
-"""Tagging: a class for each word of a text, and the entities that they make up.
+"""Token classification, such as named-entity recognition and part-of-speech tagging.
 
-B batch, T tokens, C classes, N texts, P pieces of a text, W words of a text.
+B batch, T tokens, C classes, N texts, P subwords of a text, W words of a text.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenClassifier(HeadedTask):
-    """A tagger: names of persons and places, parts of speech, or any other label of words.
+    """Tagger of words: named entities, parts of speech or any other label.
 
-    `fit` and `evaluate` take lists of words with a label a word, or texts with labelled spans of
-    characters, of any length; see `BertTokenClassifierPreprocessor`. The output is logits
-    (B, T, C). Loss and accuracy count the pieces with a weight above 0 only.
+    `fit` and `evaluate` take lists of words with labels, or texts with labeled character spans, of
+    any length; see `BertTokenClassifierPreprocessor`. The output is logits (B, T, C). Loss and
+    accuracy only count subwords with a sample weight above 0.
 
     Args:
         backbone: a `BertBackbone`.
-        num_classes: int. Or give `labels`.
-        preprocessor: a `BertTokenClassifierPreprocessor`, or `None` for ready arrays.
-        labels: list of names, one a class, such as "O", "B-PER", "I-PER"; with a `scheme` types
-            of entities, such as "PER", will do. They are kept in the preset.
-        scheme: string. The tags that are made of types: "BIO" (also called "IOB" and "IOB2"),
+        num_classes: int. Not needed with `labels`.
+        preprocessor: a `BertTokenClassifierPreprocessor`, or `None` for preprocessed arrays.
+        labels: list of class names such as "O", "B-PER", "I-PER" or, with a `scheme`, of entity
+            types such as "PER"; saved in the preset.
+        scheme: string. Tagging scheme for entity types: "BIO" (also called "IOB" and "IOB2"),
             "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO".
-        dropout: float. Before the logits.
+        dropout: float. Dropout before the logits.
         head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
 
-    The last six follow the encoder's family where they are not given.
+    The last six default to the settings of the encoder's family.
 
     Example:
 
@@ -105,7 +105,7 @@ class BertTokenClassifier(HeadedTask):
                 bilstm_units,
             ),
         )
-        # Losses and probabilities are computed in float32 whatever the encoder runs in.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
 
         # === Config ===
@@ -116,11 +116,11 @@ class BertTokenClassifier(HeadedTask):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy, the mean over the pieces by their weights."""
+        """Cross-entropy, averaged over the subwords with sample weights."""
         return ClassCrossEntropy(from_logits=True, reduction="mean_with_sample_weight")
 
     def default_metrics(self) -> Any:
-        """Accuracy of the pieces that count."""
+        """Accuracy over the subwords with a weight above 0."""
         return [ClassAccuracy()]
 
     def metric_forms(self) -> Any:
@@ -128,17 +128,16 @@ class BertTokenClassifier(HeadedTask):
 
     @property
     def label_names(self) -> list[str]:
-        """The names of the classes; "LABEL_0", "LABEL_1", ... where there are none."""
+        """The class names, or "LABEL_0", "LABEL_1", ... without `labels`."""
         names = None if self.labels is None else tag_names(self.labels, self.scheme)
         return class_names(self.num_classes, names)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Logits of ready arrays (B, T, C), or of the pieces of texts or lists of words.
+        """Return logits (B, T, C) of preprocessed arrays, or the subwords' logits of raw input.
 
         Returns:
-            For texts and lists of words a list of N arrays (P, C), in their order: as many rows
-            as `tokenizer.tokenize` gives pieces of the text, special tokens apart, however long
-            it is.
+            For texts and lists of words of any length, a list of N arrays (P, C) in order: one row
+            per subword of `tokenizer.tokenize`, without special tokens.
         """
         if not self._is_raw(x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -146,30 +145,30 @@ class BertTokenClassifier(HeadedTask):
         return np.split(self._logits_of(pieces, batch_size, **kwargs), pieces.splits[1:-1])
 
     def predict_proba(self, x: Any, batch_size: int = 32) -> list[np.ndarray]:
-        """Probabilities of words: a list of N arrays (W, C).
+        """Return the probabilities of words, as a list of N arrays (W, C).
 
         Args:
-            x: list of texts, or of lists of words.
+            x: list of texts or of lists of words.
             batch_size: int.
         """
         pieces, probabilities = self._probabilities(x, batch_size, "predict_proba()")
         return np.split(probabilities, pieces.unit_splits[1:-1])
 
     def predict_labels(self, words: Sequence[Any], batch_size: int = 32) -> list[list[str]]:
-        """The label of each word.
+        """Predict the label of each word.
 
         Args:
             words: list of N lists of words.
             batch_size: int.
 
         Returns:
-            List of N lists of names. A word of which the tokenizer leaves nothing, such as a
-            control character, is outside ("O"), or `None` where there is no such label.
+            List of N lists of names. A word without subwords, such as a control character, gets
+            "O", or `None` if there is no such label.
         """
         pieces, probabilities = self._probabilities(words, batch_size, "predict_labels()")
         if not pieces.words:
             raise ValueError(
-                "predict_labels() takes lists of words, for which a label each says it all; "
+                "predict_labels() takes lists of words and returns one label per word, got texts; "
                 "use tag() for texts."
             )
         names = self.label_names
@@ -185,17 +184,17 @@ class BertTokenClassifier(HeadedTask):
         return [labels[begin:end] for begin, end in zip(splits[:-1], splits[1:])]
 
     def tag(self, x: Texts, batch_size: int = 32) -> Any:
-        """Find the entities of texts, or, where labels are no "B-", "I-", ..., label each word.
+        """Find the entities of texts; if labels are not "B-", "I-", ..., label each word.
 
         Args:
             x: a string, a list of strings, or a list of lists of words.
             batch_size: int.
 
         Returns:
-            For each text a list of dicts, in the order of the text: `label`, `start`, `end` and
-            `text` (`text[start:end]`, in characters; of a list of words `start` and `end` count
-            words, and `text` has them with spaces between) and `score`, the mean probability of
-            its words' labels. What is labelled "O" is left out. One list for a single string.
+            For each text, a list of dicts in order, without words labeled "O": `label`, `start`,
+            `end`, `text` (`text[start:end]`) and `score`, the mean probability of the words'
+            labels. For lists of words, `start` and `end` count words instead of characters, and
+            `text` joins them with spaces. One list for a single string.
         """
         single = isinstance(x, (str, bytes))
         pieces, probabilities = self._probabilities([x] if single else x, batch_size, "tag()")
@@ -223,10 +222,10 @@ class BertTokenClassifier(HeadedTask):
         return results[0] if single else results
 
     def _probabilities(self, x, batch_size, method):
-        """The `Pieces` of texts or lists of words, and probabilities (units, C)."""
+        """Return the `Pieces` of texts or lists of words, and probabilities (units, C)."""
         if self.preprocessor is None:
             raise ValueError(
-                f"{method} takes texts or lists of words, and this model has no preprocessor."
+                f"{method} takes texts or lists of words, but this model has no preprocessor."
             )
         pieces = self.preprocessor.read(x)
         logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
@@ -235,7 +234,7 @@ class BertTokenClassifier(HeadedTask):
         return pieces, self.preprocessor.of_units(pieces, probabilities)
 
     def _logits_of(self, pieces, batch_size, **kwargs):
-        """Logits (pieces of all texts, C)."""
+        """Return logits (subwords of all texts, C)."""
         dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
         outputs = (row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch)
         return self.preprocessor.join_windows(pieces, outputs, order)

@@ -1,4 +1,4 @@
-"""What tasks share that write texts token by token: their sampler, and where a text ends.
+"""Base class of tasks that generate text: samplers and stop tokens.
 
 B batch, T tokens.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class WritingTask(BertTask):
-    """Base of the tasks that write."""
+    """Base class of tasks that generate text."""
 
-    # What `compile(sampler="auto")` takes.
+    # The sampler of `compile(sampler="auto")`.
     usual_sampler = "top_k"
 
     def _forget_writing(self):
-        """Forget what was compiled to write."""
+        """Discard compiled generation functions."""
         self.generate_function = None
 
     def compile(
@@ -42,19 +42,19 @@ class WritingTask(BertTask):
         """Configure training and `generate`; see `BertTask.compile`.
 
         Args:
-            sampler: a name, "top_k", "greedy", "beam", "top_p", "random", or an object of
-                `keras_hub.samplers` or `kerasbert.samplers`; "auto" is the class' usual one.
-            optimizer, loss, metrics, **kwargs: as of the other tasks.
+            sampler: "top_k", "greedy", "beam", "top_p", "random", or an object of
+                `keras_hub.samplers` or `kerasbert.samplers`; "auto" is the class's default.
+            optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
         """
         is_auto = isinstance(sampler, str) and sampler == "auto"
         self.sampler = own_sampler(self.usual_sampler if is_auto else sampler)
-        self._forget_writing()  # It is compiled with the sampler.
+        self._forget_writing()  # Compiled with the old sampler.
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # Beside "built", where `keras.models.clone_model` does not look.
+            # Next to "built", where `keras.models.clone_model` does not look.
             config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
         return config
 
@@ -70,13 +70,12 @@ class WritingTask(BertTask):
         self._forget_writing()
 
     def _stops(self, ids):
-        """Stop tokens as a tuple of ints, or `None`."""
+        """Return stop tokens as a tuple of ints, or `None`."""
         if isinstance(ids, str) and ids == "auto":
             if self.preprocessor is None:
                 raise ValueError(
-                    "stop_token_ids='auto' is the end token of a tokenizer, and this model has no "
-                    "preprocessor; pass its number, or None to end no text before its room is "
-                    "full."
+                    "stop_token_ids='auto' is the tokenizer's end token, but this model has no "
+                    "preprocessor; pass its id, or None to generate up to the maximum length."
                 )
             return (self.preprocessor.tokenizer.end_token_id,)
         if ids is None:
@@ -86,19 +85,18 @@ class WritingTask(BertTask):
         for id in ids:
             if not is_whole(id) or not 0 <= id < count:
                 raise ValueError(
-                    f"stop_token_ids has {id!r}; ids of the encoder's tokens are 0 to {count - 1}."
+                    f"stop_token_ids has {id!r}; token ids of the encoder are 0 to {count - 1}."
                 )
         return tuple(map(int, ids)) or None
 
     def _check_finite(self):
-        """Refuse to generate with weights that are not finite.
+        """Raise if weights are not finite.
 
-        The generation loop returns no logits that could be checked. Summing all weights takes about
-        as long as generating one token; a sum is not finite where a weight is not, or where it
-        overflows.
+        The generation loop returns no logits to check. Summing all weights takes about as long as
+        generating one token.
         """
         weights = [one for one in self.weights if getattr(one.value, "is_fully_addressable", True)]
-        # A sum in float16 would overflow for most tables of embeddings.
+        # A float16 sum would overflow for most embedding tables.
         sums = [
             ops.sum(ops.cast(one.value, "float32") if one.dtype == "float16" else one.value)
             for one in weights
@@ -107,54 +105,54 @@ class WritingTask(BertTask):
         check_weights(doubtful, "The model cannot generate")
 
     def _named_arrays(self, inputs, names):
-        """What `generate` is given as NumPy arrays; all of `names` have to be among them."""
+        """Convert the inputs of `generate` to NumPy; raise if one of `names` is missing."""
         lacking = [name for name in names if name not in inputs]
         if lacking:
             raise ValueError(
-                f"generate() was given {', '.join(map(str, inputs)) or 'no arrays'}, and needs "
-                f"{' and '.join(lacking)} too."
+                f"generate() got {', '.join(map(str, inputs)) or 'no arrays'}, but also needs "
+                f"{' and '.join(lacking)}."
             )
         inputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in inputs.items()}
         self._check_ids(inputs)
         return inputs
 
     def _checked_rows(self, inputs, side=""):
-        """Token ids and the mask of one side, (B, T), checked: the tokens begin each row."""
+        """Return checked token ids and mask (B, T) of one side; tokens must start each row."""
         ids_name, mask_name = f"{side}token_ids", f"{side}padding_mask"
         ids = inputs[ids_name]
         mask = np.asarray(inputs.get(mask_name, np.ones_like(ids))).astype(bool)
         if ids.ndim != 2 or mask.shape != ids.shape:
             raise ValueError(
-                f"{ids_name} has the shape {ids.shape}, and {mask_name} {mask.shape}; both have "
-                "to be (texts, tokens)."
+                f"{ids_name} has the shape {ids.shape} and {mask_name} {mask.shape}; both must be "
+                "(texts, tokens)."
             )
         most = self.backbone.max_sequence_length
         if ids.shape[1] > most:
             raise ValueError(
-                f"{ids_name} has {ids.shape[1]} tokens a row, and the encoder has {most} "
-                "positions; give no more."
+                f"{ids_name} has {ids.shape[1]} tokens per row, but the encoder has only {most} "
+                "positions; shorten the rows."
             )
         for row, there in enumerate(mask):
             count = int(there.sum())
             if not count or not there[:count].all():
                 raise ValueError(
-                    f"Row {row} of {mask_name} is {there.astype(int).tolist()}; a text has its "
-                    "tokens, one at least, at the beginning of the row."
+                    f"Row {row} of {mask_name} is {there.astype(int).tolist()}; a row must start "
+                    "with its tokens, at least one."
                 )
         return {ids_name: ids.astype("int32"), mask_name: mask}
 
 
 def begun(token_ids, is_prompt, stop_token_ids):
-    """Rows (B, T) with prompts, and behind them a token that ends nothing.
+    """Replace padding after prompts in rows (B, T) by a token that is not a stop token.
 
-    Where padding is a stop token as well, a text would end before it begins.
+    If padding is a stop token, a text would otherwise end at once.
     """
     stops = set(stop_token_ids or ())
     return ops.where(is_prompt, token_ids, min(set(range(len(stops) + 1)) - stops))
 
 
 def until_stop(token_ids, is_prompt, stop_token_ids):
-    """Which tokens of rows (B, T) are the text: up to the first stop token behind the prompt."""
+    """Return the mask of each text in rows (B, T), up to the first stop token after the prompt."""
     stops = ops.zeros_like(is_prompt)
     for stop in stop_token_ids or ():
         stops = ops.logical_or(stops, token_ids == stop)

@@ -234,7 +234,7 @@ def test_wrong_use(tmp_path):
             call("int8")
     with pytest.raises(ValueError, match="attention projections, and ELMo has none"):
         embedder.backbone.enable_lora(2)
-    with pytest.raises(ValueError, match="backbone is a BertBackbone, and a ElmoEmbedder needs"):
+    with pytest.raises(ValueError, match="a BertBackbone, but ElmoEmbedder needs"):
         ElmoEmbedder(tiny_backbone())
     embedder.save_to_preset(tmp_path / "preset")
     for source in (embedder, str(tmp_path / "preset")):

@@ -402,8 +402,8 @@ def test_wrong_use():
         (lambda: bare.score("a", "b"), "no preprocessor"),
         (lambda: bare.generate(sources()), "stop_token_ids='auto'"),
         (lambda: bare.generate({"encoder_token_ids": [[1]]}, stop_token_ids=0), "decoder_token"),
-        (lambda: bare.generate(cut("decoder_padding_mask"), stop_token_ids=0), "both have to be"),
-        (lambda: bare.generate(cut("encoder_padding_mask"), stop_token_ids=0), "both have to be"),
+        (lambda: bare.generate(cut("decoder_padding_mask"), stop_token_ids=0), "both must be"),
+        (lambda: bare.generate(cut("encoder_padding_mask"), stop_token_ids=0), "both must be"),
         (
             lambda: bare.generate({**sources(), **fewer}, stop_token_ids=0),
             "encoder_token_ids has 3.*decoder_token_ids has 2",

@@ -237,13 +237,13 @@ def test_sampler_is_ours_and_survives_saving(tmp_path):
 
 def test_needs_an_encoder_that_looks_left():
     both = BertBackbone(**SETTINGS)
-    with pytest.raises(ValueError, match="looks to both sides"):
+    with pytest.raises(ValueError, match="bidirectional.* is_causal=True"):
         BertCausalLM(both)
     with pytest.raises(ValueError, match="embedding_dim=8"):
         BertCausalLM(BertBackbone(**SETTINGS, is_causal=True, embedding_dim=8))
     others = XLNetBackbone(9, 1, 1, 4, 4, is_causal=True), TransformerXLBackbone(9, 1, 1, 4, 4)
     for other in others:
-        with pytest.raises(ValueError, match="and a BertCausalLM needs a BertBackbone"):
+        with pytest.raises(ValueError, match="BertCausalLM needs a BertBackbone"):
             BertCausalLM(other)
 
 
@@ -311,7 +311,7 @@ def test_scores(tokenizer, monkeypatch):
         assert model.perplexity(texts)[0] == pytest.approx(model.perplexity(TEXTS[0]), rel=1e-5)
     # Texts without a token to score.
     assert model.score("") == model.score("x") == [] and model.score(["", "x"]) == [[], []]
-    with pytest.raises(ValueError, match="position 0 has no token that follows"):
+    with pytest.raises(ValueError, match="position 0 has no token .* add_start_token=True"):
         model.perplexity("")
     # Few logits at a time.
     monkeypatch.setattr(causal_lm, "MOST_LOGITS", 1)
@@ -337,7 +337,7 @@ def test_long_texts_are_read_in_windows(tokenizer):
         np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=f"stride {stride}")
     with pytest.raises(ValueError, match="stride=16 leaves no token"):
         model.score(text, stride=16)
-    with pytest.raises(ValueError, match="position 1 has no token that follows"):
+    with pytest.raises(ValueError, match="position 1 has no token .* add_start_token=True"):
         model.perplexity(["lower we", "x"])
 
 
@@ -383,7 +383,7 @@ def test_generate_on_texts(tokenizer, monkeypatch):
 def test_arrays_that_are_no_prompts():
     model = tiny()
     good = padded(PROMPTS_30, 8)
-    with pytest.raises(ValueError, match="17 tokens a row, and the encoder has 16"):
+    with pytest.raises(ValueError, match="17 tokens per row, .* 16 positions"):
         model.generate(padded(PROMPTS_30, 17), stop_token_ids=None)
     for mask in ([0] * 8, [0, 1, 1, 0, 0, 0, 0, 0]):
         with pytest.raises(ValueError, match="Row 1 of padding_mask"):
@@ -392,10 +392,10 @@ def test_arrays_that_are_no_prompts():
             model.generate({**good, "padding_mask": wrong}, stop_token_ids=None)
     with pytest.raises(ValueError, match=r"token_ids has \d+ at"):
         model.generate({**good, "token_ids": good["token_ids"] + 77}, stop_token_ids=None)
-    with pytest.raises(ValueError, match="was given token_ids, and needs padding_mask too"):
+    with pytest.raises(ValueError, match="got token_ids, but also needs padding_mask"):
         model.generate({"token_ids": good["token_ids"]}, stop_token_ids=None)
     for ids in (good["token_ids"][:, :5], good["token_ids"][0]):
-        with pytest.raises(ValueError, match="both have to be"):
+        with pytest.raises(ValueError, match=r"both must be \(texts, tokens\)"):
             model.generate({**good, "token_ids": ids}, stop_token_ids=None)
     with pytest.raises(ValueError, match="stop_token_ids has 1.5"):
         model.generate(good, stop_token_ids=1.5)

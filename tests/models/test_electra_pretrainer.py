@@ -399,11 +399,15 @@ def test_two_on_one_encoder():
     ("generator", "error", "message"),
     [
         ({"vocabulary_size": 99}, ValueError, "vocabulary_size=99, which it shares with the enc"),
-        ({"embedding_dim": 4}, ValueError, "embedding_dim=4, which it shares .*; of its own it"),
+        (
+            {"embedding_dim": 4},
+            ValueError,
+            "embedding_dim=4, which it shares .* num_layers, hidden_dim",
+        ),
         ({"num_layer": 2}, ValueError, "generator has no argument 'num_layer'; did you mean num_l"),
         ({"hidden_dim": 0}, ValueError, "generator: hidden_dim=0 has to be a whole number from 1"),
         ({"hidden_dim": 6, "num_heads": 4}, ValueError, "hidden_dim=6 is not a multiple of num_"),
-        (4, TypeError, "generator is a int, and has to be a dict of its own settings"),
+        (4, TypeError, "generator must be a dict .* got a int"),
     ],
 )
 def test_bad_generators(backbone, generator, error, message):
@@ -412,13 +416,11 @@ def test_bad_generators(backbone, generator, error, message):
 
 
 def test_wrong_use(backbone):
-    with pytest.raises(TypeError, match="generator is a BertBackbone, and has to be a dict"):
+    with pytest.raises(TypeError, match="generator must be a dict .* got a BertBackbone"):
         ElectraPretrainer(backbone, generator=backbone)
-    with pytest.raises(TypeError, match="backbone is a BertTextClassifier, and has to be a BertB"):
+    with pytest.raises(TypeError, match="must be a BertBackbone.* got a BertTextClassifier"):
         ElectraPretrainer(BertTextClassifier(backbone, 2))
-    with pytest.raises(
-        TypeError, match="backbone is a XLNetBackbone, and has to be a BertBackbone"
-    ):
+    with pytest.raises(TypeError, match="must be a BertBackbone.* got a XLNetBackbone"):
         ElectraPretrainer(XLNetBackbone(9, 1, 1, 4, 4))
     with pytest.raises(TypeError, match="must be a ElectraPretrainerPreprocessor"):
         ElectraPretrainer(backbone, BertMaskedLMPreprocessor(bert_tokenizer(TOKENS)))
@@ -427,7 +429,7 @@ def test_wrong_use(backbone):
     model = make_raw()
     with pytest.raises(ValueError, match="makes its own labels"):
         model.fit(TEXTS, [0, 1, 0], verbose=0)
-    with pytest.raises(ValueError, match="was given no labels"):
+    with pytest.raises(ValueError, match="got no labels .* pass them as y"):
         model.fit(features_of(model), verbose=0)
     features = features_of(model)
     features["mask_positions"][0, 0] = 9

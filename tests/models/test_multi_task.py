@@ -281,7 +281,7 @@ def test_datasets():
     history = model.fit(data, verbose=0, batch_size=12, validation_data=data).history
     assert {"mood_loss", "grade_mae", "val_mood_accuracy", "val_loss"} <= set(history)
     data["mood"] = data["mood"].filter(lambda *_: True)
-    with pytest.raises(ValueError, match="does not know its number of batches"):
+    with pytest.raises(ValueError, match="number of batches.* assert_cardinality"):
         model.fit(data)
 
 
@@ -293,11 +293,11 @@ def test_bad_tasks():
     task = BertTextRegressor(backbone)
     other = BertTextRegressor(tiny_backbone(num_layers=1))
     for tasks, message in (
-        ({}, "has to be a dict of names to task models"),
-        ([task], "has to be a dict of names to task models"),
-        ({"a": backbone}, "give a name and a task model"),
-        ({"a": task, "b": other}, "tasks 'a' and 'b' have an encoder each; build both on one"),
-        ({"a": task, "b": task}, "stands there twice"),
+        ({}, "tasks must be a dict .* got {}"),
+        ([task], "tasks must be a dict .* got \\[<"),
+        ({"a": backbone}, "'a' is <BertBackbone.* BertTextClassifier"),
+        ({"a": task, "b": other}, "tasks 'a' and 'b' have different encoders; .*backbone="),
+        ({"a": task, "b": task}, "task 'b' occurs twice"),
         ({"a": BertMultiTask({"b": task})}, "'a' is a BertMultiTask"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -318,17 +318,20 @@ def test_bad_data(tmp_path):
             {"data": {**data, "tags": data["mood"]}},
             "no task 'tags'; the tasks are mood, grade, next",
         ),
-        ({"data": {"mood": data["mood"]}}, "no data for the task 'grade'"),
-        ({"data": {**data, "grade": data["grade"][0]}}, "task 'grade' has no labels; give"),
+        ({"data": {"mood": data["mood"]}}, "data lacks the task 'grade'"),
+        (
+            {"data": {**data, "grade": data["grade"][0]}},
+            r"task 'grade' has no labels; pass \(x, y\)",
+        ),
         ({"data": {**data, "mood": (*data["mood"][:1], [1])}}, r"'mood' have \[1, 24\] rows"),
         ({"data": data, "sampling": "rate"}, "sampling='rate' is unknown; use one of size"),
-        ({"data": {**data, "next": data["mood"]}}, r"takes \(examples, choices, tokens\)"),
+        ({"data": {**data, "next": data["mood"]}}, r"\(examples, choices, tokens\)"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(**arguments)
     with pytest.raises(ValueError, match="no task 'tags'"):
         model.predict({"tags": data["mood"][0]})
-    with pytest.raises(ValueError, match="a list; pass a dict .* mood, grade, next"):
+    with pytest.raises(ValueError, match="data must be a dict .* mood, grade, next; got a list"):
         model.predict(["good film"])
     model.tasks["mood"].save_to_preset(tmp_path)
     with pytest.raises(ValueError, match="has no BertMultiTask"):

@@ -301,25 +301,25 @@ def test_bad_arrays():
         (
             {"token_ids": [[[1, 2], [1, 2]], [[1, 2]]]},
             None,
-            "token_ids is no rectangle: .* different numbers of choices or tokens; pad them",
+            "token_ids is ragged: .* pad them, with a padding_mask",
         ),
-        ({"token_ids": np.ones((2, 3), int)}, None, r"shape \(2, 3\); .* \(examples, choices, tok"),
+        ({"token_ids": np.ones((2, 3), int)}, None, r"shape \(2, 3\), .* \(examples, choices, tok"),
         ({"token_ids": np.ones((2, 0, 3), int)}, None, r"shape \(2, 0, 3\)"),
         (
             {"token_ids": ids, "padding_mask": np.ones((1, 2), int)},
             None,
-            r"padding_mask has the shape \(1, 2\), but token_ids \(1, 2, 3\)",
+            r"padding_mask has the shape \(1, 2\), but token_ids has \(1, 2, 3\)",
         ),
         (
             {"token_ids": ids, "padding_mask": 0 * ids},
             None,
             "example at position 0 has no choices: its padding_mask is all 0",
         ),
-        ({"token_ids": np.ones((2, 2, 3), int)}, [1, 2], "label 2 at position 1 is none of its"),
+        ({"token_ids": np.ones((2, 2, 3), int)}, [1, 2], "label 2 at position 1 is not one of its"),
         (
             {"token_ids": ids, "padding_mask": np.array([[[1, 1, 1], [0] * 3]])},
             [1],
-            r"label 1 at position 0 is none of its choices, which are \[0\]",
+            r"label 1 at position 0 is not one of its choices, \[0\]",
         ),
     ):
         with pytest.raises(ValueError, match=message):

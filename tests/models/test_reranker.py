@@ -217,9 +217,12 @@ def test_rank():
         (lambda m: m.fit((["a"], [["b"]]), [[1, 0]]), "are 2 labels at position 0.* with 1 texts"),
         (lambda m: m.fit((["a"], [["b"]]), [["x"]]), "label of text 0 at position 0 is 'x'; pass"),
         (lambda m: m.fit((["a"], ["b"]), ["x"]), "label at position 0 is 'x'; pass one finite"),
-        (lambda m: m.fit((["a"], ["b"]), [2]), "position 0 has 2, and the default loss takes 0 to"),
-        (lambda m: m.fit((QUERIES, LISTS), GRADES), "position 0 has 3, and the default loss"),
-        (lambda m: BertReranker(m.backbone, activation="tanh"), "'tanh'; use one of sigmoid, lin"),
+        (lambda m: m.fit((["a"], ["b"]), [2]), "position 0 has 2, but the default loss takes 0 to"),
+        (lambda m: m.fit((QUERIES, LISTS), GRADES), "position 0 has 3, but the default loss"),
+        (
+            lambda m: BertReranker(m.backbone, activation="tanh"),
+            "'tanh' is unknown; use one of sigmoid, lin",
+        ),
     ],
 )
 def test_bad_input(model, call, message):

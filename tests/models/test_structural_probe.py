@@ -202,11 +202,11 @@ def test_a_new_probe_on_a_preset():
 
 def test_wrong_use(short, depths):
     model = short
-    with pytest.raises(ValueError, match="layer=3, but the encoder has 2 layers"):
+    with pytest.raises(ValueError, match="layer=3 exceeds the encoder's 2 layers"):
         BertStructuralProbe(model.backbone, layer=3)
     with pytest.raises(ValueError, match="kind"):
         BertStructuralProbe(model.backbone, model.preprocessor, "edges")
-    with pytest.raises(ValueError, match="position 1 has 8 pieces.*split it"):
+    with pytest.raises(ValueError, match="position 1 has 8 subwords.*split it"):
         model.predict([SENTENCES[0], SENTENCES[1]])
     with pytest.raises(ValueError, match="2 sentences but 1 trees"):
         model.fit(SENTENCES[:2], SENTENCES[:1])
@@ -227,7 +227,7 @@ def test_wrong_use(short, depths):
         model.fit([["the", "dog"]], [[2.5, 0]])
     words = SENTENCES[0].words
     assert model.parse([word.encode() for word in words]) == model.parse(iter(words))
-    with pytest.raises(ValueError, match="backbone is a ElmoBackbone, and a BertStruc"):
+    with pytest.raises(ValueError, match="a ElmoBackbone, but BertStruc"):
         BertStructuralProbe(ElmoBackbone(1, 4, 2, [(1, 2)]))
     with pytest.raises(ValueError, match="kind='depth'"):
         depths.parse("the dogs bark")

@@ -250,11 +250,11 @@ def test_labels_that_cannot_be_asked():
         (nli, {"labels": ["a", "a"]}, "each once"),
         (nli, {"labels": "fun"}, "is one string"),
         (nli, {"labels": ["fun", None]}, r"labels\[1\] is None; give every class a name"),
-        (nli, {"labels": ["a"], "template": "it is"}, "no place for a label"),
+        (nli, {"labels": ["a"], "template": "it is"}, r"template='it is' must contain '{}'"),
     ):
         with pytest.raises(ValueError, match=message):
             classifier.classify(["good film"], **asked)
-    with pytest.raises(ValueError, match="takes texts, and was given pairs"):
+    with pytest.raises(ValueError, match="takes single texts, got pairs"):
         nli.classify((["a"], ["b"]), labels=["a"])
 
 

@@ -461,10 +461,10 @@ def test_adaptive_layer_in_half_precision(dtype):
     [
         (
             lambda: BertTextEmbedder(encoder(), layers="sum_all"),
-            "layers='sum_all'; use layers='last'",
+            "layers='last' .* got .* layers='sum_all'",
         ),
-        (lambda: BertTextEmbedder(encoder(), pooling="tokens"), "pooling='tokens' and"),
-        (lambda: BertSparseEmbedder(encoder()), "BertSparseEmbedder has those of the last"),
+        (lambda: BertTextEmbedder(encoder(), pooling="tokens"), "got pooling='tokens' and"),
+        (lambda: BertSparseEmbedder(encoder()), "BertSparseEmbedder only has those of the last"),
     ],
 )
 def test_wrong_use_of_adaptive_layer(make_wrong, message):
@@ -583,14 +583,14 @@ def test_bad_columns():
         ((*columns, ["a", "a"]), [[1, 2, 3]] * 2, "teacher's scores, .* MarginMSE"),
         (columns, [0.5], "2 texts but 1 labels"),
         (columns, ["same", "other"], "label at position 0 is 'same'; .* 1 f"),
-        ((["good"], ["bad"]), None, "There is one row"),
-        (["good"], None, "There is one row"),
-        (["good", "bad"], [3, 3], "All 2 labels are 3: there is nothing to tell apart"),
+        ((["good"], ["bad"]), None, "only one row"),
+        (["good"], None, "only one row"),
+        (["good", "bad"], [3, 3], "All 2 labels are 3, .* another class"),
         (["good", "bad"], ["x", "x"], "All 2 labels are 'x'"),
     ):
         with pytest.raises(ValueError, match=message):
             embedder.fit(x, y, verbose=0)
-    with pytest.raises(ValueError, match="validation_data has texts in the place of labels"):
+    with pytest.raises(ValueError, match="validation_data has texts in place of labels"):
         embedder.fit(columns, validation_data=columns, verbose=0)
     of_tokens = make_raw(pooling="tokens")
     of_tokens.compile(run_eagerly=True)
@@ -603,8 +603,8 @@ def test_labels_of_another_loss():
     for loss, y, message in (
         (losses.CoSENT(), None, "CoSENT .* one number per row"),
         (losses.Contrastive(), None, "Contrastive .* one number per row"),
-        (losses.CosineRegression(), [0.5, 5.0], "position 1 is 5.0, .* takes -1 to 1: .* CoSENT"),
-        (losses.Matryoshka(losses.Contrastive(), [4]), [2, 0], "position 0 is 2, .* takes 0 to 1"),
+        (losses.CosineRegression(), [0.5, 5.0], "position 1 is 5.0, .* -1 to 1; .* CoSENT"),
+        (losses.Matryoshka(losses.Contrastive(), [4]), [2, 0], "position 0 is 2, .* 0 to 1"),
     ):
         embedder.compile(loss=loss, run_eagerly=True)
         with pytest.raises(ValueError, match=message):
@@ -847,9 +847,9 @@ def test_of_a_hugging_face_directory(reference, family):
         ({"pooling": ["mean", "tokens"]}, "a list of some of mean, cls, max"),
         ({"pooling": []}, r"pooling=\[\] is unknown"),
         ({"layers": "first"}, "'first' is unknown; use one of embeddings, second_to_last, last,"),
-        ({"layers": "sum_last_four"}, "encoder of 4 layers or more, .* num_layers=2"),
-        ({"layers": "concat_last_four"}, "encoder of 4 layers or more, .* num_layers=2"),
-        ({"pooling": "pooler", "layers": "sum_all"}, "takes the last layer, not layers='sum_all'"),
+        ({"layers": "sum_last_four"}, "at least 4 layers, .* num_layers=2"),
+        ({"layers": "concat_last_four"}, "at least 4 layers, .* num_layers=2"),
+        ({"pooling": "pooler", "layers": "sum_all"}, "uses the last layer, not layers='sum_all'"),
     ],
 )
 def test_bad_settings(settings, message):
@@ -920,7 +920,7 @@ def test_the_names_of_keras_hub():
 
 
 def test_two_names_of_one_setting():
-    with pytest.raises(ValueError, match="pooling='max' and pooling_mode='cls' are two names"):
+    with pytest.raises(ValueError, match="pooling='max' and pooling_mode='cls' are the same"):
         BertTextEmbedder(encoder(), pooling="max", pooling_mode="cls")
     with pytest.raises(ValueError, match="pooling='invalid' is unknown"):
         BertTextEmbedder(encoder(), pooling_mode="invalid")
@@ -935,7 +935,7 @@ def test_the_methods_of_keras_hub():
     similarity = array(embedder.similarity(query, documents))
     assert similarity.shape == (1, 5) and similarity.argmax() == 0
     np.testing.assert_allclose(similarity[0, 0], 1, atol=1e-5)
-    with pytest.raises(ValueError, match="vectors have 16 and 4 numbers; compare those of one"):
+    with pytest.raises(ValueError, match="widths 16 and 4; pass those of one"):
         embedder.similarity(query, np.ones((5, 4)))
     # Its preprocessor takes any labels, for a loss of one's own.
     features, y = embedder.preprocessor(TEXTS[:2], [1, 0])

@@ -132,7 +132,7 @@ def test_pairs_without_negatives():
         tiny_backbone(), preprocessor=make(BertTextEmbedderPreprocessor), pooling="mean"
     )
     for settings, y, message in (
-        ({"batch_size": 1}, None, "With batch_size=1 a pair has no other texts in its batch"),
+        ({"batch_size": 1}, None, "With batch_size=1 a pair has no in-batch negatives"),
         ({}, [0.5] * 4, "All 4 scores of pairs are 0.5"),
         ({"batch_size": 2}, None, None),
     ):
