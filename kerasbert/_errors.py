@@ -1,5 +1,5 @@
-"""What is said of errors: of other libraries' in short, of settings that are not what they have to
-be, of unknown names, and of packages that are missing."""
+"""Error messages: short forms of other libraries' errors, invalid settings, unknown names and
+missing packages."""
 
 import contextlib
 import difflib
@@ -9,12 +9,12 @@ import math
 import numbers
 import reprlib
 
-# What models may compute in, as Keras' policies are named.
+# Compute precisions of models, as Keras' dtype policies.
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def first_line(error):
-    """The first line of what an error says, or its class.
+    """Return the first line of an error's message, or else its class.
 
     >>> first_line(ValueError("3 objects could not be loaded. Example error:\\n\\nNo 'x' here"))
     "No 'x' here"
@@ -25,25 +25,24 @@ def first_line(error):
     # Keras lists the layers first and gives the cause below.
     while len(lines) > 1 and lines[0].endswith(":"):
         del lines[0]
-    if isinstance(error, LookupError) and lines:  # Its text is only the key.
+    if isinstance(error, LookupError) and lines:  # The message is only the key.
         return f"{type(error).__name__}: {lines[0]}"
     return lines[0] if lines else type(error).__name__
 
 
 @contextlib.contextmanager
 def reading(path, then="fetch it again", what="damaged, or not what its name says"):
-    """Turn any library's error on reading a file into one sentence that names the file.
+    """Turn any library's error while reading a file into one sentence that names the file.
 
-    One-sentence errors that name the file already, and errors of the system and of memory, pass
-    unchanged.
+    One-sentence errors that name the file, system errors and memory errors pass unchanged.
 
     Args:
         path: string.
-        then: string. What the user should do, the end of the error.
+        then: string. What the user should do; it ends the message.
         what: string. What is wrong with the file.
 
     Raises:
-        ValueError: in a sentence.
+        ValueError: in one sentence.
     """
     try:
         yield
@@ -57,10 +56,10 @@ def reading(path, then="fetch it again", what="damaged, or not what its name say
 
 
 class ReadError(ValueError):
-    """A file that cannot be read, in one sentence."""
+    """A file cannot be read; the message is one sentence."""
 
 
-# What an operating system refuses whatever is in the file.
+# System errors that do not depend on the file's content.
 _OF_THE_SYSTEM = {
     getattr(errno, name, None)
     for name in "EACCES EPERM EMFILE ENFILE ENOMEM ENOSPC EIO EAGAIN EINTR ESTALE ETIMEDOUT".split()
@@ -68,11 +67,9 @@ _OF_THE_SYSTEM = {
 
 
 def blames_file(error):
-    """Whether an error of a reader may come from a damaged file.
+    """Return whether a reader's error may come from a damaged file.
 
-    Errors of the machine, of the installation and of the process do not, and must reach the caller
-    in their own words.
-
+    Others, of machine, installation or process, must reach the caller unchanged.
     >>> blames_file(OSError("truncated file")), blames_file(MemoryError())
     (True, False)
     """
@@ -84,7 +81,7 @@ def blames_file(error):
 
 
 def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):
-    """How a sentence about an unknown name ends: with the nearest names, or else as given.
+    """End a sentence about an unknown name with the closest known ones, or with `otherwise`.
 
     >>> "No setting 'num_layer'" + did_you_mean("num_layer", ["num_heads", "num_layers"])
     "No setting 'num_layer'; did you mean num_layers?"
@@ -96,37 +93,37 @@ def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):
 
 
 def is_whole(value):
-    """Whether a value is a whole number, of Python or NumPy; `True` and `False` are none."""
+    """Return whether a value is a Python or NumPy integer; `True` and `False` are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_whole(name, value, least=1):
-    """Raise a `ValueError` unless a setting is a whole number from `least` on."""
+    """Raise a `ValueError` unless a setting is a whole number of at least `least`."""
     if not is_whole(value) or value < least:
-        raise ValueError(f"{name}={value!r} has to be a whole number from {least}.")
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 
 
 def check_choice(name, value, choices):
-    """Raise a `ValueError` unless a setting is one of its choices, which are strings."""
+    """Raise a `ValueError` unless a setting is one of the strings `choices`."""
     if value not in tuple(choices):
         raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}.")
 
 
-# What a setting can be: its test, and what it has to be in words. A "?" after a kind allows `None`.
+# Kinds of settings: a test and a description. A "?" after a kind also allows `None`.
 _MOST = (2 - 2.0**-23) * 2.0**127  # the largest float32
 _KINDS = {
-    "count": (lambda x: is_whole(x) and x >= 1, "a whole number from 1"),
-    "whole": (lambda x: is_whole(x) and x >= 0, "a whole number from 0"),
-    "number": (lambda x: _is_number(x) and 0 <= x <= _MOST, "a number from 0"),
+    "count": (lambda x: is_whole(x) and x >= 1, "a whole number of at least 1"),
+    "whole": (lambda x: is_whole(x) and x >= 0, "a whole number of at least 0"),
+    "number": (lambda x: _is_number(x) and 0 <= x <= _MOST, "a number of at least 0"),
     "positive": (lambda x: _is_number(x) and 0 < x <= _MOST, "a number above 0"),
     "epsilon": (lambda x: _is_number(x) and 0 < x <= 0.1, "a number above 0 and at most 0.1"),
     "spread": (lambda x: _is_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
     "base": (lambda x: _is_number(x) and 1 <= x <= 1e12, "a number from 1 to 1e12"),
     "factor": (lambda x: _is_number(x) and 1e-6 <= x <= 1e6, "a number from 1e-6 to 1e6"),
     "rate": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
-    # Where there is no limit, transformers has 10**30.
-    "length": (lambda x: _is_number(x) and 1 <= x == x // 1, "a whole number from 1"),
-    "share": (lambda x: _is_number(x) and 0 <= x < 1, "from 0 to below 1"),
+    # transformers writes 10**30 where there is no limit.
+    "length": (lambda x: _is_number(x) and 1 <= x == x // 1, "a whole number of at least 1"),
+    "share": (lambda x: _is_number(x) and 0 <= x < 1, "a number of at least 0 and below 1"),
     "flag": (lambda x: type(x).__name__ in ("bool", "bool_"), "true or false"),
     "name": (lambda x: isinstance(x, str), "a string"),
     "names": (
@@ -139,11 +136,11 @@ _KINDS = {
     ),
     "counts": (
         lambda x: isinstance(x, (list, tuple)) and all(map(_KINDS["count"][0], x)),
-        "a list of whole numbers from 1",
+        "a list of whole numbers of at least 1",
     ),
     "flags": (
         lambda x: isinstance(x, (list, tuple)) and all(map(_KINDS["flag"][0], x)),
-        "a list of true and false",
+        "a list of true and false values",
     ),
     "texts": (
         lambda x: isinstance(x, dict) and all(isinstance(one, str) for one in x.values()),
@@ -151,7 +148,7 @@ _KINDS = {
     ),
     "ids": (
         lambda x: all(map(_KINDS["whole"][0], x if isinstance(x, list) else [x])),
-        "a whole number from 0, or a list of them",
+        "a whole number of at least 0, or a list of them",
     ),
     "object": (lambda x: isinstance(x, dict), "an object"),
     "list": (lambda x: isinstance(x, list), "a list"),
@@ -173,47 +170,47 @@ def check_value(name, value, kind, where=""):
     Args:
         name: string.
         value: any.
-        kind: string. A key of `_KINDS`, with a "?" where `None` is fine too.
-        where: string. The file that says so.
+        kind: string. A key of `_KINDS`; a final "?" also allows `None`.
+        where: string. File with the setting.
     """
     if value is None and kind.endswith("?"):
         return
     fits, words = _KINDS[kind.removesuffix("?")]
     if not fits(value):
         where = f" in '{where}'" if where else ""
-        raise ValueError(f"{name}={reprlib.repr(value)}{where} has to be {words}.")
+        raise ValueError(f"{name}={reprlib.repr(value)}{where} must be {words}.")
 
 
 def check_heads(width, count, name="num_heads", width_name="hidden_dim", where=""):
-    """Raise a `ValueError` unless so many heads divide the width.
+    """Raise a `ValueError` unless the heads divide the width.
 
     Args:
         width: int.
         count: int.
-        name: string. What the number of heads is called.
-        width_name: string. What the width is called.
-        where: string. The file that says so.
+        name: string. Name of the number of heads.
+        width_name: string. Name of the width.
+        where: string. File with both.
     """
     if width % count:
         where = f" in '{where}'" if where else ""
         raise ValueError(
             f"{width_name}={width}{where} is not a multiple of {name}={count}; "
-            "each head needs the same whole width."
+            "all heads must have the same whole width."
         )
 
 
 def need_fields(config, names, where):
-    """Raise a `ValueError` for fields of a file's object that are missing and have no default."""
+    """Raise a `ValueError` if an object from a file lacks required fields."""
     missing = [name for name in names if name not in config]
     if missing:
         raise ValueError(
-            f"'{where}' lacks {', '.join(missing)}, without which the model cannot be known; add "
-            "what it was trained with, or download the file again."
+            f"'{where}' lacks {', '.join(missing)}, which the model needs; add the values it was "
+            "trained with, or download the file again."
         )
 
 
 def check_fields(config, kinds, where):
-    """`check_value` for those fields of a file's object that are there.
+    """Run `check_value` on present fields of a file's object.
 
     Args:
         config: dict.
@@ -225,8 +222,8 @@ def check_fields(config, kinds, where):
             check_value(name, config[name], kind, where)
 
 
-# What each extra of pyproject.toml installs, with the limits that hold its packages back. The name
-# "kerasbert" is not on PyPI, so no advice may install it from there.
+# Packages of each extra in pyproject.toml, with upper limits. "kerasbert" is not on PyPI, so no
+# advice may install it from there.
 EXTRAS = {
     "beam": ("apache-beam", "sentencepiece<0.2.3"),
     "data": ("datasets", "pandas", "pyarrow"),
@@ -250,7 +247,7 @@ EXTRAS = {
 
 
 def how_to_install(extra):
-    """What to run for the packages of an extra, the end of a sentence.
+    """End a sentence with the commands that install an extra's packages.
 
     >>> how_to_install("play")
     '`pip install starlette uvicorn`, or in a checkout of kerasbert `pip install -e ".[play]"`'
@@ -265,7 +262,7 @@ def need_packages(what, extra, *packages):
     Args:
         what: string. What needs them.
         extra: string.
-        *packages: strings. The names by which they are imported.
+        *packages: strings. Their import names.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:

@@ -1,8 +1,7 @@
-"""WordPiece and unigram vocabularies from text.
+"""Train WordPiece and unigram vocabularies.
 
-Words are counted in one pass with memory that has a limit, and cleaned as `BertTokenizer` or
-`AlbertTokenizer` cleans them. The trainers of pieces are those of the packages `tokenizers` and
-`sentencepiece`.
+Words are counted in one pass with bounded memory, and normalized as in `BertTokenizer` or
+`AlbertTokenizer`; the packages `tokenizers` and `sentencepiece` train the pieces.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
     from kerasbert._typing import AnyPath, Corpus
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
-UNUSED = 99  # between [PAD] and [UNK] of BERT's vocabularies, so that [UNK] is 100
-# Kinds of words in memory, about 200 MB; when there are more, the rarest are dropped. And of those
-# the most frequent for the trainer, which takes more than 1 KB for each.
+UNUSED = 99  # entries between [PAD] and [UNK] in BERT's vocabularies, which make [UNK] 100
+# Distinct words kept in memory, about 200 MB; beyond that, the rarest are dropped.
 MOST_KINDS = 1_000_000
+# Distinct words for the trainer, the most frequent; it needs more than 1 KB for each.
 MOST_KINDS_MERGED = 300_000
 MOST_WORDS_MERGED = 50_000_000  # with repetitions
 BLOCK = 1 << 22
 FILES = {"wordpiece": "vocab.txt", "unigram": "spiece.model"}
-# What alone WordPiece has settings for: their defaults, in `vocab`.
+# Defaults of the settings of `vocab` that only WordPiece has.
 _WORDPIECE = (True, UNUSED, None, 2)
-NO_WORDS = "The corpus has no words: its text is all spaces and control characters."
+NO_WORDS = "The corpus has no words, only spaces and control characters; pass text."
 
 
 @fills_output
@@ -67,49 +66,45 @@ def vocab(
     options: Any = None,
     progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Train a corpus' vocabulary: WordPiece for `BertTokenizer`, unigram for `AlbertTokenizer`.
+    """Train a vocabulary on a corpus: WordPiece for `BertTokenizer`, unigram for `AlbertTokenizer`.
 
-    The order of WordPiece is BERT's: `[PAD]`, 99 unused entries, `[UNK]`, `[CLS]`, `[SEP]` and
-    `[MASK]` (ids 100 to 103), the other unused entries; then characters, first in a word and inside
-    of one, and pieces from frequent to rare. A unigram model is SentencePiece's: `<pad>`, `<unk>`,
-    `[CLS]`, `[SEP]` and `[MASK]` (ids 0 to 4), then pieces from likely to unlikely. The same text
-    and settings give the same file, byte for byte.
+    WordPiece vocabularies have BERT's order: `[PAD]`, 99 unused entries, `[UNK]`, `[CLS]`, `[SEP]`
+    and `[MASK]` (ids 100 to 103), other unused entries, characters (word-initial, then
+    word-internal), and pieces by frequency. Unigram models are SentencePiece's: `<pad>`, `<unk>`,
+    `[CLS]`, `[SEP]` and `[MASK]` (ids 0 to 4), then pieces by likelihood. The same text and
+    settings give the same file, byte for byte.
 
     Args:
-        corpus: path of a file, a folder, a pattern or a list of them; see
-            `kerasbert.data.documents`.
-        output: string. The folder to write `vocab.txt` (or `spiece.model`) and
-            `tokenizer_config.json` to, which `from_files` of the tokenizer reads; or a URL, see
-            `kerasbert.storage`.
-        size: int. Tokens, with special and unused ones; a small corpus may give fewer.
-        kind: string. "wordpiece" or "unigram". The latter has no settings `split_on_cjk`, `unused`,
-            `max_characters` and `min_frequency`.
+        corpus: path of a file, folder or pattern, or a list; see `kerasbert.data.documents`.
+        output: string. Folder or URL (see `kerasbert.storage`) for `vocab.txt` (or `spiece.model`)
+            and `tokenizer_config.json`, which the tokenizer's `from_files` reads.
+        size: int. Tokens, special and unused ones included; a small corpus may give fewer.
+        kind: string. "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
+            `min_frequency` apply to "wordpiece" only.
         lowercase: bool. `True` for "uncased".
-        strip_accents: bool. Drop accents; `None` follows `lowercase`. Korean and Japanese want
-            `False`, as Hangul would be taken apart, and kana would lose their marks.
+        strip_accents: bool. Remove accents; `None` follows `lowercase`. Use `False` for Korean and
+            Japanese: `True` decomposes Hangul and strips the marks of kana.
         split_on_cjk: bool. Make each Chinese character a word.
-        unused: int. Entries `[unused0]`, `[unused1]`, ... to be given to words of one's own later.
-        max_characters: int. Different characters that get entries, the most frequent first; words
-            with another one become `[UNK]`. `None` gives them half of the vocabulary and what
-            pieces leave.
-        min_frequency: int. How often a character and a pair of pieces have to occur.
+        unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for new words later.
+        max_characters: int. Distinct characters to keep, by frequency; words with others become
+            `[UNK]`. `None` is half of the vocabulary, plus what the pieces leave.
+        min_frequency: int. Minimum count of a character and of a pair of pieces.
         text_key, encoding, errors: see `kerasbert.data.documents`.
-        overwrite: bool. Replace a vocabulary that is there.
-        workers: int. Processes that count words; `None` is one a core, or none beside this one for
-            less than 64 MB. A script that uses several has to call this below
-            `if __name__ == "__main__":`.
-        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner that
-            counts the words; the corpus is then files and patterns as Beam names them, and all
-            workers have to see `output`. `None` counts here.
-        progress: function of what is done (string) and its share (from 0 to 1), for long runs.
+        overwrite: bool. Replace an existing vocabulary.
+        workers: int. Worker processes for counting; `None` is one per core, or none below 64 MB.
+            With several, scripts must call this below `if __name__ == "__main__":`.
+        options: `apache_beam.options.pipeline_options.PipelineOptions` of the runner that counts
+            words; `corpus` is then files and patterns as Beam names them, and all workers must have
+            access to `output`. `None` counts locally.
+        progress: function of the current step (string) and its progress (from 0 to 1).
 
     Returns:
-        A dict: `file`, `size` (tokens), `characters` (different ones kept), `words` (in the
-        corpus), `kinds` (of words), and `unknown` (share of words with a character left out).
+        A dict: `file`, `size` (tokens), `characters` (distinct ones kept), `words` (in the
+        corpus), `kinds` (distinct words), and `unknown` (share of words with a dropped character).
 
     Raises:
-        ImportError: with `options`, where Beam is not installed.
-        ValueError: for text that cannot be read, for none, or for a size that is too small.
+        ImportError: for `options` without Beam installed.
+        ValueError: for unreadable text, no text, or too small a `size`.
 
     Source: Kudo 2018, arXiv 1804.10959, for unigram models.
 
@@ -131,13 +126,13 @@ def vocab(
     room = size - len(SPECIAL_TOKENS) - 1 - unused
     if is_unigram and (split_on_cjk, unused, max_characters, min_frequency) != _WORDPIECE:
         raise ValueError(
-            "split_on_cjk, unused, max_characters and min_frequency are of kind='wordpiece' alone; "
-            "leave them out for 'unigram'."
+            "split_on_cjk, unused, max_characters and min_frequency apply only to "
+            "kind='wordpiece'; leave them out."
         )
     if not is_unigram and room < 2:
         raise ValueError(
-            f"size={size} leaves no room for words beside {len(SPECIAL_TOKENS) + 1} special and "
-            f"{unused} unused tokens; make it larger, or pass unused=0."
+            f"size={size} leaves no room for words after {len(SPECIAL_TOKENS) + 1} special and "
+            f"{unused} unused tokens; increase it, or pass unused=0."
         )
     output = output_folder(output, "output", urls=True)
     _check_output(output, kind, overwrite)
@@ -176,13 +171,13 @@ def vocab(
     first, inside = _characters(words, room // 2, *limits)
     report("merging pieces", 0)
     pieces = _pieces(_written_in(first, words), first, inside, room, min_frequency)
-    # What pieces leave, as those of Chinese do, is for more characters.
+    # Fill the room that pieces leave, as in Chinese, with characters.
     first, inside = _characters(words, room - len(pieces), *limits)
     before = min(unused, UNUSED)
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(before, unused)]
     tokens += first + inside + pieces
-    if len(tokens) < size - 1:  # One may be left, where the next character needs two.
+    if len(tokens) < size - 1:  # One may stay free, as some characters need two.
         _warn_of_size(len(tokens), size)
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -202,7 +197,7 @@ def vocab(
 
 
 def split_words(text, lowercase=True, strip_accents=None, split_on_cjk=True):
-    """Words as `BertTokenizer` splits them, without TensorFlow.
+    """Split text into words as `BertTokenizer` does, without TensorFlow.
 
     >>> split_words("Ça va, 中国?")
     ['ca', 'va', ',', '中', '国', '?']
@@ -220,7 +215,7 @@ def split_words(text, lowercase=True, strip_accents=None, split_on_cjk=True):
 
 @functools.cache
 def _pattern(pattern):
-    """An expression of the tokenizer's, which is in the language of RE2."""
+    """Compile one of the tokenizer's regular expressions, which have RE2 syntax."""
     import regex
 
     return regex.compile(re.sub(r"\\x\{(\w+)\}", lambda x: rf"\U{int(x[1], 16):08x}", pattern))
@@ -230,12 +225,9 @@ def _pattern(pattern):
 
 
 def _counter(split_on_cjk):
-    """A function that counts raw words of lines: what stands between spaces, or Chinese characters.
-
-    It can be pickled.
-    """
+    """Return a picklable function that counts words between spaces and Chinese characters."""
     alone = CJK if split_on_cjk else ""
-    # As characters: `re` is faster than `regex`, but knows no categories.
+    # Listed, as `re` is faster than `regex` but has no Unicode categories.
     spaces = [chr(i) for i in range(0x3001) if _pattern(f"[{SPACE}]").match(chr(i))]
     spaces = "".join(x for x in spaces if not _pattern(DELETED).match(x))
     alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""
@@ -246,14 +238,14 @@ def _counter(split_on_cjk):
 def _counted(pattern, lines):
     counts = collections.Counter()
     for line in lines:
-        # Printable ASCII has no space but " ", and `split` is the fastest.
+        # Printable ASCII has no space but " ", where `split` is fastest.
         plain = line.isascii() and line.isprintable()
         counts.update(line.split() if plain else pattern.findall(line))
     return counts
 
 
 def _count(corpus, count, report, reading, workers):
-    """Counter of raw words; of the same blocks, in the same order, whatever counts them."""
+    """Count raw words; the result does not depend on the number of processes."""
     found = blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading)
     tasks = ((block.progress, (block,)) for _, block in found)
     counts = collections.Counter()
@@ -279,8 +271,8 @@ def _warn_of_accents(counts):
     found = sum(count for word, count in counts.items() if marked(word))
     if found > 0.01 * counts.total():
         warnings.warn(
-            "Dropping accents takes Hangul apart and the marks off kana: pass strip_accents=False "
-            "(--keep-accents) for Korean and Japanese.",
+            "Removing accents decomposes Hangul and strips the marks of kana; for Korean and "
+            "Japanese pass strip_accents=False (--keep-accents).",
             stacklevel=4,
         )
 
@@ -292,15 +284,15 @@ def _warn_of_parts(counts):
         example = max(others, key=others.get)
         warnings.warn(
             f"{found:,} of {total:,} words are not in Unicode's composed form NFC, such as "
-            f"{example!r}: the vocabulary gets the parts of their characters, and texts in NFC "
-            "will be unknown to it. Normalize the text before, by "
+            f"{example!r}: the vocabulary gets the parts of their characters, and words in NFC "
+            "will be unknown to it. Normalize the corpus first, by "
             "unicodedata.normalize('NFC', text) or `uconv -x nfc`.",
             stacklevel=4,
         )
 
 
 def _characters(words, room, min_frequency, most, split_on_cjk):
-    """Entries for the most frequent characters: first in a word, and inside of one."""
+    """Return entries of the most frequent characters, word-initial and word-internal."""
     counts = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -317,7 +309,7 @@ def _characters(words, room, min_frequency, most, split_on_cjk):
 
 
 def _written_in(characters, words):
-    """The words that can be put together from these characters."""
+    """Return the words that consist of the given characters."""
     known = set(characters)
     return {
         word: count
@@ -330,13 +322,13 @@ def _written_in(characters, words):
 
 
 def _pieces(words, first, inside, room, min_frequency):
-    """Pieces of two and more characters, from frequent to rare."""
+    """Return pieces of several characters, from frequent to rare."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.WordPiece())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The trainer numbers characters inside of words as it meets them, in the random order of a hash
-    # table, and breaks ties by number. As special tokens they have numbers before.
+    # The trainer breaks ties by number, and numbers word-internal characters in random hash order.
+    # Special tokens have fixed numbers.
     trainer = trainers.WordPieceTrainer(
         vocab_size=room,
         min_frequency=min_frequency,
@@ -351,15 +343,12 @@ def _pieces(words, first, inside, room, min_frequency):
 
 
 def _repeated(words):
-    """Yield texts with each word as often as it was counted, or the same share of that.
-
-    The trainer takes texts, not counts.
-    """
+    """Yield texts that repeat each word by its (scaled) count, as the trainer takes no counts."""
     frequent = sorted(words, key=lambda word: (-words[word], word))[:MOST_KINDS_MERGED]
     step = max(1, sum(map(words.get, frequent)) / MOST_WORDS_MERGED)
     seen = 0
     for word in frequent:
-        # What is left of one word's share goes over to the next, so that none is lost.
+        # Carry the remainder over to the next word.
         times = int((seen + words[word]) / step) - int(seen / step)
         seen += words[word]
         for start in range(0, times, 1000):
@@ -370,13 +359,13 @@ def _repeated(words):
 
 
 def _unigram(counts, output, size, lowercase, strip_accents, report):
-    """Train a unigram model on raw words, each with its count; see `vocab`."""
+    """Train a unigram model on raw words and their counts; see `vocab`."""
     import sentencepiece
 
     report("cleaning words", 0)
     words = collections.Counter()
     for raw, count in counts.items():
-        # As `AlbertTokenizer` does.
+        # As `AlbertTokenizer` normalizes.
         word = unicodedata.normalize("NFKD", raw) if strip_accents else raw
         if strip_accents and not word.isascii():
             word = "".join(c for c in word if not unicodedata.category(c).startswith("M"))
@@ -395,7 +384,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
             model_type="unigram",
             vocab_size=size,
             hard_vocab_limit=False,
-            # In the order of ALBERT's.
+            # In ALBERT's order.
             pad_id=0,
             pad_piece="<pad>",
             unk_id=1,
@@ -408,8 +397,8 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
         )
     except RuntimeError as error:
         raise ValueError(
-            f"SentencePiece finds no model of size={size}: {first_line(error)}. Another size may "
-            "do, or more text."
+            f"SentencePiece cannot train a model of size={size}: {first_line(error)}. Try another "
+            "size, or more text."
         ) from None
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     config = {
@@ -434,7 +423,9 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
 
 
 def _warn_of_size(found, size):
-    warnings.warn(f"The corpus has words for {found} tokens, not for size={size}.", stacklevel=4)
+    warnings.warn(
+        f"The corpus has words for only {found} tokens, fewer than size={size}.", stacklevel=4
+    )
 
 
 def _check_output(output, kind, overwrite):
@@ -443,13 +434,13 @@ def _check_output(output, kind, overwrite):
         if not exists(path):
             continue
         if other != kind:
-            raise ValueError(f"'{path}' is of another kind of vocabulary; choose another folder.")
+            raise ValueError(f"'{path}' is a vocabulary of another kind; choose another folder.")
         if not overwrite:
-            raise ValueError(f"'{path}' is there; choose another folder, or pass overwrite=True.")
+            raise ValueError(f"'{path}' exists; choose another folder, or pass overwrite=True.")
 
 
 def _write(output, files, config):
-    """A tokenizer's files, whole or not at all; at a URL each by itself, the vocabulary last."""
+    """Write files atomically; at a URL one by one, the vocabulary last."""
     settings = (to_json(config, indent=2) + "\n").encode()
     files = {"tokenizer_config.json": settings, **files}
     if not is_url(output):

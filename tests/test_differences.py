@@ -85,7 +85,7 @@ def metrics():
 
 def labels():
     assert preprocessor(HUB)(["who"], ["x"])[1] == ["x"]
-    with pytest.raises(ValueError, match="the name 'x', but the preprocessor knows no names"):
+    with pytest.raises(ValueError, match="the name 'x', but the preprocessor has no class names"):
         preprocessor(OURS)(["who"], ["x"])
     assert array(preprocessor(OURS, labels=["w", "x"])(["who"], ["x"])[1]).tolist() == [1]
 

@@ -78,7 +78,7 @@ def test_the_class_of_a_tokenizer(preset, outside):
 def test_classes_inside_of_settings(preset, outside, file):
     part = {"config": "activation", "task": "dtype", "preprocessor": "tokenizer"}[file]
     edit(preset / f"{file}.json", lambda saved: saved["config"].update({part: opener(outside)}))
-    with pytest.raises(ValueError, match="has the file vocabulary=|has to be a string"):
+    with pytest.raises(ValueError, match="has the file vocabulary=|must be a string"):
         BertTextClassifier.from_preset(str(preset))
 
 

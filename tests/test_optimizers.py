@@ -367,8 +367,8 @@ def test_schedules_in_fit(schedule):
         (lambda: LinearDecay(1.0, 5, 6), "warmup_steps=6 .* the 5 steps"),
         (lambda: WarmupStableDecay(1.0, 0), "steps=0 .* number of batches"),
         (lambda: WarmupStableDecay(1.0, 5, 3, 3), "warmup_steps=3 and decay_steps=3 .* 5 steps"),
-        (lambda: WarmupStableDecay(1.0, 5, -1), "warmup_steps=-1 has to be a whole number from 0"),
-        (lambda: Muon(parts={"qkv": 0}), r"parts\['qkv'\]=0 has to be a whole number from 1"),
+        (lambda: WarmupStableDecay(1.0, 5, -1), "warmup_steps=-1 must be a whole number"),
+        (lambda: Muon(parts={"qkv": 0}), r"parts\['qkv'\]=0 must be a whole number of at least 1"),
         (
             lambda: Muon(parts={"kernel": 3}).build(
                 [keras.Variable(np.ones((2, 4)), name="kernel")]

@@ -225,7 +225,7 @@ def test_what_the_first_process_raises_stops_the_others(monkeypatch):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"devices": 0}, "devices=0 has to be a whole number from 1"),
+        ({"devices": 0}, "devices=0 must be a whole number of at least 1"),
         ({"devices": 2, "mesh": (1, 2)}, "devices=2 and mesh=.* both set the number"),
         ({"mesh": "2"}, r"mesh='2' must be two numbers, such as \(2, 4\) or '2x4'"),
         ({"mesh": (0, 2)}, r"mesh=\(0, 2\) must be two numbers"),

@@ -226,7 +226,7 @@ def check_records(url, corpus, bert, tmp_path):
     kerasbert.vocab(there, url + "/vocab", size=90, unused=0, min_frequency=1)
     kerasbert.vocab(corpus, str(tmp_path / "vocab"), size=90, unused=0, min_frequency=1)
     assert contents(url + "/vocab") == files(tmp_path / "vocab")
-    with pytest.raises(ValueError, match=r"vocab\.txt' is there; choose another folder"):
+    with pytest.raises(ValueError, match=r"vocab\.txt' exists; choose another folder"):
         kerasbert.vocab(there, url + "/vocab", size=90, unused=0)
     manifest = write_examples(there, url + "/records", bert, **SMALL)
     write_examples(corpus, tmp_path / "records", bert, **SMALL)

@@ -197,7 +197,7 @@ def test_korean_japanese_and_chinese(source, settings, most_unknown, most_pieces
 def test_accents_of_korean_and_japanese(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("한국어 문장과 パソコン\n" * 50, encoding="utf-8")
-    with pytest.warns(UserWarning, match="takes Hangul apart .* strip_accents=False"):
+    with pytest.warns(UserWarning, match="decomposes Hangul .* strip_accents=False"):
         kerasbert.vocab(path, tmp_path, size=300)
     kerasbert.vocab(path, tmp_path, size=300, strip_accents=False, overwrite=True)
     assert {"한국어", "パソコン"} <= set(tokens(tmp_path))
@@ -239,9 +239,9 @@ def test_unigram(tmp_path, lowercase):
     path = tmp_path / "text.txt"
     path.write_text("The lowest of the low. Caf\u00e9 IS open, na\u00efve NEWS too.\n" * 20)
     settings = {"kind": "unigram", "size": 50, "lowercase": lowercase}
-    with pytest.warns(UserWarning, match="not for size=50"):
+    with pytest.warns(UserWarning, match="fewer than size=50"):
         done = kerasbert.vocab(path, tmp_path / "v", **settings)
-    with pytest.warns(UserWarning, match="not for size=50"):
+    with pytest.warns(UserWarning, match="fewer than size=50"):
         kerasbert.vocab(path, tmp_path / "w", **settings)
     assert sorted(os.listdir(tmp_path / "v")) == ["spiece.model", "tokenizer_config.json"]
     models = [(tmp_path / name / "spiece.model").read_bytes() for name in "vw"]
@@ -267,15 +267,15 @@ def test_unigram(tmp_path, lowercase):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"size": 104}, "size=104 leaves no room for words beside 5 special and 99 unused tokens"),
-        ({"size": 0}, "size=0 has to be a whole number from 1"),
-        ({"size": 10.5}, "size=10.5 has to be a whole number"),
-        ({"unused": -1}, "unused=-1 has to be a whole number from 0"),
-        ({"min_frequency": 0}, "min_frequency=0 has to be"),
-        ({"max_characters": 0}, "max_characters=0 has to be"),
+        ({"size": 104}, "size=104 leaves no room for words after 5 special and 99 unused tokens"),
+        ({"size": 0}, "size=0 must be a whole number of at least 1"),
+        ({"size": 10.5}, "size=10.5 must be a whole number"),
+        ({"unused": -1}, "unused=-1 must be a whole number of at least 0"),
+        ({"min_frequency": 0}, "min_frequency=0 must be"),
+        ({"max_characters": 0}, "max_characters=0 must be"),
         ({"kind": "bpe"}, "kind='bpe' is unknown; use one of wordpiece, unigram"),
-        ({"kind": "unigram", "unused": 9}, "are of kind='wordpiece' alone; leave them out"),
-        ({"kind": "unigram", "size": 8}, "SentencePiece finds no model of size=8"),
+        ({"kind": "unigram", "unused": 9}, "apply only to kind='wordpiece'; leave them out"),
+        ({"kind": "unigram", "size": 8}, "SentencePiece cannot train a model of size=8"),
     ],
 )
 def test_settings_that_cannot_be(text, tmp_path, settings, message):
@@ -306,7 +306,7 @@ def test_bad_corpora_write_nothing(text, tmp_path, monkeypatch):
 
     kerasbert.vocab(text, target, size=300)
     before = (target / "vocab.txt").read_bytes()
-    with pytest.raises(ValueError, match=r"vocab\.txt' is there; .*overwrite=True"):
+    with pytest.raises(ValueError, match=r"vocab\.txt' exists; .*overwrite=True"):
         kerasbert.vocab(text, target, size=400)
 
     def full(*_):
@@ -323,7 +323,7 @@ def test_bad_corpora_write_nothing(text, tmp_path, monkeypatch):
 def test_a_small_corpus_says_so(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("low lower lowest " * 5)
-    with pytest.warns(UserWarning, match="has words for 1.. tokens, not for size=500"):
+    with pytest.warns(UserWarning, match="for only 1.. tokens, fewer than size=500"):
         done = kerasbert.vocab(path, tmp_path, size=500)
     assert done["size"] == len(tokens(tmp_path)) < 140
 
@@ -368,7 +368,7 @@ def test_the_command_for_unigram(text, tmp_path):
     assert done.exit_code == 0, done.output
     assert "60 tokens (8 characters) from 4,000 words" in done.output
     done = run(text, "-o", tmp_path / "v", "--overwrite")
-    assert done.exit_code == 2 and "is of another kind" in done.output
+    assert done.exit_code == 2 and "is a vocabulary of another kind" in done.output
 
 
 def test_text_in_parts_is_told(tmp_path):

@@ -1,10 +1,10 @@
-"""The tasks' official scores: functions of what is right and what a model says.
+"""Official evaluation metrics of the tasks.
 
 N examples, W words.
 
-A score is a fraction from 0 to 1 (a correlation from -1), as in scikit-learn, whatever the official
-script prints. Each function takes `(y, predictions)`, N of each, and returns a number or a dict of
-numbers by name. `ScoreCallback` puts them into the logs of `fit`.
+Scores are fractions from 0 to 1 (correlations from -1), as in scikit-learn, whatever the official
+script prints. Functions take `(y, predictions)`, N of each, and return a number or a dict of them.
+`ScoreCallback` adds them to the logs of `fit`.
 """
 
 import functools
@@ -45,8 +45,7 @@ from kerasbert.metrics.ranking import mrr, ndcg
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
 from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
-#: What a task names as its metrics. All but `squad2` and `klue_entities`, which know more, take
-#: `(y, predictions)` only.
+#: Metrics by name. `squad2` and `klue_entities` have optional arguments beside `(y, predictions)`.
 METRICS = types.MappingProxyType(
     {
         "accuracy": accuracy,
@@ -71,7 +70,7 @@ METRICS = types.MappingProxyType(
         "mrr@10": mrr,
     }
 )
-#: The score to look at of those that give several.
+#: Main scores of metrics that return several.
 MAIN_SCORES = {
     "squad": "f1",
     "squad2": "best_f1",

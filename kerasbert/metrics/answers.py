@@ -1,4 +1,4 @@
-"""Scores of answers: how near a text is to the right ones.
+"""Exact match and F1 of predicted answers.
 
 N examples.
 """
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnswerRules:
-    """How a scorer compares an answer with a right one.
+    """A benchmark's rules for comparing a prediction with a reference.
 
     Args:
-        normalize: function of a string. Equal results are an exact match.
-        units: function of a normalized string: the list whose overlap gives F1.
-        empty_matches: bool. Whether two empty answers have an F1 of 1, as where "no answer" may be
-            right; otherwise it is 0.
+        normalize: function of a string; equal results are an exact match.
+        units: function of a normalized string to a list of units, whose overlap gives F1.
+        empty_matches: bool. Whether two empty answers have an F1 of 1, because "no answer" may be
+            correct; otherwise it is 0.
     """
 
     normalize: object
@@ -41,7 +41,7 @@ class AnswerRules:
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# KorQuAD's scorer puts a space where one of these was; other punctuation leaves none.
+# KorQuAD's scorer replaces these with a space and deletes other punctuation.
 _KOREAN_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
@@ -65,7 +65,7 @@ def _characters(text):
     return list(text.replace(" ", ""))
 
 
-#: How answers are compared, by the name of the benchmark.
+#: Comparison rules by benchmark.
 ANSWER_RULES = {
     "squad": AnswerRules(_normalize_english, str.split, False),
     "squad2": AnswerRules(_normalize_english, str.split, True),
@@ -77,10 +77,10 @@ ANSWER_RULES = {
 def answer_scores(
     y: Sequence[Any], predictions: Sequence[str], rules: str = "squad"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The exact match and the F1 of each answer with the right one that it fits best.
+    """Return each prediction's exact match and F1 with its closest reference answer.
 
     Args:
-        y: list of N lists of right answers, each a string; an empty list for no answer.
+        y: list of N lists of reference answers; an empty list for no answer.
         predictions: list of N strings, "" for no answer.
         rules: string. "squad", "squad2", "korquad" or "jsquad".
 
@@ -99,7 +99,7 @@ def answer_scores(
         if isinstance(golds, str) or not isinstance(prediction, str):
             raise ValueError(
                 f"The answers at position {position} are {golds!r} and {prediction!r}; pass a "
-                "list of right answers and one string."
+                "list of reference answers and one string."
             )
         prediction = rules.normalize(prediction)
         golds = [rules.normalize(gold) for gold in golds]
@@ -121,10 +121,10 @@ def _overlap(rules, gold, prediction):
 
 
 def squad(y: Sequence[Any], predictions: Sequence[str], rules: str = "squad") -> dict[str, Any]:
-    """Exact match and F1 of answers, as SQuAD 1.1's scorer has them.
+    """Return exact match and F1 of answers, as SQuAD 1.1's scorer does.
 
     Args:
-        y: list of N lists of right answers.
+        y: list of N lists of reference answers.
         predictions: list of N strings.
         rules: string. See `answer_scores`.
 
@@ -143,26 +143,25 @@ def squad(y: Sequence[Any], predictions: Sequence[str], rules: str = "squad") ->
 def squad2(
     y: Sequence[Any], predictions: Sequence[str], null_scores: ArrayLike | None = None
 ) -> dict[str, Any]:
-    """SQuAD 2.0's scores: of all questions, of those with and without an answer, and at best.
+    """Return SQuAD 2.0's scores, overall and by answerability, and those at the best threshold.
 
     Args:
-        y: list of N lists of right answers, empty where there is none.
+        y: list of N lists of reference answers, empty for unanswerable questions.
         predictions: list of N strings, "" for no answer.
-        null_scores: floats (N,). The higher, the more likely there is no answer. With them come
-            the scores where all answers beyond a threshold are none: that of the most exact
-            matches, and that of the most F1.
+        null_scores: floats (N,), higher where "no answer" is likelier. They add the scores at the
+            best thresholds of exact match and F1, above which answers count as "no answer".
 
     Returns:
-        Dict of `exact_match` and `f1`, of the same with `has_answer_` and `no_answer_` in front
-        where there are such questions, and with `null_scores` of `best_exact_match`,
-        `best_exact_match_threshold`, `best_f1` and `best_f1_threshold`.
+        Dict of `exact_match` and `f1`, also prefixed with `has_answer_` and `no_answer_` where such
+        questions exist, and given `null_scores` `best_exact_match`, `best_exact_match_threshold`,
+        `best_f1` and `best_f1_threshold`.
 
     >>> scores = squad2([["Rome"], []], ["Rome", "Paris"], [-3.0, 2.5])
     >>> scores["f1"], scores["best_f1"], scores["best_f1_threshold"]
     (0.5, 1.0, -3.0)
 
-    Source: Rajpurkar et al. 2018, arXiv 1806.03822, and its scorer; among equal null scores the
-    order of the questions counts, as there.
+    Source: Rajpurkar et al. 2018, arXiv 1806.03822, and its scorer, which likewise
+    keeps the order of questions with equal null scores.
     """
     exact, overlap = answer_scores(y, predictions, "squad2")
     has_answer = np.array([len(golds) > 0 for golds in y])
@@ -183,22 +182,22 @@ def squad2(
 
 
 def _best_threshold(scores, answered, has_answer, null_scores):
-    """The best mean score, and the null score up to which to answer for it."""
+    """Return the best mean score, and the highest null score to answer at for it."""
     order = np.argsort(null_scores, kind="stable")
-    # At first no question has an answer; then one after the other gets its own.
+    # Start without answers, then accept them by ascending null score.
     gains = np.where(has_answer, scores, -answered.astype("float64"))[order]
     sums = np.cumsum(np.append(np.sum(~has_answer), gains))
     best = int(np.argmax(sums))
     if best:
         threshold = null_scores[order[best - 1]]
     else:
-        # Below all of them; 0 is so of probabilities.
+        # Below all null scores; 0 is, if they are probabilities.
         threshold = min(0.0, np.nextafter(null_scores.min(), -np.inf))
     return float(sums[best] / len(scores)), float(threshold)
 
 
 def with_threshold(predictions: Any, null_scores: Any, threshold: float) -> list[str]:
-    """Answers, but "" where the null score exceeds the threshold.
+    """Replace answers whose null score exceeds the threshold with "".
 
     >>> with_threshold(["Rome", "Paris"], [-3.0, 2.5], 0.0)
     ['Rome', '']

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say, and one number that mends them.
+"""Calibration of predicted probabilities, and temperature scaling.
 
 N examples, C classes.
 """
@@ -18,26 +18,26 @@ _LEAST = 1e-12
 
 
 def reliability(y: ArrayLike, probabilities: ArrayLike, bins: int = 15) -> list[dict[str, Any]]:
-    """How often predictions of each confidence are right: what a reliability diagram shows.
+    """Return confidence and accuracy per bin, the data of a reliability diagram.
 
     Args:
         y: class numbers (N,).
         probabilities: (N, C), rows that sum to 1.
-        bins: int. Parts of equal width from 0 to 1.
+        bins: int. Number of equal-width bins from 0 to 1.
 
     Returns:
-        List of dicts of `confidence` (the mean in the bin), `accuracy` and `share` (of the N), of
-        the bins that are not empty.
+        List of dicts of `confidence` (mean of the bin), `accuracy` and `share` (of the N), for
+        nonempty bins.
 
     Raises:
-        ValueError: for shapes that do not fit, and rows that are no probabilities.
+        ValueError: for mismatched shapes, and for rows that are not probabilities.
 
     >>> reliability([0, 0], [[0.9, 0.1], [0.8, 0.2]], bins=2)
     [{'confidence': 0.85, 'accuracy': 1.0, 'share': 1.0}]
     """
     y, rows = _checked(y, probabilities)
     confidence, right = rows.max(axis=1), rows.argmax(axis=1) == y
-    # A bin holds its upper end, as in the paper.
+    # Bins include their upper edge, as in the paper.
     places = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     found = []
     for place in np.unique(places):
@@ -53,7 +53,7 @@ def reliability(y: ArrayLike, probabilities: ArrayLike, bins: int = 15) -> list[
 
 
 def expected_calibration_error(y: Any, probabilities: Any, bins: int = 15) -> float:
-    """The mean distance of confidence and accuracy over the bins, weighted by what they hold.
+    """Return the mean gap between confidence and accuracy, over bins weighted by size.
 
     Args:
         y, probabilities, bins: see `reliability`.
@@ -68,10 +68,10 @@ def expected_calibration_error(y: Any, probabilities: Any, bins: int = 15) -> fl
 
 
 def fit_temperature(y: Any, probabilities: Any) -> float:
-    """The temperature that makes held-out probabilities most likely; above 1 they were too sure.
+    """Fit a temperature to held-out predictions; above 1, the model was overconfident.
 
     Args:
-        y, probabilities: see `reliability`, of examples that the model was not trained on.
+        y, probabilities: see `reliability`, for examples outside the training data.
 
     >>> round(fit_temperature([0, 0, 0, 1], [[0.99, 0.01]] * 4), 1)
     4.2
@@ -89,19 +89,19 @@ def fit_temperature(y: Any, probabilities: Any) -> float:
         total = np.log(np.exp(scaled - top).sum(axis=1)) + top[:, 0]
         return float(np.mean(total - scaled[np.arange(len(y)), y]))
 
-    # Where all are right the best one would be 0, where none is it has no end.
+    # The optimum is 0 if all predictions are correct, and infinite if none is.
     found = scipy.optimize.minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded")
     return float(np.exp(found.x))
 
 
 def with_temperature(probabilities: Any, temperature: float) -> np.ndarray:
-    """Probabilities (N, C) as they are when their logits are divided by a temperature.
+    """Return probabilities (N, C) after dividing their logits by a temperature.
 
     >>> with_temperature([[0.8, 0.2]], 2.0).round(4).tolist()
     [[0.6667, 0.3333]]
     """
     if not temperature > 0:
-        raise ValueError(f"temperature={temperature!r} has to be a number above 0.")
+        raise ValueError(f"temperature={temperature!r} must be a number above 0.")
     scaled = np.log(np.maximum(np.asarray(probabilities, "float64"), _LEAST)) / temperature
     scaled = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     return scaled / scaled.sum(axis=-1, keepdims=True)
@@ -111,11 +111,15 @@ def _checked(y, probabilities):
     y, rows = np.asarray(y), np.asarray(probabilities, "float64")
     if rows.ndim != 2 or y.shape != rows.shape[:1] or not len(rows):
         raise ValueError(
-            f"y has the shape {y.shape} and probabilities {rows.shape}; pass (N,) and (N, C) of at "
+            f"y has shape {y.shape} and probabilities {rows.shape}; pass (N,) and (N, C) with at "
             "least one example."
         )
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= rows.shape[1]:
-        raise ValueError(f"y has to hold numbers of the {rows.shape[1]} classes, from 0.")
+        raise ValueError(
+            f"y must hold whole numbers of the {rows.shape[1]} classes, counted from 0."
+        )
     if not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, atol=1e-3):
-        raise ValueError("probabilities have to be from 0, and each row has to sum to 1.")
+        raise ValueError(
+            "probabilities must not be negative, and each row must sum to 1; pass softmax outputs."
+        )
     return y, rows

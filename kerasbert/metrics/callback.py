@@ -1,4 +1,4 @@
-"""Scores in the logs of `fit`."""
+"""`ScoreCallback`: scores in the logs of `fit`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ if TYPE_CHECKING:
 
 
 class ScoreCallback(keras.callbacks.Callback):
-    """Scores the model at the end of every epoch of `fit`, on whatever the function looks at.
+    """Scores the model at the end of each epoch of `fit`.
 
-    The scores stand in the logs, and so in the progress bar and the history, and `EarlyStopping`,
-    `ModelCheckpoint` and the like can watch them if they come later in the list of callbacks, with
-    `mode="max"`.
+    Scores appear in logs, progress bar and history; later callbacks, such as `EarlyStopping` and
+    `ModelCheckpoint`, can monitor them with `mode="max"`.
 
     Args:
         score: function of a model that returns a dict of numbers, such as
-            `lambda model: {"f1": f1(y, model.predict_proba(x).argmax(-1))}`, or
-            `kerasbert.tasks.Task.score_callback`, which makes the whole.
-        prefix: string. In front of their names.
+            `lambda model: {"f1": f1(y, model.predict_proba(x).argmax(-1))}`.
+            `kerasbert.tasks.Task.score_callback` makes the whole callback.
+        prefix: string. Prefix of their names.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Scores of classes and of numbers.
+"""Metrics of classification and regression.
 
 N examples.
 """
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def accuracy(y: ArrayLike, predictions: Any) -> float:
-    """The share of right predictions.
+    """Return the share of correct predictions.
 
     Args:
-        y: class numbers or names (N,).
-        predictions: the same (N,).
+        y, predictions: class numbers or names (N,).
 
     >>> accuracy(["ham", "spam", "ham"], ["ham", "spam", "spam"])
     0.6666666666666666
@@ -32,12 +31,11 @@ def accuracy(y: ArrayLike, predictions: Any) -> float:
 
 
 def f1(y: ArrayLike, predictions: Any, positive: Any = 1) -> float:
-    """F1 of one class; 0 where it is neither right nor predicted anywhere.
+    """Return the F1 of one class; 0 if it occurs on neither side.
 
     Args:
-        y: class numbers or names (N,).
-        predictions: the same (N,).
-        positive: the class.
+        y, predictions: class numbers or names (N,).
+        positive: the class to score.
 
     >>> f1([1, 1, 0, 0], [1, 0, 1, 0])
     0.5
@@ -46,7 +44,7 @@ def f1(y: ArrayLike, predictions: Any, positive: Any = 1) -> float:
 
 
 def precision(y: Any, predictions: Any, positive: Any = 1) -> float:
-    """The share of the predictions of one class that are right; arguments as of `f1`.
+    """Return the precision of one class; arguments as for `f1`.
 
     >>> precision([1, 1, 0, 0], [1, 0, 0, 0])
     1.0
@@ -55,7 +53,7 @@ def precision(y: Any, predictions: Any, positive: Any = 1) -> float:
 
 
 def recall(y: Any, predictions: Any, positive: Any = 1) -> float:
-    """The share of the examples of one class that are found; arguments as of `f1`.
+    """Return the recall of one class; arguments as for `f1`.
 
     >>> recall([1, 1, 0, 0], [1, 0, 0, 0])
     0.5
@@ -64,42 +62,40 @@ def recall(y: Any, predictions: Any, positive: Any = 1) -> float:
 
 
 def macro_f1(y: ArrayLike, predictions: Any) -> float:
-    """The mean F1 of the classes that are right or predicted anywhere.
+    """Return the mean F1 of all classes that occur on either side.
 
     Args:
-        y: class numbers or names (N,).
-        predictions: the same (N,).
+        y, predictions: class numbers or names (N,).
     """
     return _mean_of_classes("f1", y, predictions)
 
 
 def macro_precision(y: Any, predictions: Any) -> float:
-    """The mean precision of the classes, as `macro_f1`."""
+    """Return the mean precision, as `macro_f1`."""
     return _mean_of_classes("precision", y, predictions)
 
 
 def macro_recall(y: Any, predictions: Any) -> float:
-    """The mean recall of the classes, as `macro_f1`."""
+    """Return the mean recall, as `macro_f1`."""
     return _mean_of_classes("recall", y, predictions)
 
 
-#: The name of the mean over the classes of each score of one class.
+#: Name of the macro average of each per-class score.
 MACRO = types.MappingProxyType({name: f"macro_{name}" for name in ("f1", "precision", "recall")})
 
 
 def scores_by_class(
     y: ArrayLike, predictions: Any, labels: Any = None
 ) -> dict[Any, dict[str, Any]]:
-    """F1, precision and recall of each class.
+    """Return F1, precision and recall for each class.
 
     Args:
-        y: class numbers or names (N,).
-        predictions: the same (N,).
-        labels: list of the classes; by default those that are right or predicted anywhere.
+        y, predictions: class numbers or names (N,).
+        labels: list of classes; by default all that occur on either side.
 
     Returns:
-        Dict of class to a dict of `f1`, `precision`, `recall`, and `gold` and `predicted`, how
-        many examples there are on each side.
+        Dict of class to a dict of `f1`, `precision`, `recall`, and counts: `gold` (in `y`) and
+        `predicted`.
 
     >>> scores_by_class(["a", "b"], ["a", "a"])["a"]
     {'f1': 0.6666666666666666, 'precision': 0.5, 'recall': 1.0, 'gold': 1, 'predicted': 2}
@@ -126,7 +122,9 @@ def _of_class(score, y, predictions, positive):
 
     y, predictions = _classes(y, predictions)
     if (y.dtype.kind in "OSU") != isinstance(positive, str):
-        raise ValueError(f"positive={positive!r} is no class like {y[0]!r}; pass the one to score.")
+        raise ValueError(
+            f"positive={positive!r} is not a class like {y[0]!r}; pass the class to score."
+        )
     function = getattr(metrics, f"{score}_score")
     return float(function(y, predictions, labels=[positive], average="macro", zero_division=0))
 
@@ -141,11 +139,10 @@ def _mean_of_classes(score, y, predictions):
 
 
 def matthews(y: ArrayLike, predictions: Any) -> float:
-    """Matthews' correlation of classes, of any number of them; 0 where there is one class only.
+    """Return the Matthews correlation of any number of classes; 0 for a single class.
 
     Args:
-        y: class numbers or names (N,).
-        predictions: the same (N,).
+        y, predictions: class numbers or names (N,).
 
     >>> matthews([1, 1, 0, 0], [1, 1, 0, 1])
     0.5773502691896258
@@ -154,16 +151,15 @@ def matthews(y: ArrayLike, predictions: Any) -> float:
 
     y, predictions = _classes(y, predictions)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # One class only: 0 is right.
+        warnings.simplefilter("ignore", UserWarning)  # With a single class, 0 is right.
         return float(matthews_corrcoef(y, predictions))
 
 
 def pearson(y: ArrayLike, predictions: ArrayLike) -> float:
-    """Pearson's correlation of numbers; 0 where one side is all the same number.
+    """Return Pearson's correlation; 0 if either side is constant.
 
     Args:
-        y: floats (N,).
-        predictions: floats (N,).
+        y, predictions: floats (N,).
 
     >>> round(pearson([1.0, 2.0, 4.0], [2.0, 3.0, 5.0]), 6)
     1.0
@@ -172,11 +168,10 @@ def pearson(y: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def spearman(y: ArrayLike, predictions: ArrayLike) -> float:
-    """Pearson's correlation of the ranks, where equal numbers share their mean rank.
+    """Return Spearman's rank correlation; ties share their mean rank.
 
     Args:
-        y: floats (N,).
-        predictions: floats (N,).
+        y, predictions: floats (N,).
 
     >>> round(spearman([1, 2, 3, 4], [1, 4, 9, 16]), 6)
     1.0
@@ -185,22 +180,20 @@ def spearman(y: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def mean_absolute_error(y: ArrayLike, predictions: ArrayLike) -> float:
-    """The mean distance of numbers; the less, the better.
+    """Return the mean absolute error; lower is better.
 
     Args:
-        y: floats (N,).
-        predictions: floats (N,).
+        y, predictions: floats (N,).
     """
     y, predictions = _numbers(y, predictions)
     return float(np.mean(np.abs(y - predictions)))
 
 
 def f1_from(y: ArrayLike, predictions: ArrayLike, threshold: float = 3.0) -> float:
-    """F1 of "at least the threshold" on both sides, which KLUE reports of its similarities.
+    """Return the F1 of "at least the threshold", which KLUE reports for similarity.
 
     Args:
-        y: floats (N,).
-        predictions: floats (N,).
+        y, predictions: floats (N,).
         threshold: float.
     """
     y, predictions = _numbers(y, predictions)
@@ -212,9 +205,9 @@ def _correlation(name, y, predictions):
 
     y, predictions = _numbers(y, predictions)
     if len(y) < 2 or np.ptp(y) == 0 or np.ptp(predictions) == 0:
-        return 0.0  # Undefined; a `nan` would stop those who watch it.
+        return 0.0  # Undefined; `nan` would stop callbacks.
     with warnings.catch_warnings():
-        # A column that is nearly constant: its correlation is not exact, but there is one.
+        # Near-constant columns have a correlation, though an inexact one.
         warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
         return float(getattr(scipy.stats, name)(y, predictions).statistic)
 
@@ -222,11 +215,11 @@ def _correlation(name, y, predictions):
 def check_sizes(y, predictions):
     if len(y) != len(predictions):
         raise ValueError(
-            f"There are {len(y)} right answers but {len(predictions)} predictions; give one "
-            "prediction for each."
+            f"There are {len(y)} labels in y but {len(predictions)} predictions; pass one for "
+            "each label."
         )
     if not len(y):
-        raise ValueError("There is nothing to score: the list of right answers is empty.")
+        raise ValueError("y is empty; pass at least one label.")
 
 
 def _classes(y, predictions):
@@ -235,12 +228,11 @@ def _classes(y, predictions):
     for name, column in (("y", y), ("predictions", predictions)):
         if column.ndim != 1:
             raise ValueError(
-                f"{name} has the shape {column.shape}; pass one class number or name for each "
-                "example."
+                f"{name} has shape {column.shape}; pass one class number or name for each example."
             )
     if (y.dtype.kind in "OSU") != (predictions.dtype.kind in "OSU"):
         raise ValueError(
-            f"The right classes are like {y[0]!r} but the predicted ones like {predictions[0]!r}; "
+            f"y has classes like {y[0]!r}, but predictions like {predictions[0]!r}; "
             "pass names for both, or numbers for both."
         )
     return y, predictions

@@ -1,6 +1,6 @@
-"""Scores of texts in an order, for queries.
+"""Ranking metrics.
 
-K texts of a query, N pairs of a query and a text.
+K ranked texts of a query, N pairs of a query and a text.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 
 def ndcg(y: Sequence[Any], predictions: Any, k: int = 10) -> float:
-    """Normalized discounted cumulative gain: grades, less further down; the mean over queries.
+    """Return the normalized discounted cumulative gain, averaged over queries.
 
     Args:
-        y: list of N pairs of a query and the grade of a text for it, a number from 0.
-        predictions: how well each text fits, as a model says (N,). Of equal ones the text that is
-            worse counts as the first one.
-        k: int. How many of the best texts are looked at.
+        y: list of N pairs of a query and a text's relevance grade, at least 0.
+        predictions: scores (N,). Of tied texts, the lower grade ranks first.
+        k: int. Number of top-ranked texts to score.
 
     Raises:
-        ValueError: where no query has a text with a grade above 0; others do not count.
+        ValueError: if no query has a text with a grade above 0; queries without are skipped.
 
     >>> round(ndcg([("a", 0), ("a", 2), ("a", 1), ("b", 1)], [0.9, 0.8, 0.1, 0.5]), 4)
     0.8348
@@ -35,7 +34,7 @@ def ndcg(y: Sequence[Any], predictions: Any, k: int = 10) -> float:
 
 
 def mrr(y: Any, predictions: Any, k: int = 10) -> float:
-    """One divided by the rank of the first text with a grade above 0; the mean over queries.
+    """Return the mean reciprocal rank of the first text with a grade above 0.
 
     Args:
         y, predictions, k: see `ndcg`.
@@ -57,16 +56,16 @@ def _mean(score, y, predictions, k):
         if len(ideal):
             scores.append(score(gains[:k], ideal, k))
     if not scores:
-        raise ValueError("No query has a text with a label above 0, and there is nothing to find.")
+        raise ValueError("No query has a text with a label above 0; pass one relevant text.")
     return float(np.mean(scores))
 
 
-# Of one query. Each takes the grades of the best texts in their order (K,), those of all right
-# texts, the highest first, and how many are looked at.
+# Scores of one query, from the grades of its top-ranked texts (K,), those of all relevant texts,
+# the highest first, and k.
 
 
 def gain_share(gains, ideal, k):
-    """What `ndcg` is of a query.
+    """Return the `ndcg` of a query.
 
     >>> gain_share(np.array([1.0, 0.0]), np.array([1.0]), 2)
     1.0
@@ -79,7 +78,7 @@ def gain_share(gains, ideal, k):
 
 
 def reciprocal_rank(gains, ideal, k):
-    """What `mrr` is of a query.
+    """Return the `mrr` of a query.
 
     >>> reciprocal_rank(np.array([0.0, 1.0]), np.array([1.0]), 2)
     0.5
@@ -89,7 +88,7 @@ def reciprocal_rank(gains, ideal, k):
 
 
 def average_precision(gains, ideal, k):
-    """The mean precision at the right texts, of the most that can be among k.
+    """Return the average precision of a query at k, normalized by min(k, relevant texts).
 
     >>> average_precision(np.array([0.0, 1.0]), np.array([1.0]), 2)
     0.5
@@ -100,7 +99,7 @@ def average_precision(gains, ideal, k):
 
 
 def recall(gains, ideal, k):
-    """The share of the right texts that are among k.
+    """Return the share of the relevant texts that are among the top k.
 
     >>> recall(np.array([0.0, 1.0]), np.array([1.0, 1.0]), 2)
     0.5

@@ -1,4 +1,4 @@
-"""Scores of tags: of the entities that they make up.
+"""Entity-level metrics of tagging.
 
 N examples, W words.
 """
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def entities(y: Sequence[Any], predictions: Any) -> dict[str, Any]:
-    """Precision, recall and F1 of entities, and the accuracy of tags, by the rules of `conlleval`.
+    """Return precision, recall and F1 of entities and the accuracy of tags, as `conlleval`.
 
-    An entity is right if its first word, its last word and its type are. Tags may be of IOB1,
-    IOB2 (BIO), IOE, BIOES, BILOU or IO, and need not be so on both sides.
+    An entity is correct if its first word, last word and type are. Either side may use any of the
+    schemes IOB1, IOB2 (BIO), IOE, BIOES, BILOU and IO.
 
     Args:
         y: list of N lists of tags, such as "B-PER", "I-PER", "O".
@@ -45,15 +45,15 @@ def entities(y: Sequence[Any], predictions: Any) -> dict[str, Any]:
 
 
 def entities_by_type(y: Sequence[Any], predictions: Any) -> dict[str, dict[str, Any]]:
-    """The lines of `conlleval`'s table: the scores of each type of entity.
+    """Return the scores for each entity type, as in `conlleval`'s table.
 
     Args:
         y: list of N lists of tags.
         predictions: the same.
 
     Returns:
-        Dict of type to a dict of `f1`, `precision`, `recall`, and `gold` and `predicted`, how many
-        entities there are on each side.
+        Dict of type to a dict of `f1`, `precision`, `recall`, and entity counts: `gold` (in `y`)
+        and `predicted`.
 
     >>> entities_by_type([["B-PER", "O"]], [["B-PER", "B-LOC"]])["LOC"]
     {'f1': 0.0, 'precision': 0.0, 'recall': 0.0, 'gold': 0, 'predicted': 1}
@@ -68,13 +68,13 @@ def entities_by_type(y: Sequence[Any], predictions: Any) -> dict[str, dict[str, 
 def klue_entities(
     y: Sequence[Any], predictions: Any, labels: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """KLUE's scores of entities in tags of characters: the mean F1 of types and that of tags.
+    """Return KLUE's scores of character tags: macro F1 over entity types and over tags.
 
     Args:
-        y: list of N lists of tags, one a character that is no space.
+        y: list of N lists of tags, one per non-space character.
         predictions: the same.
-        labels: list of strings. All tags; one that is nowhere has an F1 of 1. By default those
-            that there are.
+        labels: list of strings. All tags; those that occur nowhere have an F1 of 1. By default
+            those that occur.
 
     Returns:
         Dict of `entity_f1` and `char_f1`.
@@ -96,16 +96,16 @@ def _check_tags(y, predictions):
     for position, (gold, found) in enumerate(zip(y, predictions)):
         if len(gold) != len(found):
             raise ValueError(
-                f"At position {position} there are {len(gold)} right tags but {len(found)} "
-                "predicted ones; give one for each word."
+                f"At position {position} y has {len(gold)} tags but predictions has {len(found)}; "
+                "pass one tag for each word."
             )
 
 
 def _entity_counts(y, predictions):
-    """How many entities of each type are right answers, predictions, and both: ints (3,)."""
+    """Count entities in `y`, in predictions and in both, by type: ints (3,)."""
     names = sorted({tag for rows in (y, predictions) for row in rows for tag in row})
     if set(names) <= {OUTSIDE, *"BIELSUMW"}:
-        names.append("B")  # Tags without types, even where none begins an entity.
+        names.append("B")  # Tags without types, even where no entity has a begin tag.
     names = list(dict.fromkeys(names))
     tags = TagSet(names)
     number = {name: number for number, name in enumerate(names)}

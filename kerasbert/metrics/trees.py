@@ -1,6 +1,6 @@
-"""Scores of syntax that is read off vectors: distances in a tree, and depths.
+"""Metrics of structural probes: distances and depths in syntax trees.
 
-N sentences, W words of a sentence. `y` is a list of N `kerasbert.data.DependencyTree`s.
+N sentences, W words per sentence. `y` is a list of N `kerasbert.data.DependencyTree`s.
 
 Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word Representations",
 NAACL, and the rules of its authors' `reporter.py`.
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-LENGTHS = range(5, 51)  # Of the sentences whose correlations count, in words.
+LENGTHS = range(5, 51)  # Words in the sentences that Spearman correlations count.
 
 
 def uuas(y: Sequence[Any], predictions: Any) -> float:
-    """Undirected unlabeled attachment score: the share of the trees' edges that are found.
+    """Return the undirected unlabeled attachment score: the share of recovered edges.
 
-    Both sides' edges are those of the minimum spanning tree over the words that are no
-    punctuation. The edges of all sentences count together.
+    Both sides have the edges of the minimum spanning tree over all words except punctuation, pooled
+    over sentences.
 
     Args:
         y: list of N trees.
-        predictions: list of N arrays (W, W), distances of words.
+        predictions: list of N arrays (W, W), distances between words.
 
     >>> from kerasbert.data import DependencyTree
     >>> tree = DependencyTree(("the", "dog", "barks"), (2, 3, 0))
@@ -49,11 +49,11 @@ def uuas(y: Sequence[Any], predictions: Any) -> float:
 
 
 def spanning_edges(distances, words=None):
-    """The edges of the minimum spanning tree, as a set of pairs of places, the smaller first.
+    """Return the edges of the minimum spanning tree: a set of index pairs, the smaller first.
 
     Args:
-        distances: array (W, W), symmetric; what is above the diagonal is read.
-        words: ints. The places of the words that it spans, in order; all by default.
+        distances: array (W, W), symmetric; only its upper triangle is read.
+        words: ints. Ascending indices of words to span; all by default.
 
     >>> sorted(spanning_edges([[0, 3, 1], [3, 0, 1], [1, 1, 0]]))
     [(0, 2), (1, 2)]
@@ -65,7 +65,7 @@ def spanning_edges(distances, words=None):
     if len(words) < 2:
         return set()
     rows, columns = np.triu_indices(len(words), 1)
-    # Their ranks: of equals the first pair wins, and none is 0, which would be no edge.
+    # Ranks break ties in favor of the first pair and avoid 0, which would mean no edge.
     order = np.argsort(distances[words[rows], words[columns]], kind="stable")
     ranks = np.zeros((len(words), len(words)))
     ranks[rows[order], columns[order]] = np.arange(1, len(order) + 1)
@@ -74,10 +74,10 @@ def spanning_edges(distances, words=None):
 
 
 def distance_spearman(y: Sequence[Any], predictions: Any) -> float:
-    """Spearman's correlation of distances: of each word's with all, the mean for each length.
+    """Return Spearman's correlation of each word's distances, averaged per sentence length.
 
-    The score is the mean over the lengths of 5 to 50 words that there are. A word whose predicted
-    distances are all the same counts 0.
+    The score is the mean over sentence lengths from 5 to 50 words. Words whose predicted distances
+    are all equal count as 0.
 
     Args:
         y: list of N trees.
@@ -91,11 +91,11 @@ def distance_spearman(y: Sequence[Any], predictions: Any) -> float:
 
 
 def depth_spearman(y: Sequence[Any], predictions: Any) -> float:
-    """Spearman's correlation of depths in a sentence, the mean for each length; see above.
+    """Return Spearman's correlation of word depths, averaged as in `distance_spearman`.
 
     Args:
         y: list of N trees.
-        predictions: list of N arrays (W,), depths of words.
+        predictions: list of N arrays (W,), word depths.
 
     >>> from kerasbert.data import DependencyTree
     >>> tree = DependencyTree(tuple("abcde"), (2, 3, 0, 3, 4))
@@ -109,11 +109,11 @@ def depth_spearman(y: Sequence[Any], predictions: Any) -> float:
 
 
 def root_accuracy(y: Sequence[Any], predictions: Any) -> float:
-    """The share of sentences whose root is the least deep of the words but punctuation.
+    """Return the share of sentences whose root has the least depth, ignoring punctuation.
 
     Args:
         y: list of N trees.
-        predictions: list of N arrays (W,), depths of words.
+        predictions: list of N arrays (W,), word depths.
 
     >>> from kerasbert.data import DependencyTree
     >>> root_accuracy([DependencyTree(("dogs", "bark", "!"), (2, 0, 2))], [[1.0, 0.2, 0.1]])
@@ -128,24 +128,27 @@ def root_accuracy(y: Sequence[Any], predictions: Any) -> float:
 
 
 def _checked(y, predictions, rank):
-    """The predictions as arrays of `rank` sides, each as long as its tree."""
+    """Return the predictions as arrays with `rank` axes, each as long as its tree."""
     check_sizes(y, predictions)
     arrays = []
     for position, (tree, prediction) in enumerate(zip(y, predictions)):
         if not isinstance(tree, DependencyTree):
             raise ValueError(
-                f"The right answer at position {position} is a {type(tree).__name__}; pass "
-                "kerasbert.data.DependencyTree objects, as read_conllu gives them."
+                f"y has a {type(tree).__name__} at position {position}; pass "
+                "kerasbert.data.DependencyTree objects, as read_conllu returns."
             )
         array = np.asarray(prediction, "float64")
         expected = (len(tree.words),) * rank
         if array.shape != expected:
             raise ValueError(
-                f"The prediction at position {position} has the shape {array.shape}, but its "
-                f"sentence has {len(tree.words)} words: give {expected}."
+                f"The prediction at position {position} has shape {array.shape}, but its sentence "
+                f"has {len(tree.words)} words; pass shape {expected}."
             )
         if not np.isfinite(array).all():
-            raise ValueError(f"The prediction at position {position} has NaN or infinite numbers.")
+            raise ValueError(
+                f"The prediction at position {position} has NaN or infinite numbers; pass finite "
+                "ones."
+            )
         arrays.append(array)
     return arrays
 
@@ -160,13 +163,14 @@ def _spearman(predicted, gold):
 
 
 def _mean_of_lengths(pairs):
-    """The mean over lengths of the means of each; pairs are `(length, correlation)`."""
+    """Average `(length, correlation)` pairs per length, then over lengths."""
     of_length = collections.defaultdict(list)
     for length, correlation in pairs:
         if length in LENGTHS:
             of_length[length].append(correlation)
     if not of_length:
         raise ValueError(
-            f"No sentence has {LENGTHS.start} to {LENGTHS.stop - 1} words, those that count."
+            f"No sentence has {LENGTHS.start} to {LENGTHS.stop - 1} words, as this score "
+            "needs; pass such sentences."
         )
     return float(np.mean([np.mean(values) for values in of_length.values()]))

@@ -1,4 +1,4 @@
-"""Preprocessors of the encoder and of each kind of head: texts to batches."""
+"""Preprocessors, from texts to batches: one for the encoder and one for each task."""
 
 from kerasbert.preprocessors.causal_lm import BertCausalLMPreprocessor
 from kerasbert.preprocessors.electra_pretrainer import ElectraPretrainerPreprocessor

@@ -1,4 +1,4 @@
-"""Preprocessing for language models that predict the next token, and for writing on.
+"""Preprocessing for causal language models: next-token prediction and generation.
 
 N texts, B batch, T tokens of the packed row, P tokens of a text, W windows of all texts.
 """
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertCausalLMPreprocessor(BertPreprocessor):
-    """Packs texts, and has each token predict the next one.
+    """Packs texts and labels each token with the next one.
 
     Called on texts without labels, it returns `(x, y, sample_weight)`: `x` is the dict of
-    `BertPreprocessor`, whose rows are tokens alone, `y` is the token after each, int32 (B, T), and
-    weights (B, T) are 0 where there is none. A text is cut at `sequence_length`; `fit` and
-    `evaluate` on texts in memory cut none: what is left becomes rows of its own.
+    `BertPreprocessor`, with text tokens only, `y` the next tokens, int32 (B, T), and weights (B, T)
+    are 0 where there is none. Texts are truncated to `sequence_length`, but `fit` and `evaluate` on
+    texts in memory split them into several rows.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
+        sequence_length: int. Maximum tokens per row.
         add_start_token: bool. Begin each text with the start token.
-        add_end_token: bool. Have the last token of each text predict the end token.
+        add_end_token: bool. Label the last token of each text with the end token.
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for labels, for settings that leave no room, and for anything that is not text.
+        ValueError: for labels, settings that leave no room, and inputs that are not text.
 
     Example:
 
@@ -76,12 +76,12 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         self.add_start_token = add_start_token
         self.add_end_token = add_end_token
 
-    # === Training: the segment is a text's tokens with its start and end ===
+    # === Training: segments include start and end tokens ===
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
         raise ValueError(
-            "A language model makes its own labels, the next tokens; pass texts alone, such as a "
-            "prompt and its continuation as one string."
+            "A language model makes its own labels, the next tokens; pass texts without labels, "
+            "such as prompt and continuation as one string."
         )
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
@@ -100,7 +100,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     def _check_single(self, columns):
         if len(columns) > 1:
             raise ValueError(
-                "Pairs of texts were given; a language model takes one text, so join the two."
+                "Got pairs of texts, but a language model takes single texts; join the two."
             )
 
     def _tokens(self, texts):
@@ -110,7 +110,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
 
     def with_start(self, ids: Any, *places: Any) -> tuple[Any, Any]:
-        """Ragged tokens (N, P) with the start token where it is added, and their places with 0."""
+        """Prepend the start token, if set, to ragged tokens (N, P), and 0 to their `places`."""
         if not self.add_start_token:
             return ids, *places
         tokens = (self.tokenizer.start_token_id, *(0 for _ in places))
@@ -119,12 +119,12 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     def _examples(self, x, y, sample_weight):
         columns, batched = self.columns(x)
         if not batched:
-            raise ValueError("One text was given where a list is needed; put it in a list.")
+            raise ValueError("Got one text where a list is needed; pass a list.")
         y, sample_weight = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
             (ids,) = self._tokenize_columns(columns)
             lengths = ids.row_lengths().numpy()
-            # A row's last token is the next one's first, which sees nothing before it.
+            # A row's last token is also the next row's first, which has no context.
             counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
             rows = np.repeat(np.arange(len(lengths)), counts)
             windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -142,7 +142,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return tf.clip_by_value(lengths - 1, 1, self.sequence_length)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        """Cut rows of tokens and pad them: the dict of the class' description."""
+        """Truncate and pad rows of tokens to the dict of the class description."""
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         if length is None:
@@ -150,7 +150,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return self.padded(segments[0], length)
 
     def padded(self, ids: Any, length: int) -> dict[str, Any]:
-        """Ragged tokens (B, None) as the dict of the class' description, of `length` columns."""
+        """Pad ragged tokens (B, None) to `length`: the dict of the class description."""
         pad = self.tokenizer.pad_token_id
         count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
         token_ids = ids.to_tensor(pad, shape=tf.stack([-1, length]))
@@ -167,7 +167,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         length = tf.shape(features["token_ids"])[1]
         following = self.padded(ids[:, 1:], length)
         there = following["padding_mask"]
-        # The last token of a row predicts nothing, and is no part of it.
+        # A row's last token has no next one, so it is only a label.
         is_alone = tf.cast(ids.row_lengths(), tf.int32)[:, None] == 1
         is_token = there | (is_alone & (tf.range(length)[None] == 0))
         pad = self.tokenizer.pad_token_id
@@ -178,31 +178,31 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             given *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
         return features, tf.where(there, following["token_ids"], 0), given
 
-    # === Writing on ===
+    # === Generation ===
 
     def generate_preprocess(
         self, x: Texts, sequence_length: int | None = None, first: int = 0
     ) -> dict[str, Any]:
-        """Prompts with room behind them.
+        """Pad prompts to leave room for generated tokens.
 
         Args:
             x: a list of N strings.
-            sequence_length: int. T; by default the preprocessor's.
-            first: int. The position of the first of them, for errors.
+            sequence_length: int. T; default: the preprocessor's.
+            first: int. Position of the first prompt, for errors.
 
         Returns:
-            A dict of `token_ids` (N, T) and `padding_mask` (N, T), true at the prompts, and
-            `prompt_ids`, as many columns of `token_ids` as the longest prompt needs.
+            A dict of `token_ids` (N, T), `padding_mask` (N, T), true for the prompts, and
+            `prompt_ids`, the columns of `token_ids` that hold the longest prompt.
 
         Raises:
-            ValueError: for a prompt without a token, or that leaves no room.
+            ValueError: for prompts without tokens, or without room after them.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length)
         if length > self.sequence_length:
             raise ValueError(
-                f"max_length={length} is more than the preprocessor's sequence_length="
-                f"{self.sequence_length}; ask for less, or set sequence_length higher, up to the "
+                f"max_length={length} exceeds the preprocessor's sequence_length="
+                f"{self.sequence_length}; reduce it, or raise sequence_length, up to the "
                 "encoder's positions."
             )
         columns, _ = self.columns(x)
@@ -213,13 +213,14 @@ class BertCausalLMPreprocessor(BertPreprocessor):
                 if not count:
                     raise ValueError(
                         f"The prompt {columns[0][position]!r} at position {first + position} has "
-                        "no token to write on from; begin it, or set the preprocessor's "
+                        "no token to continue; write its beginning, or set the preprocessor's "
                         "add_start_token=True."
                     )
                 if count >= length:
                     raise ValueError(
                         f"The prompt at position {first + position} has {count} tokens, and "
-                        f"max_length={length} leaves no room for more; shorten it, or ask for more."
+                        f"max_length={length} leaves no room for more; shorten it, or raise "
+                        "max_length."
                     )
             padded = ids.to_tensor(self.tokenizer.pad_token_id, shape=[None, length])
             most = min(int(self.bucket(int(counts.max()))), length)
@@ -232,42 +233,41 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             )
 
     def generate_postprocess(self, x: Any) -> list[str]:
-        """Rows of tokens as N strings, without padding and special tokens."""
+        """Detokenize rows to N strings, without padding and special tokens."""
         ids, mask = (
             np.asarray(keras.ops.convert_to_numpy(x[name]))
             for name in ("token_ids", "padding_mask")
         )
         kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
-        # Encoders may have more rows than there are tokens, to fill a round number.
+        # Encoders may pad their vocabulary to a round number.
         kept &= ids < self.tokenizer.vocabulary_size()
         return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
 
     # === Scores ===
 
     def usual_stride(self) -> int:
-        """Half a window."""
+        """Return half a window."""
         return max(self.sequence_length // 2, 1)
 
     def windows(self, texts: Sequence[str], stride: int | None = None) -> Any:
-        """Tokens of texts, and the windows in which each of them has its score.
+        """Tokenize texts and split them into windows that score each token once.
 
         Args:
             texts: list of N strings.
-            stride: int. By how many tokens a window begins later than the one before it; `None`
-                is half a window.
+            stride: int. Tokens between the starts of consecutive windows; `None` is half a window.
 
         Returns:
-            `(rows, windows)`: for each text `(ids, starts, ends)`, with the places of each token in
-            characters, of which the first is the start token or has no score; and tuples
-            `(text, begin, end, first)`, W of them: a window's tokens and the first that counts.
+            `(rows, windows)`: for each text `(ids, starts, ends)`, with character offsets, whose
+            first token (the start token, if set) has no score; and W tuples
+            `(text, begin, end, first)`, a window's token range and its first scored token.
         """
         size = self.sequence_length
         stride = self.usual_stride() if stride is None else stride
         check_whole("stride", stride)
         if stride >= size:
             raise ValueError(
-                f"stride={stride} leaves no token in two windows of sequence_length={size}, and "
-                "the first of each would see none before it; use less."
+                f"stride={stride} leaves windows of sequence_length={size} without overlap, so "
+                "their first tokens have no context; use a smaller stride."
             )
         start = self.tokenizer.start_token_id
         rows, windows = [], []
@@ -287,6 +287,6 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
 
 def _column(ids, token):
-    """A token for each row of ragged ones."""
+    """Return a column with a token for each row of ragged ids."""
     column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
     return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

@@ -13,17 +13,16 @@ from kerasbert.backend.tensorflow import tf
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _FLAGS = {"true": 1.0, "false": 0.0}
-_CLOSE = 1e-6  # Tolerance that lets 0.1 in float32 match the name "0.1".
+_CLOSE = 1e-6  # tolerance for 0.1 in float32 to match the name "0.1"
 
 
 class ClassNumbers:
     """Mapping from numeric labels to classes, by class name first, then by position.
 
     With `labels=[1, 2, 3]`, the label 1 means the class named "1", which is the first. A number
-    that is the name of one class and the position of another is an error, as with
-    `labels=[1, 0]`. If all names are numbers, a number that is not a name is an error too, so that
-    all batches of a dataset are read in the same way. The names "True" and "False" count as 1
-    and 0.
+    that may mean two classes is an error, as with `labels=[1, 0]`. If all names are numbers, other
+    numbers are errors too, so that all batches of a dataset are read alike. The names "True" and
+    "False" count as 1 and 0.
 
     Args:
         names: list of C strings, at least one of them a number.
@@ -38,7 +37,7 @@ class ClassNumbers:
         self._named = named = {}
         for number, name in enumerate(names):
             value = _value(name)
-            # Of "007" and "7" the number 7 means the second.
+            # Of "007" and "7", the number 7 means the second.
             if value is not None and (value not in named or name == f"{value:g}"):
                 named[value] = number
         positions = {float(number): number for number in range(len(names))}
@@ -99,7 +98,7 @@ class ClassNumbers:
         return found[inverse.reshape(-1)]
 
     def in_graph(self, y):
-        """Return class indices of a label tensor (N,) in a graph, which asserts that they exist."""
+        """Return class indices of a label tensor (N,), with an assertion in the graph."""
         y = tf.cast(y, tf.float64)
         values, numbers = zip(*sorted(self._readable.items())) if self._readable else ((), ())
         values = tf.constant(values, tf.float64, shape=(1, len(values)))
@@ -118,7 +117,7 @@ class ClassNumbers:
         return self._named.get(_rounded(value)) if isinstance(value, (int, float)) else None
 
     def of_flags(self):
-        """Return the class indices of False and True if the names are these two, else `None`."""
+        """Return the class indices of False and True, or `None` for other names."""
         names = [name.lower() for name in self.names]
         return [names.index(n) for n in ("false", "true")] if set(names) == set(_FLAGS) else None
 
@@ -143,8 +142,7 @@ def check_positions(names, y):
         raise ValueError(
             f"The label {value:g} is the name of the class at position {number}, but with ready "
             f"arrays numbers are positions in {', '.join(map(repr, names))}. Train on texts, whose "
-            "labels are read as names, or pass the y that the preprocessor returns for texts and "
-            "labels, which is a tensor of positions."
+            "labels are read as names, or pass the tensor y that the preprocessor returns."
         )
 
 

@@ -1,4 +1,4 @@
-"""Preprocessing for ELECTRA's pre-training: texts with hidden tokens.
+"""Preprocessing for ELECTRA's pre-training: texts with masked tokens.
 
 B batch, P predictions.
 """
@@ -16,31 +16,23 @@ if TYPE_CHECKING:
 
     from kerasbert.tokenizers.subword import SubwordTokenizer
 
-# Of the tokens that are chosen 85 % are hidden, and the rest stay as they are: so it is in
-# pretrain/pretrain_helpers.py of google-research/electra, where the paper says that all are hidden.
+# As in pretrain/pretrain_helpers.py of google-research/electra; the paper masks all.
 MASKING = {"mask_token_rate": 0.85, "random_token_rate": 0.0}
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElectraPretrainerPreprocessor(BertMaskedLMPreprocessor):
-    """Packs texts or pairs and hides tokens, as ELECTRA's generator is trained.
+    """Packs texts or pairs and masks tokens to train ELECTRA's generator.
 
-    As `BertMaskedLMPreprocessor`, but labels and weights are dicts of `mlm_logits` (B, P), and with
-    weights of the texts these also have `detection_logits` (B,). Of the tokens that are chosen 85 %
-    are hidden, and the rest are seen as they are, as in ELECTRA's code; the paper hides all
-    (`mask_token_rate=1.0`). ELECTRA-large took `mask_selection_rate=0.25`.
+    Unlike in `BertMaskedLMPreprocessor`, labels and weights are dicts of `mlm_logits` (B, P);
+    sample weights add `detection_logits` (B,) to the weights. Of the selected tokens, 85 % are
+    masked and the rest kept, as in ELECTRA's code; the paper masks all (`mask_token_rate=1.0`).
+    ELECTRA-large used `mask_selection_rate=0.25`.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
-        truncate: string. See `BertPreprocessor`.
-        num_segments: int. See `BertPreprocessor`.
-        mask_selection_rate: float. See `BertMaskedLMPreprocessor`, as for all that follow.
-        mask_selection_length: int.
-        mask_token_rate: float.
-        random_token_rate: float.
-        mask_unit: string.
-        word_boundaries: string.
+        tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
+        mask_selection_rate, mask_selection_length, mask_token_rate, random_token_rate, mask_unit,
+            word_boundaries: see `BertMaskedLMPreprocessor`.
 
     Example:
 

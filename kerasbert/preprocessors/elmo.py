@@ -1,6 +1,6 @@
-"""ELMo's inputs: words as the numbers of their characters, and the words beside each as labels.
+"""ELMo's inputs: character ids of words, with the neighbors of each word as labels.
 
-N sentences, W words of a sentence, B batch, T tokens (words, and the two ends of a sentence), C
+N sentences, W words of a sentence, B batch, T tokens (words and the sentence boundaries), C
 characters of a token.
 """
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# Numbers of characters are bytes + 1, and these; 0 is no token.
+# Character ids are bytes + 1, and these; 0 marks positions without a token.
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(257, 262)
-# What the vocabulary of pre-training begins with, as bilm-tf's does.
+# First entries of the pre-training vocabulary, as in bilm-tf.
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN_ID, END_ID, UNKNOWN_ID = range(3)
 
 
 def sentence_words(sentences, method):
-    """Sentences as lists of words: what white space separates, or lists of words as they are.
+    """Split sentences into words at white space; lists of words stay as they are.
 
     Args:
-        sentences: a string, a list of words in a list, or a list of strings or lists of words.
-        method: string. Who asks, for errors.
+        sentences: a string, or a list of strings or lists of words.
+        method: string. The calling method, for errors.
 
     Returns:
         `(lists of words, single)`.
@@ -40,7 +40,7 @@ def sentence_words(sentences, method):
         return [sentences.split()], True
     if isinstance(sentences, (dict, bytes)) or not hasattr(sentences, "__iter__"):
         raise ValueError(
-            f"{method} takes sentences, strings or lists of words, not {sentences!r} "
+            f"{method} expects sentences as strings or lists of words, got {sentences!r} "
             f"({type(sentences).__name__})."
         )
     found = []
@@ -60,9 +60,9 @@ def sentence_words(sentences, method):
 def character_ids(
     sentences: Sequence[Any], characters_per_token: int = 50
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences of words to the numbers of their characters, with the ends of a sentence.
+    """Convert sentences of words to character ids, with sentence boundaries.
 
-    A word's characters are its bytes in UTF-8; those that are too many are cut off.
+    Characters are UTF-8 bytes; excess ones are dropped.
 
     Args:
         sentences: list of N lists of words.
@@ -93,18 +93,18 @@ def character_ids(
 
 
 def character_ids_in_graph(words, characters_per_token, length=None):
-    """`character_ids` in TensorFlow's graph.
+    """Run `character_ids` in a TensorFlow graph.
 
     Args:
         words: `tf.RaggedTensor` of strings (N, None).
         characters_per_token: int. C.
-        length: int tensor. T, at least that of the longest sentence; by default just that.
+        length: int tensor. T; by default the longest sentence's, which is the minimum.
 
     Returns:
         A dict of `character_ids` int32 (N, T, C) and `padding_mask` int32 (N, T).
     """
     flat, most = words.flat_values, characters_per_token - 2
-    # A row of bytes a word, cut or filled up to `most`.
+    # One row of bytes per word, truncated or padded to `most`.
     cut = tf.strings.substr(flat, 0, most)
     lengths = tf.strings.length(cut)[:, tf.newaxis]
     filled = tf.strings.join([cut, tf.constant("\0" * most)])
@@ -115,7 +115,7 @@ def character_ids_in_graph(words, characters_per_token, length=None):
     ids = tf.pad(ids, [[0, 0], [1, 1]], constant_values=PADDING)
     place = tf.range(characters_per_token)[tf.newaxis]
     ids = tf.where(place == 0, WORD_BEGIN, tf.where(place == lengths + 1, WORD_END, ids))
-    # The ends of a sentence are tokens of one character.
+    # Sentence boundaries are tokens of one character.
     rows = tf.cast(words.nrows(), "int32")
 
     def end(character):
@@ -133,15 +133,15 @@ def character_ids_in_graph(words, characters_per_token, length=None):
 
 
 def neighbours_in_graph(word_ids, length):
-    """Labels of pre-training: of each token the next one, and the one before.
+    """Return pre-training labels: the next and the previous token of each token.
 
     Args:
-        word_ids: `tf.RaggedTensor` int32 (N, None), without the ends of the sentences.
+        word_ids: `tf.RaggedTensor` int32 (N, None), without sentence boundaries.
         length: int tensor. T.
 
     Returns:
-        `(y, sample_weight)`, dicts of `forward_logits` and `backward_logits` (N, T). Nothing comes
-        after a sentence's end, and nothing before its beginning: the weight is 0 there.
+        `(y, sample_weight)`, dicts of `forward_logits` and `backward_logits` (N, T). Weights are 0
+        beyond the ends of a sentence.
     """
 
     def end(number):

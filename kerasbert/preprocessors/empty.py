@@ -12,7 +12,7 @@ BLANK = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}{_SHAPELESS}]*"
 
 
 def is_blank(text):
-    """Return whether a text has only spaces, control characters and other invisible characters.
+    """Return whether a text has only spaces, control and other invisible characters.
 
     >>> is_blank(" \\u200b"), is_blank(".")
     (True, False)

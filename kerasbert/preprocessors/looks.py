@@ -11,11 +11,11 @@ import numpy as np
 from kerasbert.data import word_spans
 from kerasbert.tokenizers.subword import is_reported
 
-# Numbers of texts, and of characters of each, in a close check.
+# Texts, and characters of each, in a close check.
 TEXTS, CHARACTERS = 64, 2000
-# Least number of unknown words, and least share of all words, for a warning.
+# Least number and share of unknown words for a warning.
 LEAST, SHARE = 3, 0.1
-# Shares above which a batch is checked closely: unknown tokens, and texts that are not in NFC.
+# Shares that trigger a close check: unknown tokens, and texts not in NFC.
 TOKENS, NOT_COMPOSED = 0.03, 0.1
 # A full row was truncated or just fits. Checks stop after this many without a truncated row.
 FRUITLESS = 3
@@ -48,7 +48,7 @@ class Looks:
                 self._forms(tokenizer, some, others)
 
     def _words(self, tokenizer, texts):
-        """Warn if many words of the texts are unknown."""
+        """Warn if many words are unknown."""
         unknown, words = _unknown_words(tokenizer, texts)
         if unknown < LEAST or unknown < SHARE * words:
             return
@@ -59,7 +59,7 @@ class Looks:
         example = _example(tokenizer, texts)
         out = (
             "Use a checkpoint for the language of the texts (see `kerasbert presets`), or build a "
-            "vocabulary from such texts (`kerasbert vocab`)."
+            "vocabulary from them (`kerasbert vocab`)."
         )
         known = _unknown_words(tokenizer, [unicodedata.normalize("NFKC", t) for t in texts])[0]
         if 2 * known < unknown:
@@ -71,7 +71,7 @@ class Looks:
         )
 
     def _forms(self, tokenizer, some, others):
-        """Warn about texts that are not in NFC if NFC would change their tokens."""
+        """Warn about texts whose tokens NFC would change."""
         given = [text[:CHARACTERS] for text in others[:TEXTS]]
         composed = [unicodedata.normalize("NFC", text) for text in given]
         if tokenizer.tokenize(given) == tokenizer.tokenize(composed):
@@ -95,7 +95,7 @@ class Looks:
         """Warn about truncated texts.
 
         Args:
-            rows: bools (N,), true for rows that lost tokens.
+            rows: bools (N,), true for truncated rows.
             texts: one column of the N texts, for an example.
             length: int. The preprocessor's `sequence_length`.
         """
@@ -108,15 +108,15 @@ class Looks:
         share = count / len(rows)
         _warn(
             f"{count:,} of {len(rows):,} texts ({share:{'.0%' if share >= 0.01 else '.2%'}}) are "
-            f"longer than sequence_length={length} tokens and are cut, such as the one at position "
-            f"{first}, {shown}. Raise sequence_length, up to the number of positions of the "
-            "encoder, or see 'Long documents' in the guide on text classification."
+            f"longer than sequence_length={length} tokens and are truncated, first at "
+            f"position {first}, {shown}. Raise sequence_length, up to the encoder's positions, or "
+            "see 'Long documents' in the guide on text classification."
         )
 
 
 def looks_of(preprocessor):
     """Return the `Looks` of a preprocessor."""
-    # Set in `__dict__`, since `setattr` would make Keras track it.
+    # `setattr` would make Keras track it.
     return preprocessor.__dict__.setdefault("_looks", Looks())
 
 

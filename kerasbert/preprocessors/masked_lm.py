@@ -1,4 +1,4 @@
-"""Preprocessing for masked language models: tokens are hidden, anew in every epoch.
+"""Preprocessing for masked language models, with dynamic masking.
 
 B batch, T tokens of the packed row, P predictions.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from kerasbert.tokenizers.subword import SubwordTokenizer
 
 BOUNDARIES = ("marks", "spaces")
-# Between tokenizing and packing, this is added to the ids of pieces that continue a word.
+# Added between tokenizing and packing to the ids of pieces that continue a word.
 GOES_ON = 1 << 30
 
 
 class MaskingPreprocessor(BertPreprocessor):
-    """Base of the preprocessors that hide tokens."""
+    """Base class of the preprocessors that mask tokens."""
 
     settings = (
         *BertPreprocessor.settings,
@@ -84,7 +84,7 @@ class MaskingPreprocessor(BertPreprocessor):
         words = tf.strings.split(tf.strings.regex_replace(texts, f"[{SPACE}]+", " "), " ")  # (N, W)
         is_first = tf.gather(words.row_starts(), words.value_rowids())
         is_first = is_first == tf.range(tf.size(words.values, tf.int64))
-        # With a space before it, a word has the same byte pairs as within the text.
+        # After a space, a word gets the same byte pairs as within a text.
         spaced = tf.where(is_first | (words.values == ""), words.values, " " + words.values)
         pieces = super()._tokens(spaced)  # (words of all texts, None)
         begins = tf.gather(pieces.row_starts(), pieces.value_rowids())
@@ -96,23 +96,23 @@ class MaskingPreprocessor(BertPreprocessor):
         special = list(self.tokenizer.special_token_ids)
         ids = np.concatenate([np.asarray(segment.flat_values) for segment in segments]) % GOES_ON
         if not self.mask_selection_rate:
-            return  # Asked for, by those who hide tokens themselves.
+            return  # Intended: the caller masks tokens.
         if np.isin(ids, special).all():
             warn_of_nothing(
-                "No text has a token that can be masked: they are empty, or the vocabulary knows "
-                "none of their words",
-                "check the texts, and the tokenizer with them",
+                "No text has a token to mask: the texts are empty, or none of their words is in "
+                "the vocabulary",
+                "check the texts and the tokenizer",
             )
 
     def masked(
         self, segments: Any, sample_weight: Any = None, length: int | None = None, seed: Any = None
     ) -> tuple[Any, Any, Any]:
-        """Pack segments and hide some of their tokens.
+        """Pack segments and mask some of their tokens.
 
         Args:
             segments: tuple of one or two `tf.RaggedTensor` int32 (B, None).
             sample_weight: floats (B,).
-            length: int. T, instead of the bucket of the longest row.
+            length: int. T; by default the bucket of the longest row.
             seed: ints (2,); `None` draws one.
 
         Returns:
@@ -152,16 +152,16 @@ class MaskingPreprocessor(BertPreprocessor):
     def fill_in(
         self, texts: Texts, rows: Any, starts: Any, ends: Any, before: Any, tokens: Any
     ) -> tuple[Any, Any]:
-        """Texts with tokens in place of a mask; eagerly and in the graph.
+        """Replace masks in texts with tokens, eagerly or in a graph.
 
         Args:
             texts: strings (N,).
-            rows, starts, ends: ints (M,). The text of each mask, and its characters there.
-            before: int32 (M,). The token before it; -1 for none.
-            tokens: int32 (M, K).
+            rows, starts, ends: ints (M,). Text index and character offsets of each mask.
+            before: int32 (M,). The token before each mask; -1 for none.
+            tokens: int32 (M, K). Candidates for each mask.
 
         Returns:
-            `(names, texts)`: strings (M, K), each token as text, and the text that it makes.
+            `(names, texts)`: strings (M, K), the tokens as text and the filled texts.
         """
         if tf.executing_eagerly():
             fill_in = self.traced("fill_in", self.fill_in)
@@ -170,7 +170,7 @@ class MaskingPreprocessor(BertPreprocessor):
 
         def text_of(*columns):
             ids = tf.stack([tf.reshape(column, [-1]) for column in columns], 1)
-            # Tokens of bytes may hold a part of a character.
+            # Byte-level tokens may hold part of a character.
             found = valid_utf8(self.tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
             return tf.reshape(found, tf.shape(tokens))
 
@@ -182,14 +182,14 @@ class MaskingPreprocessor(BertPreprocessor):
         cut = tf.minimum(tf.strings.length(left), tf.strings.length(both))
         begins = tf.strings.substr(both, tf.zeros_like(cut), cut) == left
         added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
-        # What a token adds to the one before it begins with a space, or goes on with its word.
+        # A token's text either begins with a space or continues the previous word.
         joins = (before >= 0)[:, None] & begins & (left != "") & (added != "")
         joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
         bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
         return names, tf.where(joins, bare + added, head + names) + tail
 
     def _drawn_seed(self):
-        """A seed that `keras.utils.set_random_seed` makes repeat."""
+        """Draw a seed that `keras.utils.set_random_seed` reproduces."""
         if tf.executing_eagerly():
             return [random.randrange(2**31) for _ in range(2)]
         return tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
@@ -197,35 +197,30 @@ class MaskingPreprocessor(BertPreprocessor):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMaskedLMPreprocessor(MaskingPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does, and hides tokens to be predicted.
+    """Packs texts or pairs as `BertPreprocessor` does, and masks tokens to predict.
 
-    Called on texts without labels, it returns `(x, y, sample_weight)`: `x` has `mask_positions`
-    int32 (B, P) too, `y` is the tokens that were there, int32 (B, P), and weights (B, P) are 0
-    in the slots that a row does not need. Each call, and in `fit` each epoch, hides others;
-    `keras.utils.set_random_seed` makes them repeat. `evaluate` always hides the same.
+    Called on texts without labels, it returns `(x, y, sample_weight)`: `x` also has
+    `mask_positions` int32 (B, P), `y` holds the original tokens, int32 (B, P), and weights (B, P)
+    are 0 in unused slots. Masks differ in each call, and in each epoch of `fit`, reproducibly after
+    `keras.utils.set_random_seed`. `evaluate` always masks the same tokens.
 
-    Of a row of n tokens with its special tokens, max(1, round(mask_selection_rate * n)) are
-    chosen, never special ones. P is that number for n = T.
+    From a row of n tokens, max(1, round(mask_selection_rate * n)) are selected; special tokens
+    count in n, but are never selected. P is that number for n = T.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
-        truncate: string. See `BertPreprocessor`.
-        num_segments: int. See `BertPreprocessor`.
-        mask_selection_rate: float. The share of tokens that are to be predicted; 0 for none.
-        mask_selection_length: int. The most of them in a row; `None` for no such limit.
-        mask_token_rate: float. The share of these that the model sees as the mask token.
-        random_token_rate: float. The share of these that it sees as any other token. The rest it
-            sees as they are.
-        mask_unit: string. What is hidden together: "token", "word", "span" or "ngram"; see
+        tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
+        mask_selection_rate: float. Share of tokens to predict; 0 for none.
+        mask_selection_length: int. Maximum of these per row; `None` for no limit.
+        mask_token_rate: float. Share of these that the mask token replaces.
+        random_token_rate: float. Share of these that a random token replaces; the rest are kept.
+        mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see
             `kerasbert.data.mask_tokens`.
-        word_boundaries: string. Where words begin, for these. "marks": where the tokens say so
-            (`##`, `Ġ`, `▁`) and at punctuation. "spaces": at white space in the text and nowhere
-            else, as for Chinese that a word segmenter has put spaces into.
+        word_boundaries: string. Where words begin, for units of words. "marks": by the marks of
+            tokens (`##`, `Ġ`, `▁`) and at punctuation. "spaces": only at white space in the text,
+            as for Chinese after word segmentation.
 
     Raises:
-        ValueError: for a rate that is no share, an unknown unit, for labels, and for anything that
-            is not text.
+        ValueError: for invalid rates, unknown units, labels, and inputs that are not text.
 
     Example:
 
@@ -237,7 +232,7 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
     >>> (np.asarray(features["token_ids"]) == 4).sum(axis=1).tolist(), np.asarray(y).shape
     ([1, 1], (2, 1))
 
-    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; anew in every epoch as in RoBERTa,
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1; dynamic masking as in RoBERTa,
     arXiv 1907.11692.
     """
 
@@ -253,8 +248,8 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
         raise ValueError(
-            "A masked language model makes its own labels, the tokens that it hides; pass texts "
-            "alone, and pairs of texts as a tuple of two columns."
+            "A masked language model makes its own labels, the masked tokens; pass texts without "
+            "labels, and pairs as a tuple of two columns."
         )
 
     def check_labels_in_graph(self, y: Any) -> Tensor:

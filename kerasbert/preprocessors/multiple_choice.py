@@ -1,6 +1,6 @@
-"""Preprocessing for prompts with choices: each choice becomes a row of its own.
+"""Preprocessing for multiple choice: each pair of prompt and choice becomes a row.
 
-N examples, B batch, C choices, R pairs of all prompts with their choices, T tokens of a row.
+N examples, B batch, C choices, R pairs of all prompts and choices, T tokens of a row.
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     """Packs each choice with its prompt: `[CLS] prompt [SEP] choice [SEP]`.
 
     `x` is a tuple of prompts (a list, array or column of strings) and choices (a list of lists of
-    strings), a list of such pairs, or a dict or table of `prompt` and `choices`. Every prompt has
-    any number of choices from one on. In an array, a table or a dense tensor of choices, as
-    `padded_batch` makes, empty strings at the end of a row are padding; ragged tensors and
-    lists need none.
+    strings), a list of such pairs, or a dict or table of `prompt` and `choices`. Each prompt has
+    one or more choices. In arrays, tables and dense tensors of choices, as `padded_batch` makes,
+    empty strings at the end of a row are padding; ragged tensors and lists need none.
 
-    The result is a dict of `token_ids`, `segment_ids` and `padding_mask` as of
-    `BertPreprocessor`, each (B, C, T). C is the most choices in the batch; the mask of a choice
-    that is missing is all false. Labels `y` are the numbers of the right choices, int32 (B,).
+    The result is a dict of `token_ids`, `segment_ids` and `padding_mask` as for
+    `BertPreprocessor`, each (B, C, T). C is the most choices in the batch; the mask of missing ones
+    is all false. Labels `y` are indices of the correct choices, int32 (B,).
 
     Takes the arguments of `BertPreprocessor`.
 
     Raises:
-        ValueError: for a prompt without choices, a label that is none of its row's choices, and
-            anything that is not text.
+        ValueError: for prompts without choices, labels outside these, and inputs that are not text.
 
     Example:
 
@@ -60,7 +58,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
             x = tuple(x.get(name) for name in ("prompt", "choices"))
         if not isinstance(x, (tuple, list)) or len(x) != 2 or any(one is None for one in x):
             raise ValueError(
-                "The dataset has to give prompts and choices: ((prompts, choices), y), or a dict "
+                "The dataset must yield prompts and choices: ((prompts, choices), y), or a dict "
                 "of 'prompt' and 'choices'."
             )
         prompts, choices = tf.convert_to_tensor(x[0]), x[1]
@@ -69,8 +67,8 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         fits = prompts.shape.rank in (0, 1) and choices.shape.rank == prompts.shape.rank + 1
         if not fits or {prompts.dtype, choices.dtype} != {tf.string}:
             raise ValueError(
-                f"The dataset gives prompts of {prompts.dtype.name} {prompts.shape} and choices of "
-                f"{choices.dtype.name} {choices.shape}; give strings, (B,) and (B, C)."
+                f"The dataset yields prompts of {prompts.dtype.name} {prompts.shape} and choices "
+                f"of {choices.dtype.name} {choices.shape}; yield strings, (B,) and (B, C)."
             )
         return [prompts, choices]
 
@@ -83,7 +81,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
                 if label >= len(choices):
                     raise ValueError(
                         f"The label {label} at position {position} is outside 0 to "
-                        f"{len(choices) - 1}, the numbers of its {len(choices)} choices; number "
+                        f"{len(choices) - 1}, the indices of its {len(choices)} choices; count "
                         "them from 0."
                     )
         return y, sample_weight
@@ -92,7 +90,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         def is_number(value):
             return value == value // 1 and value >= 0
 
-        rows = number_rows(y, count, is_number, "the number of the right choice, from 0")
+        rows = number_rows(y, count, is_number, "the index of the correct choice, from 0")
         return np.asarray(rows, "int32")
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
@@ -122,19 +120,19 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         cut = super()._is_cut(_pairs(segments))  # (R,)
         return np.bincount(rows, cut, len(segments[0].row_splits) - 1) > 0
 
-    # === Packing: the base class sees R pairs ===
+    # === Packing: the base class gets R pairs ===
 
     def packed_lengths(self, segments: Any) -> Any:
-        """Tokens of each example's longest row: int32 (N,); of each row where they are pairs."""
+        """Return the tokens of each example's longest row, or of each pair: int32 (N,)."""
         if segments[1].shape.rank == 2:
             return super().packed_lengths(segments)
         lengths = super().packed_lengths(_pairs(segments))  # (R,)
         return tf.reduce_max(segments[1].with_values(lengths), axis=1)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        """Pack ragged tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
+        """Pack tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
 
-        Where the second are tokens of texts (B, None), they are packed as pairs.
+        Second segments (B, None) are packed as pairs.
         """
         if segments[1].shape.rank == 2:
             return super().pack(segments, length)
@@ -154,20 +152,22 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
         counts = tf.cast(segments[1].row_lengths(), tf.int32)
-        # For `tf.data`, where no one has looked yet.
+        # Datasets have not been checked yet.
         tf.debugging.Assert(
             tf.reduce_all(counts > 0), ["A prompt has no choices; give each at least one."]
         )
         if y is not None:
             good = (y >= 0) & (y < counts)
-            message = "Labels must be numbers of choices from 0, but there are:"
+            message = "Labels must be indices of choices, counted from 0; got:"
             tf.debugging.Assert(
-                tf.reduce_all(good), [message, y, "for so many choices:", counts], summarize=32
+                tf.reduce_all(good),
+                [message, y, "for these numbers of choices:", counts],
+                summarize=32,
             )
         return super().assemble(segments, y, sample_weight, length)
 
 
 def _pairs(segments):
-    """Prompts and choices of each of the R pairs: ragged (R, None)."""
+    """Return prompt and choice of each pair: ragged (R, None)."""
     prompts, choices = segments
     return tf.gather(prompts, choices.value_rowids()), choices.values

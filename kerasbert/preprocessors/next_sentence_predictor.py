@@ -1,4 +1,4 @@
-"""Preprocessing for pairs of texts of which one may follow the other."""
+"""Preprocessing for next sentence prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
-    """Packs pairs of texts; labels `y` (B,) are 0 where B follows A, and 1 where it does not.
+    """Packs pairs of texts; labels `y` (B,) are 0 if B follows A, and 1 if not.
 
     Takes the arguments of `BertPreprocessor`.
 
@@ -48,6 +48,6 @@ class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
     def _kept(self, segments):
         if len(segments) != 2:
             raise ValueError(
-                "One text was given where a pair is needed; pass a tuple of two columns, or pairs."
+                "Got single texts where pairs are needed; pass a tuple of two columns, or pairs."
             )
         return super()._kept(segments)

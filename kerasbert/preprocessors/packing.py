@@ -1,4 +1,4 @@
-"""From strings to packed batches of token ids; the base of every preprocessor.
+"""`BertPreprocessor`, the base class of all preprocessors: texts to packed batches.
 
 N examples, B batch, T tokens of the packed row.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kerasbert.conversion.checkpoint import Checkpoint
     from kerasbert.tokenizers.subword import SubwordTokenizer
 
-# What a `preprocessor.json` says, of whichever task.
+# Fields of a `preprocessor.json`, for all tasks.
 _FIELDS = {
     "sequence_length": "count",
     "truncate": "name",
@@ -62,7 +62,7 @@ _FIELDS = {
     "add_end_token": "flag",
     "normalize": "name?",
 }
-# The names of KerasHub's packer beside ours.
+# Truncation strategies, with KerasHub's names for them.
 TRUNCATE = {
     "longest_first": "longest_first",
     "only_second": "only_second",
@@ -70,44 +70,41 @@ TRUNCATE = {
     "round_robin": "round_robin",
     "waterfall": "only_second",
 }
-CHUNK = 1024  # texts that one thread tokenizes at a time
+CHUNK = 1024  # texts per thread and step of tokenization
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
-    """Turns a text or a pair of texts into `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+    """Packs a text or a pair of texts as `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
     Called on `x`, `(x, y)` or `(x, y, sample_weight)`, eagerly or mapped over a `tf.data.Dataset`
-    of batches. `x` is a string, a list of strings, a NumPy array, a pandas column or a string
-    tensor; for pairs a tuple of two of these, a list of pairs, a table of two columns or a dict
-    of `text` and `text_b`. The result is a dict:
+    of batches. `x` is a string, a list, NumPy array, pandas column or tensor of strings; for pairs,
+    a tuple of two of these, a list of pairs, a table of two columns or a dict of `text` and
+    `text_b`. The result is a dict:
 
     - `token_ids`: int32 (B, T),
-    - `segment_ids`: int32 (B, T), 1 at B and its `[SEP]`; only with `num_segments` above 0,
-    - `padding_mask`: bool (B, T), true at tokens.
+    - `segment_ids`: int32 (B, T), 1 for B and its `[SEP]`; only with `num_segments` above 0,
+    - `padding_mask`: bool (B, T), true for tokens.
 
-    T is the longest row of the batch, rounded up to a bucket (`kerasbert.data.batching.BUCKETS`)
-    and never above `sequence_length`. A single string gives rows without B. A single string
-    inside `tf.data` is padded to `sequence_length`, as what it will be
-    batched with is unknown: batch first.
+    T is the batch's longest row, rounded up to a bucket (`kerasbert.data.batching.BUCKETS`), at
+    most `sequence_length`. A single string gives unbatched results. Inside `tf.data`, unbatched
+    strings are padded to `sequence_length`, so batch first.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row, special tokens included.
-        truncate: string. What a pair that is too long loses: "longest_first" takes from the
-            longer text until both fit, as transformers does: where both are cut and the room is
-            odd, the longer one keeps one token more, the second one of equal ones.
-            "only_second" and "only_first" spare the other one unless it is too long by itself.
-            KerasHub's "round_robin" is the first of these with the token more for the first
-            text, and its "waterfall" the second.
-        num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros.
-        normalize: string. The Unicode normal form that texts are brought into before they are
-            tokenized, "NFC" or "NFKC"; offsets are of the texts as they are given. It is a setting
-            of the tokenizer, and goes with it into presets, exports and files for `transformers`.
-            `None` leaves the tokenizer as it is.
+        sequence_length: int. Maximum tokens per row, special tokens included.
+        truncate: string. How to truncate long pairs. "longest_first" shortens the longer text until
+            both fit, as in transformers; if both are truncated and the room is odd, the longer one
+            keeps the extra token, or the second one of equals. "only_second" and "only_first" spare
+            the other text unless it is too long by itself. KerasHub's "round_robin" is
+            "longest_first" with the extra token for the first text, its "waterfall" "only_second".
+        num_segments: int. 0 omits `segment_ids`, 1 fills it with zeros.
+        normalize: string. Unicode normal form to apply before tokenizing, "NFC" or "NFKC"; offsets
+            refer to the original texts. It is a setting of the tokenizer, saved in presets, exports
+            and files for `transformers`. `None` leaves the tokenizer's.
 
     Raises:
-        ValueError: for settings that leave no room, and for anything that is not text.
+        ValueError: for settings that leave no room, and inputs that are not text.
         ImportError: when called without TensorFlow installed.
 
     Example:
@@ -122,12 +119,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in transformers.
     """
 
-    # The arguments of the constructor that a config has, attributes of the same names.
+    # Constructor arguments that a config holds, as attributes of the same names.
     settings = ("sequence_length", "truncate", "num_segments")
-    usual_tokenizer = BertTokenizer  # Its arguments are known in errors.
-    # Whether `assemble` takes a `seed` too, for what a task draws anew in every epoch.
+    usual_tokenizer = BertTokenizer  # Errors about keywords know its arguments.
+    # Whether `assemble` takes a `seed`, for tasks that draw at random in every epoch.
     draws = False
-    # Of which form its rows are; see `kerasbert.families.PACKINGS`.
+    # Form of the rows; see `kerasbert.families.PACKINGS`.
     packing = "class_first"
 
     def __init__(
@@ -143,7 +140,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         self.built = True  # there is nothing to build
         if not hasattr(tokenizer, "num_separators"):
             raise ValueError(
-                f"tokenizer={tokenizer!r} is none of `kerasbert.tokenizers`; "
+                f"tokenizer={tokenizer!r} is not a tokenizer of `kerasbert.tokenizers`; "
                 "make one with its `from_preset` or `from_files`."
             )
         self.tokenizer = tokenizer
@@ -157,7 +154,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     @property
     def sequence_length(self) -> int:
-        """The most tokens in a row."""
+        """Maximum tokens per row."""
         return self._sequence_length
 
     @sequence_length.setter
@@ -165,14 +162,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         special = 2 + self.tokenizer.num_separators
         if not is_whole(value) or value < special:
             raise ValueError(
-                f"sequence_length={value!r} is too short or no whole number; "
-                f"use at least {special}, the number of special tokens in a pair."
+                f"sequence_length={value!r} must be a whole number of at least {special}, the "
+                "special tokens of a pair."
             )
         self._sequence_length = value
 
     @property
     def normalize(self) -> str | None:
-        """The normal form that texts are brought into; `None` for none."""
+        """Unicode normal form applied to texts; `None` for none."""
         return self.tokenizer.normalize
 
     @normalize.setter
@@ -184,11 +181,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     @classmethod
     def check_family(cls, family: str | None, where: str = "") -> None:
-        """Raise where encoders of a family need rows of another form.
+        """Raise an error if encoders of a family need rows of another form.
 
         Args:
             family: string; `None` for an encoder of no family.
-            where: string. What they were found in, for the error.
+            where: string. Where the encoder was found, for the error.
         """
         needed = cls.packing if family is None else get_family(family).packing
         if needed != cls.packing:
@@ -220,8 +217,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         """Load from a local directory that `save_to_preset` wrote.
 
-        A directory that holds the preprocessor of another task lends its tokenizer, length,
-        truncation and segments.
+        From another task's preprocessor, take only the tokenizer, length, truncation and segments.
         """
         saved_cls, config = as_called(_read_json(directory, "preprocessor.json"), cls)
         fits = saved_cls is not None and issubclass(saved_cls, cls)
@@ -229,7 +225,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         made.check_family(_family_in(directory), f" in '{directory}'")
         config = dict(config or {})
         check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
-        # Tasks refine each other's preprocessors: one task's is no good for another.
+        # A task's preprocessor may extend another's, but not replace it.
         if not fits or cls is not BertPreprocessor and own_class(saved_cls) is not own_class(cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
@@ -241,8 +237,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             config["tokenizer"] = with_known(_read_json(directory, "tokenizer.json"))
             if not config["tokenizer"]:
                 raise ValueError(
-                    f"'{directory}' has neither preprocessor.json nor tokenizer.json; name a "
-                    "directory that `save_to_preset` wrote, or pass `tokenizer`."
+                    f"'{directory}' has neither preprocessor.json nor tokenizer.json; pass "
+                    "a directory that `save_to_preset` wrote, or pass `tokenizer`."
                 )
         settings = _tokenizer_settings(cls, kwargs)
         if settings:
@@ -254,8 +250,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return preprocessor
 
     def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        # Keras' own `__call__` would take the second text of `((a, b),)` for labels, and add a page
-        # about the arguments to each error.
+        # Keras' `__call__` would take the second text of `((a, b),)` for labels, and add a page of
+        # arguments to each error.
         return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
@@ -286,14 +282,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         outputs = self.assemble(self._tokenize_in_graph(columns), y, sample_weight, length, **drawn)
         return outputs if batched else keras.tree.map_structure(lambda rows: rows[0], outputs)
 
-    # === Columns; a task with another `x` refines these two ===
+    # === Columns, for tasks to override ===
 
     def columns(self, x: Any) -> tuple[Any, ...]:
-        """Read texts in memory: `(columns, batched)`, as `text_columns` does."""
+        """Read texts in memory into `(columns, batched)`, as `text_columns` does."""
         return text_columns(x)
 
     def columns_in_graph(self, x: Any) -> list[Any]:
-        """String tensors of a `tf.data` element: a list of one or two."""
+        """Return the one or two string tensors of a `tf.data` element."""
         return _graph_columns(x)
 
     def _targets(self, y, sample_weight, columns):
@@ -301,24 +297,24 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         y = None if y is None else self.check_labels(y, count)
         return y, None if sample_weight is None else weights(sample_weight, count)
 
-    # === Labels; a task refines these two ===
+    # === Labels, for tasks to override ===
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
-        """Check the labels of `count` texts, of any kind; return an array, in 32 bits."""
+        """Check the labels of `count` texts and return them as a 32-bit array."""
         y = np.asarray(label_rows(y, count))
         return y.astype({"int64": "int32", "float64": "float32"}.get(y.dtype.name, y.dtype))
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
-        """The same for a tensor inside `tf.data`, with assertions."""
+        """Check a tensor of labels inside `tf.data`, with assertions."""
         return y
 
     def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
-        """Warn of examples that leave nothing to learn, where a task can tell."""
+        """Warn about examples that leave nothing to learn."""
 
     # === Tokens ===
 
     def tokenize(self, x: Any) -> Any:
-        """Tokenize `x`, of any kind that a call accepts, without special tokens.
+        """Tokenize `x`, in any form that a call accepts, without special tokens.
 
         Returns:
             A tuple of `tf.RaggedTensor` int32 (N, None): one for texts, two for pairs.
@@ -332,13 +328,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return self._tokenize_in_graph(columns)
 
     def _tokenize_columns(self, columns, most=None, owners=None):
-        """Tokenize lists of strings, in chunks in parallel.
+        """Tokenize lists of strings, in parallel chunks.
 
         Args:
             columns: one or two lists of strings.
-            most: int. The longest row; tokens beyond it that no row can hold are dropped.
-            owners: ints (M,). Index of the first text that each second one is paired with, if they
-                are not paired one by one.
+            most: int. Maximum row length; tokens that no row can hold are dropped.
+            owners: ints (M,). Index of each second text's first text, unless paired one to one.
         """
 
         def tokenize(chunk):
@@ -350,14 +345,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         found = [self._tokenize_column(column, tokenize) for column in columns]
         segments = [tokens for tokens, _ in found]
         if most is not None and len(found) == 2:
-            # The longer text of a pair stays the longer one, which decides what truncation takes.
+            # Truncation depends on which text is longer, so keep it the longer one.
             first, second = (np.asarray(lengths) for _, lengths in found)
             first = first if owners is None else first[owners]
             segments[1] = _without_last(segments[1], (second < first) & (second > most))
         return tuple(segments)
 
     def _tokenize_column(self, column, tokenize):
-        """Run `tokenize`, strings (N,) to one or more ragged tensors, on chunks in parallel."""
+        """Run `tokenize`, strings (N,) to one or more ragged tensors, on parallel chunks."""
 
         chunks = in_chunks(len(column), lambda chunk: tokenize(tf.constant(column[chunk])))
         found = chunks[0]
@@ -367,19 +362,19 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         looks_of(self).at_tokens(self.tokenizer, column, ids.flat_values.numpy())
         return found
 
-    # === Looks at the texts; see `looks` ===
+    # === Checks of the texts; see `looks` ===
 
     def _look_for_cut(self, columns, segments):
-        """Say once which texts lost tokens, where texts are cut and not read in windows."""
+        """Warn once about truncated texts, except in tasks with windows."""
         looks = looks_of(self)
         if not looks.is_cut_told and type(self)._examples is BertPreprocessor._examples:
             looks.at_cut(self._is_cut(segments), columns[-1], self.sequence_length)
 
     def _looking(self, dataset):
-        """A `tf.data.Dataset` of texts, of which the first batch is looked at when it is read."""
+        """Check the first batch of a `tf.data.Dataset` of texts when it is read."""
         spec = dataset.element_spec
         parts = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)
-        # Workers of a strategy may be other machines.
+        # Not in distribution strategies, whose workers may be other machines.
         if tf.distribute.has_strategy() or any(
             not isinstance(part, tf.TensorSpec) or part.dtype != tf.string or part.shape.rank != 1
             for part in parts
@@ -410,13 +405,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(numbered))
 
     def _is_cut(self, segments):
-        """Which rows lose tokens, bools (N,)."""
+        """Return which rows lose tokens, bools (N,)."""
         special = 2 if len(segments) == 1 else 2 + self.tokenizer.num_separators
         lengths = sum(np.diff(segment.row_splits) for segment in segments)
         return lengths + special > self.sequence_length
 
     def _look_at_packed(self, columns, features):
-        """The same looks at a batch that was made in one graph."""
+        """Run these checks on a batch made in a single graph."""
         looks, ids = looks_of(self), features["token_ids"]
         if not looks.is_told:
             tokens = ids[features["padding_mask"]]
@@ -437,18 +432,18 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return tuple(self._tokens(column) for column in columns)
 
     def _tokens(self, texts):
-        """String tensor (N,) -> ragged int32 (N, None); what `pack` carries along."""
+        """Tokenize strings (N,) to ragged int32 (N, None), which `pack` takes."""
         return tf.cast(self.tokenizer.tokenize(texts), tf.int32)
 
     # === Packing ===
 
     def packed_lengths(self, segments: Any) -> Any:
-        """Tokens of each packed row, special ones included: int32 (N,)."""
+        """Return the tokens of each packed row, special ones included: int32 (N,)."""
         special = 2 if len(segments) == 1 else 2 + self.tokenizer.num_separators
         return sum(self._kept(segments)) + special
 
     def _kept(self, segments):
-        """How many tokens of each segment fit: a list of int32 (N,)."""
+        """Return the fitting tokens of each segment: a list of int32 (N,)."""
         lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
         if len(lengths) == 1:
             return [tf.minimum(lengths[0], self.sequence_length - 2)]
@@ -467,23 +462,23 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return [a, tf.minimum(b, budget - a)]
 
     def bucket(self, length: int) -> Any:
-        """The padded length of a batch whose longest row has `length` tokens, int or tensor."""
+        """Return the padded length for a longest row of `length` tokens (int or tensor)."""
         if not hasattr(length, "dtype") or isinstance(length, np.generic):
             return min(bucket_length(length), self.sequence_length)
         buckets = tf.constant(buckets_up_to(self.sequence_length))
         return tf.gather(buckets, tf.reduce_sum(tf.cast(buckets < length, tf.int32)))
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        """Truncate and join segments, add the special tokens and pad.
+        """Truncate and join segments, add special tokens and pad.
 
         Args:
             segments: tuple of one or two `tf.RaggedTensor` int32 (B, None).
-            length: int. T, instead of the bucket of the longest row.
+            length: int. T; by default the bucket of the longest row.
 
         Returns:
-            The dict of the class' description.
+            The dict of the class description.
         """
-        # One gather, and only core ops: KerasHub's packer needs an op that servers do not have.
+        # KerasHub's packer needs an op that servers lack.
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         kept = [keep[:, None] for keep in self._kept(segments)]  # (B, 1)
@@ -497,7 +492,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         start, end, pad = size - 3, size - 2, size - 1
         starts = [tf.cast(segment.row_starts(), tf.int32)[:, None] for segment in segments]
         position = tf.range(length)[None]  # (1, T)
-        # Where in `values` the token of each position is.
+        # Index into `values` of the token at each position.
         index = tf.where(position <= kept[0], starts[0] + position - 1, end)  # (B, T)
         in_second = None
         if len(segments) == 2:
@@ -521,9 +516,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        """From a batch of segments to `x`, `(x, y)` or `(x, y, sample_weight)`.
+        """Turn a batch of segments into `x`, `(x, y)` or `(x, y, sample_weight)`.
 
-        A task refines it; it runs eagerly and in the graph.
+        Tasks override it, eager and in a graph.
         """
         return keras.utils.pack_x_y_sample_weight(self.pack(segments, length), y, sample_weight)
 
@@ -541,27 +536,27 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         shape_cost: float = 0,
         first_epoch: int = 0,
     ) -> Any:
-        """Batches of similar length for `fit`: every example once an epoch, a new order in each.
+        """Batch examples of similar length for `fit`, reshuffled every epoch.
 
-        Everything is tokenized once, here.
+        All texts are tokenized now, once. Each epoch has every example once.
 
         Args:
             x: texts or pairs, as for a call.
             y: labels (N, ...).
             sample_weight: floats (N, ...).
             batch_size: int.
-            shuffle: bool. `False` keeps the order given, and batches of mixed length.
-            seed: int. `None` draws one from Python's generator, as Keras does, so that
-                `keras.utils.set_random_seed` makes runs repeat.
-            buckets: bool. `False` pads to the longest row of the batch and no further, for a model
-                that is not compiled for each shape.
-            shape_cost: number. How many tokens of padding an epoch may have for one shape less to
-                compile; see `kerasbert.data.batching.cheap_shapes`.
-            first_epoch: int. The epoch of the first pass over the data: with the same seed, a
-                resumed training sees the batches of an uninterrupted one.
+            shuffle: bool. `False` keeps the given order, with mixed lengths in a batch.
+            seed: int. `None` draws one from Python's generator, as Keras does, reproducible after
+                `keras.utils.set_random_seed`.
+            buckets: bool. `False` pads only to the batch's longest row, for models that are not
+                compiled per shape.
+            shape_cost: number. Padding tokens per epoch to accept for one compiled shape less; see
+                `kerasbert.data.batching.cheap_shapes`.
+            first_epoch: int. Epoch of the first pass: with the same seed, a resumed run sees the
+                batches of an uninterrupted one.
 
         Returns:
-            A `tf.data.Dataset` of `(x, y, sample_weight)`, without what was not given.
+            A `tf.data.Dataset` of `(x, y, sample_weight)`, as far as given.
         """
         segments, targets = self._examples(x, y, sample_weight)
         self.check_variety(segments, *targets)
@@ -592,16 +587,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         buckets: Any = True,
         few: int = 0,
     ) -> tuple[Any, Any]:
-        """Batches sorted by length, the longest first, for `predict` and `evaluate`.
+        """Batch examples by length, the longest first, for `predict` and `evaluate`.
 
         The other arguments are those of `batches`.
 
         Args:
-            few: int. So many rows or fewer come as a list of batches, NumPy arrays, that are made
-                here and now: a pipeline around them would cost more than they do.
+            few: int. Return up to this many rows as a list of NumPy batches, without the overhead
+                of a pipeline.
 
         Returns:
-            `(dataset, order)`; `kerasbert.data.restore_order(outputs, order)` puts outputs back.
+            `(dataset, order)`; `kerasbert.data.restore_order(outputs, order)` restores the order.
         """
         check_whole("batch_size", batch_size)
         if few and y is None and sample_weight is None and self._packs_at_once():
@@ -625,13 +620,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return keras.tree.map_structure(np.asarray, batches), order
 
     def _packs_at_once(self):
-        """Whether texts become a batch by the tokenizer and `assemble` alone."""
+        """Return whether batches need only the tokenizer and `assemble`."""
         own = (getattr(type(self), name) for name in ("_examples", "_tokenize_columns", "_tokens"))
         base = BertPreprocessor
         return tuple(own) == (base._examples, base._tokenize_columns, base._tokens)
 
     def _packed(self, columns, buckets):
-        """Columns of texts as one batch, tokenized and packed in one graph."""
+        """Tokenize and pack columns of texts into a batch in one graph."""
 
         def pack(*columns):
             segments = self._tokenize_in_graph(columns)
@@ -648,19 +643,19 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return batch
 
     def _examples(self, x, y, sample_weight):
-        """Checked and tokenized: segments, and `[labels, weights]`, `None` where not given."""
+        """Return segments and `[labels, weights]`, with `None` for those not given."""
         columns, batched = self.columns(x)
         if not batched:
-            raise ValueError("One text was given where a list is needed; put it in a list.")
+            raise ValueError("Got one text where a list is needed; pass a list.")
         targets = self._targets(y, sample_weight, columns)
         with tf.device("cpu"):
-            # No kept text is longer than this, so that memory holds no more.
+            # Longer texts are truncated now, to save memory.
             segments = self._tokenize_columns(columns, most=self.sequence_length)
             self._look_for_cut(columns, segments)
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
     def _maker(self, segments, targets, buckets):
-        """The function that makes a batch of row numbers (B,), and of a seed where it draws."""
+        """Return the function from row numbers (B,), and a seed where it draws, to a batch."""
         given = [target is not None for target in targets]
 
         def make(rows, *tensors):
@@ -677,7 +672,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             return self.assemble(parts, *chosen, length=longest, **drawn)
 
         tensors = [*segments, *(target for target in targets if target is not None)]
-        # One graph for the texts of this call and of the next.
+        # Later calls reuse the graph for other texts.
         traced = self.traced(("batch", buckets, len(segments), *given), make)
         return lambda rows, *seed: traced(rows, *seed, *tensors)
 
@@ -691,7 +686,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         Args:
             dataset: of `x`, `(x, y)` or `(x, y, sample_weight)`.
-            anew: bool. `False` draws the same on every pass, for what is drawn at all.
+            anew: bool. Whether random draws, if any, differ between passes.
         """
         dataset = self._looking(dataset)
         if not self.draws:
@@ -702,19 +697,19 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             batch = keras.utils.unpack_x_y_sample_weight(batch)
             return self._call_in_graph(*batch, seed=seed)
 
-        # A batch's seed comes from its place, not from the order in which threads get to it.
+        # Seeds depend on the position of a batch, not on the timing of threads.
         seed = random.randrange(2**31) if anew else 0
         seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=anew).batch(2)
         return map_ahead(tf.data.Dataset.zip((seeds, dataset)), make)
 
     def traced(self, name: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of tensors, `Traced` once with the settings that this preprocessor has now.
+        """Wrap a function of tensors in `Traced`, once for the current settings.
 
         Args:
-            name: hashable. What tells it from the others of this preprocessor.
+            name: hashable. Identifies the function within this preprocessor.
             function: see `Traced`.
         """
-        # Not by `setattr`: Keras and SavedModel would track it.
+        # `setattr` would make Keras and SavedModel track it.
         traces = self.__dict__.setdefault("_traces", {})
         names = dict.fromkeys((*BertPreprocessor.settings, *self.settings))
         key = (name, self.tokenizer, *(repr(getattr(self, setting)) for setting in names))
@@ -722,24 +717,26 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
 
 def _tokenizer_settings(cls, kwargs):
-    """Take the settings of the tokenizer out of the arguments of `from_preset`."""
+    """Pop the tokenizer's settings from the arguments of `from_preset`."""
     name = "special_tokens_in_strings"
     if name not in kwargs:
         return {}
     if "tokenizer" in kwargs:
-        raise ValueError(f"Set {name} on the tokenizer that you pass, not beside it.")
+        raise ValueError(
+            f"{name} was passed together with `tokenizer`; set it on that tokenizer instead."
+        )
     return {name: kwargs.pop(name)}
 
 
 def as_tensors(outputs):
-    """Any nesting of TensorFlow's tensors as tensors of the running backend."""
+    """Convert nested TensorFlow tensors to tensors of the current backend."""
     return keras.tree.map_structure(
         lambda rows: keras.ops.convert_to_tensor(np.asarray(rows)), outputs
     )
 
 
 def _without_last(tokens, rows):
-    """Drop the last token of the rows (N,) that are true."""
+    """Drop the last token of the rows where `rows` (N,) is true."""
     if not rows.any():
         return tokens
     kept = np.ones(tokens.flat_values.shape[0], bool)
@@ -749,7 +746,7 @@ def _without_last(tokens, rows):
 
 
 def in_chunks(count, run):
-    """What a function of slices returns for chunks of `count` texts, which run in parallel."""
+    """Run a function of slices on parallel chunks of `count` texts; return its results."""
     if count <= CHUNK:
         return [run(slice(0, count))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -761,25 +758,25 @@ def _graph_columns(x):
     x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
     columns = [tf.convert_to_tensor(column) for column in x]
     if len(columns) not in (1, 2):
-        raise ValueError(f"The dataset gives {len(columns)} columns as text; give one or two.")
+        raise ValueError(f"The dataset yields {len(columns)} columns of text; yield one or two.")
     for column in columns:
         if column.dtype != tf.string or column.shape.rank not in (0, 1):
             raise ValueError(
-                f"The dataset gives {column.dtype.name} of shape {column.shape} as text; "
-                "give strings, single or in batches of rank 1."
+                f"The dataset yields {column.dtype.name} of shape {column.shape} as text; "
+                "yield strings, single or in batches of rank 1."
             )
     return columns
 
 
 def _family_in(directory):
-    """The family of a preset's encoder; `None` without one."""
+    """Return the family of a preset's encoder; `None` without one."""
     encoder = _read_json(directory, "config.json")
     cls = own_object(encoder.get("registered_name"))
     return getattr(cls, "family", None) or encoder.get("config", {}).get("family")
 
 
 def _read_json(directory, name):
-    """The content of a JSON file; an empty dict where there is none."""
+    """Read a JSON file; return an empty dict if it does not exist."""
     path = os.path.join(directory, name)
     if not os.path.exists(path):
         return {}

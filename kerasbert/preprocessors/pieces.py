@@ -1,6 +1,6 @@
-"""Pieces of texts, and the units that take labels: words, or the pieces themselves.
+"""Texts as pieces (tokens) and units that take labels: words, or the pieces themselves.
 
-N texts, U units, P pieces; what a tokenizer makes of a word is one or more pieces.
+N texts, U units, P pieces.
 """
 
 import itertools
@@ -15,17 +15,17 @@ from kerasbert.data.names import known_name
 
 @dataclass
 class Pieces:
-    """Texts in memory, as pieces and as units; arrays run through all texts.
+    """Texts in memory as pieces and units; the arrays run over all texts.
 
     Args:
         rows: list of N strings, or of N lists of words.
         words: bool. Whether the rows are lists of words.
         ids: int32 (pieces of all texts,).
-        splits: ints (N + 1,). Where the pieces of each text begin and end in it.
-        starts, ends: ints (units,). In characters of the text; for words, their number and the
-            next one.
-        unit_splits: ints (N + 1,).
-        first, count: ints (units,). The first piece of each unit, and how many it has.
+        splits: ints (N + 1,). Row splits of `ids`.
+        starts, ends: ints (units,). Character offsets in the text; for lists of words, word
+            indices.
+        unit_splits: ints (N + 1,). Row splits of the units.
+        first, count: ints (units,). First piece and number of pieces of each unit.
         unit: ints (pieces,). The unit of each piece; -1 for none.
     """
 
@@ -42,20 +42,20 @@ class Pieces:
 
 
 def units_of_pieces(pieces, units):
-    """Which pieces are of which units: those that share a character.
+    """Match pieces to units: those that share a character.
 
     Args:
-        pieces: `(rows, starts, ends)`, ints (P,) of all texts: the text of each and its characters.
-        units: the same of units (U,), which do not overlap.
+        pieces: `(rows, starts, ends)`, ints (P,): text index and character offsets.
+        units: the same for units (U,), without overlaps.
 
     Returns:
-        `(first, count, unit)`: the first piece of each unit and how many it has, (U,), and the
-        unit of each piece, the first one of several, -1 for none, (P,).
+        `(first, count, unit)`: first piece and number of pieces of each unit, (U,), and the (first)
+        unit of each piece, -1 for none, (P,).
     """
     rows, starts, ends, unit_rows, unit_starts, unit_ends = (
         tf.cast(array, tf.int64) for array in (*pieces, *units)
     )
-    # Places through all texts: no piece or unit of one touches another one's.
+    # Offsets through all texts never overlap between texts.
     most = tf.reduce_max(tf.concat([ends, unit_ends, [0]], 0)) + 1
     unit_starts, unit_ends = unit_rows * most + unit_starts, unit_rows * most + unit_ends
     unit = tf.searchsorted(unit_ends, rows * most + starts, side="right", out_type=tf.int64)
@@ -69,7 +69,7 @@ def units_of_pieces(pieces, units):
 
 
 def pieces_as_units(rows, starts, ends):
-    """Units of one piece each; pieces that share a character are one unit."""
+    """Make each piece a unit, and merge pieces that share a character."""
     begins = np.ones(len(rows), bool)
     begins[1:] = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
     begins = np.flatnonzero(begins)
@@ -78,20 +78,20 @@ def pieces_as_units(rows, starts, ends):
 
 
 def units_touched(pieces, position, start, stop):
-    """The units of the text at `position` that a span of characters touches: `(low, high)`."""
+    """Return the units of the text at `position` that a character span touches: `(low, high)`."""
     begin, end = pieces.unit_splits[position : position + 2]
     low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
     return low, begin + np.searchsorted(pieces.starts[begin:end], stop)
 
 
 def joined_spans(words):
-    """Where words are in the text that they make up together."""
+    """Return the spans of words in their concatenation."""
     ends = list(itertools.accumulate(map(len, words)))
     return list(zip([0, *ends], ends))
 
 
 def checked_spans(row, text, types, position):
-    """The spans of a text, checked, in their order."""
+    """Check the spans of a text and return them sorted."""
     if isinstance(row, (str, bytes, dict)) or not hasattr(row, "__len__"):
         raise ValueError(
             f"The labels at position {position} are {row!r}; pass a list of spans "
@@ -103,8 +103,8 @@ def checked_spans(row, text, types, position):
             span = span["start"], span["end"], span["label"]
         if not isinstance(span, (list, tuple)) or len(span) != 3:
             raise ValueError(
-                f"The labels at position {position} have {span!r}, which is no span "
-                "(start, end, label) in a text; for a label a word pass lists of words."
+                f"The labels at position {position} have {span!r}, which is not a span "
+                "(start, end, label) of a text; for labels per word, pass lists of words."
             )
         start, end, label = span
         if not (is_whole(start) and is_whole(end)) or not (0 <= start < end <= len(text)):
@@ -125,7 +125,7 @@ def checked_spans(row, text, types, position):
     for before, after in zip(spans[:-1], spans[1:]):
         if after[0] < before[1]:
             raise ValueError(
-                f"The spans {before} and {after} at position {position} overlap; a character "
-                "has one label."
+                f"The spans {before} and {after} at position {position} overlap; give each "
+                "character one label."
             )
     return spans

@@ -1,4 +1,4 @@
-"""Preprocessing for BERT's pre-training: pairs of texts with hidden tokens.
+"""Preprocessing for BERT's pre-training: text pairs with masked tokens.
 
 B batch, P predictions.
 """
@@ -24,26 +24,18 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertPretrainerPreprocessor(MaskingPreprocessor):
-    """Packs pairs of texts and hides tokens, for both tasks that BERT is pre-trained on.
+    """Packs text pairs and masks tokens, for both of BERT's pre-training tasks.
 
-    Called on pairs and labels `y` (B,), 0 where B follows A and 1 where it does not, it returns
-    `(x, y, sample_weight)`: `x` as of `BertMaskedLMPreprocessor`, and dicts of `mlm_logits`
-    (B, P), the hidden tokens, and `nsp_logits` (B,), the labels. Without `next_sentence` it takes
-    texts or pairs without labels, and the dicts have `mlm_logits` alone.
+    Called on pairs and labels `y` (B,), 0 if B follows A and 1 if not, it returns
+    `(x, y, sample_weight)`: `x` as for `BertMaskedLMPreprocessor`, and dicts of `mlm_logits`
+    (B, P), the masked tokens, and `nsp_logits` (B,), the labels. With `next_sentence=False`, it
+    takes texts or pairs without labels and omits `nsp_logits`.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
-        truncate: string. See `BertPreprocessor`.
-        num_segments: int. See `BertPreprocessor`.
-        mask_selection_rate: float. See `BertMaskedLMPreprocessor`, as for the next three and the
-            last two.
-        mask_selection_length: int.
-        mask_token_rate: float.
-        random_token_rate: float.
-        next_sentence: bool. Whether there are labels of pairs.
-        mask_unit: string.
-        word_boundaries: string.
+        tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
+        mask_selection_rate, mask_selection_length, mask_token_rate, random_token_rate, mask_unit,
+            word_boundaries: see `BertMaskedLMPreprocessor`.
+        next_sentence: bool. Whether pairs have labels to predict.
 
     Example:
 
@@ -97,13 +89,13 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
     ) -> Any:
         if self.next_sentence and len(segments) != 2:
             raise ValueError(
-                "One text was given where a pair is needed; pass a tuple of two columns, or set "
+                "Got single texts where pairs are needed; pass a tuple of two columns, or set "
                 "next_sentence=False to pretrain without pairs."
             )
         if self.next_sentence and y is None:
             raise ValueError(
-                "The pairs have no labels; pass y, 0 where the second text follows the first and "
-                "1 where it does not, or set next_sentence=False."
+                "The pairs have no labels; pass y, 0 if the second text follows the first and 1 if "
+                "not, or set next_sentence=False."
             )
         features, mask_ids, weights = self.masked(segments, sample_weight, length, seed)
         labels, weights = {"mlm_logits": mask_ids}, {"mlm_logits": weights}
@@ -114,11 +106,11 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         return features, labels, weights
 
     def _pair_labels(self):
-        """What checks labels of pairs."""
+        """Return the preprocessor that checks labels of pairs."""
         if not self.next_sentence:
             raise ValueError(
-                "There are labels, but next_sentence=False predicts hidden tokens alone; pass "
-                "texts alone, or set next_sentence=True."
+                "Got labels, but next_sentence=False predicts only masked tokens; pass texts "
+                "without labels, or set next_sentence=True."
             )
         return BertNextSentencePredictorPreprocessor(self.tokenizer)
 

@@ -1,4 +1,4 @@
-"""Preprocessing for answers that are spans of a context, in windows where it is long.
+"""Preprocessing for extractive question answering, with windows over long contexts.
 
 N examples, W windows of all of them, B batch, T tokens of a row, P tokens of a text.
 """
@@ -31,17 +31,17 @@ _LONGEST_STRIDE = 128
 
 @dataclass
 class Windows:
-    """Which tokens of which context stand where in each row.
+    """Context tokens of each window.
 
     Attributes:
-        examples: int (W,). The example of each window; all windows of one are adjacent.
-        begins: int (W,). The first token of the context that is in the window.
-        lengths: int (W,). How many of its tokens are.
-        positions: int (W,). Where the first one stands in the row.
-        starts: list of N int arrays (P,). Where each token of the context starts, in characters.
-        ends: list of N int arrays (P,). Where it ends.
+        examples: int (W,). Example of each window; those of an example are adjacent.
+        begins: int (W,). First context token of each window.
+        lengths: int (W,). Number of its context tokens.
+        positions: int (W,). Position of its first context token in the row.
+        starts: list of N int arrays (P,). Start of each context token, in characters.
+        ends: list of N int arrays (P,). End of each.
         contexts: list of N strings.
-        rows: tuple of the tokens of questions and contexts in each row, ragged (W, None).
+        rows: tuple of the question and context tokens of each row, ragged (W, None).
     """
 
     examples: np.ndarray
@@ -59,34 +59,32 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     """Packs questions and windows of their contexts: `[CLS] question [SEP] window [SEP]`.
 
     `x` is a tuple of questions and contexts (each a list, an array or a column of strings), a
-    list of such pairs, or a dict or table of `question` and `context`. A context of any length
-    becomes one or more windows, each a row of its own, so there may be more rows than questions.
-    A single question with its context counts as a list of one.
+    list of such pairs, or a dict or table of `question` and `context`. Each context becomes one
+    or more windows, so there may be more rows than questions. A single question with its context
+    counts as a list of one.
 
-    `y` says where each answer stands in its context: `(start, end)` in characters, the end
-    exclusive; or, as in SQuAD, a dict of `text` and `answer_start`, of which the first answer
-    counts (or one table or dict of these two columns); or `None`, an empty list or (-1, -1),
-    where the context has no answer. It comes out as a dict of `start_logits` and `end_logits`,
-    int32 (W,): the rows' positions of the smallest span of tokens that holds the answer, both 0
-    (`[CLS]`) in a window that does not hold all of it. A sample weight counts for each window of
-    its example.
+    `y` holds the answers: `(start, end)` in characters of the context, the end exclusive; or, as
+    in SQuAD, a dict of `text` and `answer_start`, of which the first answer counts (or one table
+    or dict of these two columns); or `None`, an empty list or (-1, -1) for no answer. It is
+    returned as a dict of `start_logits` and `end_logits`, int32 (W,): row positions of the
+    smallest token span that covers the answer, both 0 (`[CLS]`) in windows without all of it. A
+    sample weight applies to all windows of its example.
 
     In `tf.data`, map it over batches; answers are then integers (B, 2).
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row, special tokens included.
-        max_query_length: int. The most tokens of a question; the rest is cut off.
-        doc_stride: int. How many tokens of the context after one window the next one starts.
-            `None` follows the length, so that windows overlap by half: half of what a row has
-            beside the longest question, at most 128.
+        sequence_length: int. Maximum tokens per row, special tokens included.
+        max_query_length: int. Maximum tokens per question; others are truncated.
+        doc_stride: int. Tokens between the starts of consecutive windows. `None` is half of the
+            room beside the longest question, at most 128.
         num_segments: int. See `BertPreprocessor`.
 
-    Answers that no window holds as a whole train as "no answer"; one warning says how many.
+    Answers that no window holds as a whole train as "no answer", with a single warning.
 
     Raises:
-        ValueError: for settings that leave no room for the context, for an answer that is not in
-            its context, and for anything that is not text, with its position.
+        ValueError: for settings without room for contexts, answers outside their context, and
+            inputs that are not text, with the position.
 
     Example:
 
@@ -124,7 +122,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         self._check_room()
 
     def _check_room(self):
-        """The length may have been set anew since."""
+        """Check room for contexts; `sequence_length` may change after construction."""
         most = self._room(0) - 1
         if self.max_query_length > most:
             raise ValueError(
@@ -137,20 +135,20 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         preprocessor = super().from_own_preset(directory, **kwargs)
         if "sequence_length" in kwargs and "doc_stride" not in kwargs:
-            # Earlier versions saved this default, which other lengths do not fit.
+            # Earlier versions saved this default, which does not fit other lengths.
             is_default = preprocessor.doc_stride == _LONGEST_STRIDE
             preprocessor.doc_stride = None if is_default else preprocessor.doc_stride
         return preprocessor
 
     @property
     def stride(self) -> int:
-        """How many tokens apart windows start: `doc_stride`, or what `sequence_length` makes it."""
+        """Tokens between window starts: `doc_stride`, or the default for `sequence_length`."""
         if self.doc_stride is not None:
             return self.doc_stride
         return max(1, min(_LONGEST_STRIDE, self._room(self.max_query_length) // 2))
 
     def _room(self, question_lengths):
-        """How many tokens of the context fit beside a question."""
+        """Return how many context tokens fit beside a question."""
         return self.sequence_length - 2 - self.tokenizer.num_separators - question_lengths
 
     # === Columns ===
@@ -159,7 +157,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         columns, _ = text_columns(_pair(x))
         if len(columns) != 2:
             raise ValueError(
-                "Questions were given without contexts; pass a tuple of two columns, or pairs."
+                "Got questions without contexts; pass a tuple of two columns, or pairs."
             )
         return columns, True
 
@@ -167,7 +165,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         columns = _graph_columns(_pair(x))
         if len(columns) != 2 or columns[0].shape.rank != 1:
             raise ValueError(
-                "The dataset has to give batches of questions and contexts: ((questions, "
+                "The dataset must yield batches of questions and contexts: ((questions, "
                 "contexts), y), or a dict of 'question' and 'context'; batch it first."
             )
         return columns
@@ -183,24 +181,24 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         if y is not None and not np.asarray(y).any():
             warn_of_nothing(
                 "No question has an answer in its context",
-                "add answers, or check where they come from",
+                "add answers, or check their source",
             )
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
         if y.shape.rank != 2 or y.shape[1] not in (None, 2):
             raise ValueError(
-                f"The dataset gives answers of shape {y.shape}; give (B, 2), the start and the end "
-                "of each in characters, or -1 and -1 for none."
+                f"The dataset yields answers of shape {y.shape}; yield (B, 2), the start and end "
+                "of each in characters, or -1 and -1 for no answer."
             )
         y = tf.cast(y, tf.int32)
         good = tf.reduce_all(y == -1, axis=1) | ((y[:, 0] >= 0) & (y[:, 0] < y[:, 1]))
-        assert_all(good, y, "Answers must start at 0 or later and end after that, but there are:")
+        assert_all(good, y, "Answers must start at 0 or later and end after their start; got:")
         return y
 
     # === Tokens ===
 
     def _tokenize_columns(self, columns, most=None):
-        """Questions, contexts, and the starts and ends of the contexts' tokens; all ragged."""
+        """Return questions, contexts and context offsets, all ragged."""
         (questions,) = super()._tokenize_columns(columns[:1], self.max_query_length)
         parts = self._tokenize_column(columns[1], self.tokenizer.tokenize_with_offsets)
         return questions, *(tf.cast(part, tf.int32) for part in parts)
@@ -213,9 +211,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     # === Windows ===
 
     def windows(self, x: Any) -> Any:
-        """Which tokens of which context stand where in the rows that `x` becomes.
-
-        The rows are those of a call on `x`, and of what the model's `predict` returns.
+        """Return which context tokens each row holds, for a call on `x` and for `predict`.
 
         Args:
             x: as for a call.
@@ -237,13 +233,13 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return Windows(examples, begins, lengths, positions, starts, ends, contexts, rows)
 
     def cut(self, segments: Any) -> tuple[Any, Any, Any]:
-        """The example, the first token and the number of tokens of each window, int32 (W,)."""
+        """Return the example, first token and length of each window, int32 (W,)."""
         self._check_room()
         if tf.executing_eagerly():
             for position in np.flatnonzero(np.diff(segments[1].row_splits) == 0)[:1]:
                 raise ValueError(
-                    f"The context at position {position} is empty; give a text with at least one "
-                    "word, or drop the row."
+                    f"The context at position {position} has no tokens; pass a text with at least "
+                    "one word, or drop the row."
                 )
             return self.traced("cut", lambda *segments: self.cut(segments))(*segments)
         lengths = tf.cast(segments[1].row_lengths(), tf.int32)
@@ -251,11 +247,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return cut_windows_in_graph(lengths, rooms, self.stride)
 
     def begin_of_context(self, questions: Any) -> Any:
-        """Where a row's context begins: int32 (N,)."""
+        """Return the position in the row where each context begins: int32 (N,)."""
         return 1 + tf.cast(questions.row_lengths(), tf.int32) + self.tokenizer.num_separators
 
     def _in_windows(self, segments, y, sample_weight):
-        """Examples with whole contexts, N of each, to W windows with positions for answers."""
+        """Split N examples with whole contexts into W windows, and locate answers in them."""
         rows, begins, lengths = self.cut(segments)
         if tf.executing_eagerly() and y is None and sample_weight is None:
             take = self.traced("windows", lambda *parts: self._in_windows(parts, None, None)[0])
@@ -275,7 +271,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return segments, y, sample_weight
 
     def _report_lost(self, has_answer, is_whole, rows, questions):
-        """Warn once of answers that no window holds as a whole."""
+        """Warn once about answers that no window holds as a whole."""
         count = int(questions.nrows())
         answered, found = (
             np.bincount(rows.numpy(), weights=part.numpy(), minlength=count) > 0
@@ -287,14 +283,14 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         self._has_reported = True
         warnings.warn(
             f"{len(lost):,} of {int(answered.sum()):,} answers, the first at position {lost[0]}, "
-            f"stand in no window as a whole and train as 'no answer': windows of up to "
-            f"sequence_length={self.sequence_length} tokens start doc_stride={self.stride} tokens "
-            "apart; raise sequence_length, or lower doc_stride.",
+            f"fit into no window and train as 'no answer': windows of up to "
+            f"sequence_length={self.sequence_length} tokens start every doc_stride={self.stride} "
+            "tokens; raise sequence_length, or lower doc_stride.",
             stacklevel=2,
         )
 
     def _examples(self, x, y, sample_weight):
-        # `fit` batches windows, as it does texts elsewhere.
+        # `fit` batches windows, not texts.
         if isinstance(x, Windows):
             return x.rows, [None, None]
         columns, _ = self.columns(x)
@@ -307,7 +303,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        if len(segments) > 2:  # A call on whole contexts; batches hold windows already.
+        if len(segments) > 2:  # whole contexts of a call, not yet windows
             segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
         if y is not None:
             y = {"start_logits": y[:, 0], "end_logits": y[:, 1]}
@@ -315,7 +311,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
 
 def _pair(x):
-    """The questions and contexts of a dict or a table as a tuple; anything else as it is."""
+    """Return the columns of a dict or table as a tuple, other values unchanged."""
     table = columns_of(x)
     if table is None:
         return x
@@ -328,10 +324,10 @@ def _pair(x):
 
 
 def _tokens_of(spans, starts, ends):
-    """The first and the last token of the smallest span of tokens that holds `spans` (N, 2).
+    """Return the first and last token of the smallest token span that covers `spans` (N, 2).
 
-    Tokens may share characters: pieces of bytes do. Returns int32 (N,) twice; without an answer
-    they are so far to the left that they are in no window.
+    Byte-level tokens may share characters. Returns int32 (N,) twice, far below all windows for "no
+    answer".
     """
     row = starts.value_rowids()
     token = tf.range(tf.size(row)) - tf.cast(tf.gather(starts.row_starts(), row), tf.int32)
@@ -339,7 +335,7 @@ def _tokens_of(spans, starts, ends):
     of_token = tf.gather(spans, row)
 
     def in_rows(choose, values, where):
-        """The least or the greatest value of each row, to compare with each token's."""
+        """Return the minimum or maximum per row, and the same repeated for each token."""
         chosen = choose(*rows_where(where, values, row), tf.shape(spans, out_type=tf.int64)[0])
         return chosen, tf.gather(chosen, row)
 
@@ -357,16 +353,16 @@ def _tokens_of(spans, starts, ends):
             start, end = np.asarray(spans[position])
             raise ValueError(
                 f"The answer at position {position}, characters {start} to {end} of its context, "
-                "holds no token; move it to the answer's words, or pass None for no answer."
+                "covers no token; move it to the answer's words, or pass None for no answer."
             )
     else:
-        assert_all(~lost, spans, "Answers must hold a token of their context, but there are:")
+        assert_all(~lost, spans, "Answers must cover a token of their context; got:")
     none = tf.int32.min // 2
     return tf.where(has_answer, first, none), tf.where(has_answer, last, none)
 
 
 def _spans(y, contexts):
-    """Answers of any form to characters of the contexts: int32 (N, 2), (-1, -1) for none."""
+    """Convert answers of any form to character spans: int32 (N, 2), (-1, -1) for none."""
     table = columns_of(y)
     if isinstance(y, dict) and len(contexts) == 1 and not _holds_lists(y.get("answer_start")):
         rows = [y]
@@ -403,8 +399,8 @@ def _span(row, context, position):
     if not 0 <= start < end <= len(context):
         raise ValueError(
             f"The answer at position {position}, characters {start} to {end}, is not in its "
-            f"context of {len(context)} characters; count from 0, the end exclusive, or pass None "
-            "for no answer."
+            f"context of {len(context)} characters; count from 0, end exclusive, or pass None for "
+            "no answer."
         )
     return start, end
 
@@ -412,8 +408,8 @@ def _span(row, context, position):
 def _squad_span(row, context, position):
     if not {"text", "answer_start"} <= set(row):
         raise ValueError(
-            f"The answer at position {position} has the keys {sorted(map(str, row))}; it needs "
-            "'text' and 'answer_start'."
+            f"The answer at position {position} has the keys {sorted(map(str, row))}; pass 'text' "
+            "and 'answer_start'."
         )
     texts, starts = (
         x.tolist() if hasattr(x, "tolist") else x if isinstance(x, (list, tuple)) else [x]
@@ -422,7 +418,7 @@ def _squad_span(row, context, position):
     if len(texts) != len(starts):
         raise ValueError(
             f"The answer at position {position} has {len(texts)} texts but {len(starts)} starts; "
-            "give each text one."
+            "pass one start for each text."
         )
     if not texts:
         return NO_ANSWER
@@ -430,12 +426,12 @@ def _squad_span(row, context, position):
     if not isinstance(text, str) or not is_whole(start):
         raise ValueError(
             f"The answer at position {position} is {text!r} at {start!r}; pass a string and the "
-            "number of its first character."
+            "position of its first character."
         )
     if start < 0 or context[start : start + len(text)] != text:
         raise ValueError(
-            f"The answer at position {position}, {text!r}, does not stand at character {start} of "
-            f"its context, where there is {context[max(start, 0) :][: len(text)]!r}; count "
+            f"The answer at position {position}, {text!r}, is not at character {start} of its "
+            f"context, which has {context[max(start, 0) :][: len(text)]!r} there; count "
             "characters from 0, not bytes or tokens."
         )
     return _span((start, start + len(text)), context, position)

@@ -1,4 +1,4 @@
-"""Preprocessing for replaced-token detection: texts or words to pieces, each with its label."""
+"""Preprocessing for replaced-token detection: pieces labeled as original or replaced."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ _REPLACED = "replaced"
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
-    """Packs words or texts, and says which of their pieces were replaced.
+    """Packs words or texts and labels the pieces that were replaced.
 
-    As `BertTokenClassifierPreprocessor`, with other labels. Of lists of words each word has 1 where
-    it was replaced and 0 elsewhere, `None` where it does not count; all its pieces have that label.
-    Of texts, the spans that were replaced, `(start, end)` in characters: each piece that one
-    touches has 1.
+    Unlike in `BertTokenClassifierPreprocessor`, labels of lists of words are 1 for replaced words,
+    0 for others, and `None` for words to ignore, on all pieces of a word. Labels of texts are the
+    replaced spans, `(start, end)` in characters; each piece that touches one gets 1.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row, and so in a window.
-        stride: int. By how many pieces a window begins later than the one before it; `None` is
-            half a window.
+        sequence_length: int. Maximum tokens per row, and so per window.
+        stride: int. Pieces between the starts of consecutive windows; `None` is half a window.
         num_segments: int. See `BertPreprocessor`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Preprocessing for queries with texts: pairs, or a list of texts for each query.
+"""Preprocessing for rerankers: pairs of query and text, or queries with lists of texts.
 
 N examples, B batch, C texts of a query, T tokens of a row.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kerasbert._typing import Tensor
 
 NAMES = ("query", "queries", "texts")
-# The label of a text that is missing or was not judged, as in keras-rs.
+# Label of a missing or unjudged text, as in keras-rs.
 UNKNOWN = -1.0
 
 
@@ -37,17 +37,17 @@ UNKNOWN = -1.0
 class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     """Packs each text with its query: `[CLS] query [SEP] text [SEP]`.
 
-    `x` is pairs, as `BertPreprocessor` takes them, and labels `y` are floats (B,). Or it is lists:
-    a tuple of queries and of a list of texts for each, a list of such pairs, or a dict or table of
-    `query` and `texts`. Then the features are (B, C, T), as of `BertMultipleChoicePreprocessor`,
-    and labels are a list of numbers from 0 on for each query: float32 (B, C), -1 where a text is
-    missing. -1 is as well the label of a text that nobody judged.
+    `x` is pairs, as for `BertPreprocessor`, with labels `y` as floats (B,). Or it is lists: a tuple
+    of queries and a list of texts for each, a list of such pairs, or a dict or table of `query` and
+    `texts`. Then features are (B, C, T), as for `BertMultipleChoicePreprocessor`, and each query
+    has a list of labels of at least 0, or -1 for unjudged texts. These become float32 (B, C), with
+    -1 for missing texts.
 
     Takes the arguments of `BertPreprocessor`.
 
     Raises:
-        ValueError: for single texts, a query without texts, a label that is no finite number, and
-            lists of labels that are longer or shorter than those of the texts.
+        ValueError: for single texts, queries without texts, labels that are not finite numbers, and
+            lists of labels whose length differs from the texts'.
 
     Example:
 
@@ -62,7 +62,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     ((2, 2, 8), [[1.0, 0.0], [2.0, -1.0]])
     """
 
-    # Under which a checkpoint keeps its own length.
+    # Key of the sequence length in checkpoints.
     kind = "reranker"
 
     def columns(self, x: Any) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
         columns, batched = text_columns(x)
         if len(columns) == 1:
             raise ValueError(
-                "A text was given without a query; pass pairs: a tuple of two columns, queries and "
+                "Got texts without queries; pass pairs: a tuple of two columns, queries and "
                 "texts, or a list of pairs."
             )
         return columns, batched
@@ -86,7 +86,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
         columns = BertPreprocessor.columns_in_graph(self, x)
         if len(columns) == 1:
             raise ValueError(
-                "The dataset gives one column of texts; give queries and texts: "
+                "The dataset yields one column of texts; yield queries and texts: "
                 "((queries, texts), y)."
             )
         return columns
@@ -114,7 +114,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
             y = y.to_tensor(tf.cast(UNKNOWN, y.dtype))
         if y.shape.rank not in (None, 1, 2):
             raise ValueError(
-                f"The dataset gives labels of shape {y.shape}; give a number for each pair, or a "
+                f"The dataset yields labels of shape {y.shape}; yield a number for each pair, or a "
                 "row of numbers for the texts of each query."
             )
         return tf.cast(y, tf.float32)
@@ -132,7 +132,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
         return BertPreprocessor._tokenize_in_graph(self, columns)
 
     def _packs_at_once(self):
-        # As the base class, whose pairs these are, but with the methods of this one.
+        # As the base class, but with this class' methods.
         mine = BertRerankerPreprocessor
         names = ("_examples", "_tokenize_columns", "_tokens")
         return all(getattr(type(self), name) is getattr(mine, name) for name in names)
@@ -156,7 +156,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
                 y = tf.ensure_shape(y, (None, 1))[:, 0]
             return BertPreprocessor.assemble(self, segments, y, sample_weight, length)
         counts = segments[1].row_lengths()
-        # For `tf.data`, where no one has looked yet.
+        # Datasets have not been checked yet.
         tf.debugging.Assert(
             tf.reduce_all(counts > 0), ["A query has no texts; give each at least one."]
         )
@@ -164,7 +164,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
             most = tf.reduce_max(counts)
             width = tf.cast(tf.shape(y)[1], counts.dtype)
             message = "There are fewer labels than texts of a query:"
-            tf.debugging.Assert(width >= most, [message, width, "for so many texts:", most])
+            tf.debugging.Assert(width >= most, [message, width, "for this number of texts:", most])
             is_there = tf.sequence_mask(counts, most)  # (B, C)
             y = tf.where(is_there, y[:, :most], UNKNOWN)
         return BertPreprocessor.assemble(self, segments, y, sample_weight, length)
@@ -175,7 +175,7 @@ def _are_lists(columns):
 
 
 def _relevance(y, texts):
-    """Check a list of labels for each query's list of texts; pad them to float32 (N, C)."""
+    """Check each query's list of labels, and pad them to float32 (N, C)."""
     rows = label_rows(y, len(texts))
     most = max(map(len, texts))
     padded = np.full((len(texts), most), UNKNOWN, "float32")
@@ -186,7 +186,7 @@ def _relevance(y, texts):
                 f"The labels at position {position} are {str(row)[:60]}, for a query with "
                 f"{len(its)} texts; pass a list of {len(its)} numbers."
             )
-        # A rectangle of labels has its padding, as one of texts has.
+        # Rectangular labels are padded like rectangular texts.
         row, rest = row[: len(its)], row[len(its) :]
         if any(value != UNKNOWN for value in rest):
             raise ValueError(
@@ -198,7 +198,7 @@ def _relevance(y, texts):
             if not is_number or (value < 0 and value != UNKNOWN):
                 raise ValueError(
                     f"The label of text {place} at position {position} is {value!r}; pass a number "
-                    "from 0 on, or -1 for a text that nobody judged."
+                    "of at least 0, or -1 for an unjudged text."
                 )
         padded[position, : len(its)] = row
     return padded

@@ -1,4 +1,4 @@
-"""Preprocessing for models that write a text from another one.
+"""Preprocessing for sequence-to-sequence models.
 
 N pairs, B batch, T tokens of the packed rows.
 """
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
-    """Packs pairs of a source and a target, and has each token of the target predict the next one.
+    """Packs pairs of source and target, and labels each target token with the next one.
 
-    Called on pairs, as `BertPreprocessor` takes them, or on a dict of `encoder_text` and
-    `decoder_text`, it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
-    `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: a source
-    is its tokens and the end token, a target the start token and its tokens. `y` is the token
-    after each, int32 (B, T), and weights (B, T) are 0 where there is none. Both are cut at
+    Called on pairs, as for `BertPreprocessor`, or on a dict of `encoder_text` and `decoder_text`,
+    it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
+    `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: sources end
+    with the end token, targets begin with the start token. `y` holds the next target tokens, int32
+    (B, T), and weights (B, T) are 0 where there is none. Both sides are truncated to
     `sequence_length`.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`. Where it has `for_targets`, as a
-            `MarianTokenizer`, these are tokenized by what that gives.
-        sequence_length: int. The most tokens in a row.
+        tokenizer: a tokenizer of `kerasbert.tokenizers`. If it has `for_targets()`, as
+            `MarianTokenizer` has, the result tokenizes the targets.
+        sequence_length: int. Maximum tokens per row.
 
     Raises:
-        ValueError: for texts without targets, and for anything that is not text.
+        ValueError: for texts without targets, and for inputs that are not text.
 
     Example:
 
@@ -76,8 +76,8 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
         raise ValueError(
-            "Targets were passed as labels; pass them beside the sources, as fit((sources, "
-            "targets)): labels are made of them."
+            "Got targets as labels; pass them with the sources, as fit((sources, targets)), which "
+            "makes the labels."
         )
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
@@ -105,7 +105,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
         return tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0) + 1, self.sequence_length)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        """Cut rows of tokens and pad them: the `x` of the class' description."""
+        """Truncate and pad rows of tokens to the `x` of the class description."""
         return self.assemble(segments, length=length)[0]
 
     def assemble(
@@ -146,36 +146,36 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
             f"{side}_padding_mask": tf.range(length)[None] < count,
         }
 
-    # === Writing ===
+    # === Generation ===
 
     def generate_preprocess(
         self, x: Texts, sequence_length: int | None = None, first: int = 0
     ) -> dict[str, Any]:
-        """Sources, and targets that are begun, with room.
+        """Tokenize sources and begin targets, with room for generated tokens.
 
         Args:
             x: a list of N strings, the sources.
-            sequence_length: int. The most tokens of a target; by default the preprocessor's.
-            first: int. The position of the first of them, for errors.
+            sequence_length: int. Maximum tokens per target; default: the preprocessor's.
+            first: int. Position of the first source, for errors.
 
         Returns:
-            The `x` of the class' description, `encoder_...` (N, S) and `decoder_...` (N, T), and
-            `prompt_ids` (N, 1), what targets begin with.
+            The `x` of the class description, `encoder_...` (N, S) and `decoder_...` (N, T), and
+            `prompt_ids` (N, 1), the start tokens of the targets.
 
         Raises:
-            ValueError: for a source without a token, or with more than fit.
+            ValueError: for sources without tokens, or with too many.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length, 2)
         if length > self.sequence_length:
             raise ValueError(
-                f"max_length={length} is more than the preprocessor's sequence_length="
-                f"{self.sequence_length}; ask for less, or set sequence_length higher, up to the "
-                "model's positions."
+                f"max_length={length} exceeds the preprocessor's sequence_length="
+                f"{self.sequence_length}; reduce it, or raise sequence_length, up to the model's "
+                "positions."
             )
         columns, _ = self.columns(x)
         if len(columns) > 1:
-            raise ValueError("Pairs of texts were given to write from; pass the sources alone.")
+            raise ValueError("Got pairs of texts to generate from; pass the sources only.")
         with tf.device("cpu"):
             (ids,) = self._tokenize_in_graph(tf.constant(columns[0])[None])
             counts = ids.row_lengths().numpy()
@@ -183,13 +183,13 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
                 if not count:
                     raise ValueError(
                         f"The text {columns[0][position]!r} at position {first + position} has no "
-                        "token to write from; leave it out."
+                        "tokens; leave it out."
                     )
                 if count >= self.sequence_length:
                     raise ValueError(
-                        f"The text at position {first + position} has {count} tokens and an end "
-                        f"token, and sequence_length={self.sequence_length} has room for fewer; "
-                        "split it into sentences."
+                        f"The text at position {first + position} has {count} tokens and needs an "
+                        f"end token, more than sequence_length={self.sequence_length}; split it "
+                        "into sentences."
                     )
             ids = tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
             size = self.bucket(int(counts.max()) + 1)
@@ -207,7 +207,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
             )
 
     def generate_postprocess(self, x: Any) -> list[str]:
-        """Rows of tokens as N strings, without padding and special tokens."""
+        """Detokenize rows to N strings, without padding and special tokens."""
         ids, mask = (
             np.asarray(keras.ops.convert_to_numpy(x[f"decoder_{name}"]))
             for name in ("token_ids", "padding_mask")
@@ -218,7 +218,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
 
 def _as_pair(x):
-    """KerasHub's names of the two texts as a tuple."""
+    """Return texts with KerasHub's names as a tuple, others unchanged."""
     if not isinstance(x, dict) or not set(x) & {"encoder_text", "decoder_text"}:
         return x
     if set(x) != {"encoder_text", "decoder_text"}:
@@ -232,12 +232,12 @@ def _as_pair(x):
 def _check_pairs(columns):
     if len(columns) < 2:
         raise ValueError(
-            "Texts were given without targets; pass pairs, as a tuple (sources, targets), or call "
-            "translate(texts) to have them written."
+            "Got texts without targets; pass pairs as a tuple (sources, targets), or call "
+            "translate(texts) to generate targets."
         )
 
 
 def _column(ids, token):
-    """A token for each row of ragged ones."""
+    """Return a column with a token for each row of ragged ids."""
     column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
     return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

@@ -1,4 +1,4 @@
-"""Preprocessing for weights of words."""
+"""Preprocessing for sparse embedders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertSparseEmbedderPreprocessor(BertTextEmbedderPreprocessor):
-    """As `BertTextEmbedderPreprocessor`; labels that are vectors may be a sparse matrix of SciPy.
+    """Like `BertTextEmbedderPreprocessor`; embeddings as labels may also be a SciPy sparse matrix.
 
     Takes the arguments of `BertPreprocessor`.
     """

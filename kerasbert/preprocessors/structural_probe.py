@@ -1,4 +1,4 @@
-"""Preprocessing for structural probes: sentences of words, and the trees over them.
+"""Preprocessing for structural probes: sentences of words with their dependency trees.
 
 N sentences, B batch, T tokens of the packed row, W words, P pieces of a sentence.
 """
@@ -30,25 +30,25 @@ NO_LABEL = -1
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertStructuralProbePreprocessor(BertPreprocessor):
-    """Packs sentences of words, and says which pieces each word has.
+    """Packs sentences of words, and locates their pieces.
 
-    `x` is lists of words, `kerasbert.data.DependencyTree`s, of which the words are read, or texts,
-    whose words are what white space, punctuation and CJK characters separate. `y` is a tree for
-    each: a `DependencyTree`, or the heads of the words, from 1 on with 0 for the root.
+    `x` is lists of words, `kerasbert.data.DependencyTree`s, whose words are read, or texts, split
+    into words at white space, punctuation and CJK characters. `y` has a `DependencyTree` for each
+    sentence, or the heads of its words, counted from 1, with 0 for the root.
 
-    The result is the dict of `BertPreprocessor` with `word_starts`, the place of each word's first
-    piece, and `word_counts`, how many pieces it has, int32 (B, W); 0 is padding. Labels are int32,
-    distances (B, W, W) or depths (B, W), and -1 where there are none. W is T. A sentence is cut at
-    `sequence_length`: the words beyond have no pieces and no labels.
+    The result is the dict of `BertPreprocessor` with `word_starts`, the position of each word's
+    first piece, and `word_counts`, its number of pieces, int32 (B, W), padded with 0. Labels are
+    distances (B, W, W) or depths (B, W), int32, padded with -1. W is T. Sentences are truncated to
+    `sequence_length`: words beyond have no pieces or labels.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
-        kind: string. "distance" or "depth": the labels.
+        sequence_length: int. Maximum tokens per row.
+        kind: string. Kind of labels, "distance" or "depth".
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for heads that are no tree, or do not fit their words, with the position.
+        ValueError: for heads that are no tree or do not match the words, with the position.
 
     Example:
 
@@ -81,11 +81,11 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         self.kind = kind
 
     def read(self, x: Any) -> Any:
-        """Tokenize lists of words, trees or texts: a `Pieces`; one of these stays as it is."""
+        """Tokenize lists of words, trees or texts into a `Pieces`, or return one unchanged."""
         if isinstance(x, Pieces):
             return x
         if isinstance(x, DependencyTree):
-            raise ValueError("One tree was given where a list is needed; put it in a list.")
+            raise ValueError("Got one tree where a list is needed; pass a list.")
         if not isinstance(x, (str, bytes, dict)) and hasattr(x, "__iter__"):
             x = list(x) if hasattr(x, "__next__") else x
             if any(isinstance(row, DependencyTree) for row in x):
@@ -93,14 +93,14 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         reader = self.__dict__.get("_reader")
         if reader is None:
             reader = BertTokenClassifierPreprocessor(self.tokenizer)
-            self.__dict__["_reader"] = reader  # Not by `setattr`: Keras would track it.
+            self.__dict__["_reader"] = reader  # `setattr` would make Keras track it.
         return reader.read(x)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
         if not tf.executing_eagerly():
             raise ValueError(
-                "Sentences and their trees are read from lists, not inside of tf.data; pass them "
-                "to fit(), evaluate() and predict() as they are."
+                "Sentences and trees cannot be read inside tf.data; pass them to fit(), "
+                "evaluate() and predict() as lists."
             )
         segments, (y, sample_weight) = self._examples(x, y, sample_weight)
         with tf.device("cpu"):
@@ -122,7 +122,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
             return (tf.cast(ids, tf.int32), starts, counts), [y, sample_weight]
 
     def _trees(self, pieces, y):
-        """A tree for each sentence, of whatever kind the caller gave."""
+        """Convert `y` to a tree for each sentence."""
         y = list(y)
         if len(y) != len(pieces.rows):
             raise ValueError(
@@ -141,18 +141,18 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
                     tree = DependencyTree(tuple(words), tuple(np.asarray(tree).tolist()))
                 except (TypeError, ValueError) as error:
                     raise ValueError(
-                        f"The heads at position {position} are no tree: {error}"
+                        f"The heads at position {position} are not a tree: {error}"
                     ) from None
             if len(tree.heads) != end - begin:
                 raise ValueError(
-                    f"The sentence at position {position} has {end - begin} words, and its tree "
-                    f"{len(tree.heads)}; they have to be the same."
+                    f"The sentence at position {position} has {end - begin} words, but its tree "
+                    f"has {len(tree.heads)}; pass one head for each word."
                 )
             trees.append(tree)
         return trees
 
     def _labels(self, trees):
-        """Ragged int32: depths (N, W), or distances (N, W, W)."""
+        """Return ragged int32 labels: depths (N, W), or distances (N, W, W)."""
         lengths = [len(tree.heads) for tree in trees]
         if self.kind == "depth":
             values = np.concatenate([tree.depths for tree in trees]).astype("int32")
@@ -161,7 +161,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         rows = tf.RaggedTensor.from_row_lengths(values, np.repeat(lengths, lengths))
         return tf.RaggedTensor.from_row_lengths(rows, lengths)
 
-    # === Packing: the segments are pieces, and the starts and counts of the words ===
+    # === Packing: segments are pieces, and starts and counts of words ===
 
     def packed_lengths(self, segments: Any) -> Any:
         return super().packed_lengths(segments[:1])
@@ -175,7 +175,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         there = (counts > 0) & (starts + counts <= self._kept(segments[:1])[0][:, None])
         return {
             **features,
-            "word_starts": tf.where(there, starts + 1, 0),  # [CLS] is before them.
+            "word_starts": tf.where(there, starts + 1, 0),  # [CLS] precedes them.
             "word_counts": tf.where(there, counts, 0),
         }
 
@@ -198,7 +198,7 @@ def _ragged(values, splits):
 
 
 def _to_width(x, width, value):
-    """Cut or pad all axes of a tensor but the first to a width."""
+    """Truncate or pad all axes but the first to a width."""
     for axis in range(1, x.shape.rank):
         x = tf.gather(x, tf.range(tf.minimum(tf.shape(x)[axis], width)), axis=axis)
         missing = width - tf.shape(x)[axis]

@@ -1,4 +1,4 @@
-"""Preprocessing for the classification of texts and pairs: labels as ids or as names.
+"""Preprocessing for text and pair classification: labels as class numbers or names.
 
 B batch, C classes.
 """
@@ -33,27 +33,24 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextClassifierPreprocessor(BertPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does, and checks and numbers their labels.
+    """Packs texts or pairs as `BertPreprocessor` does, and numbers their labels.
 
-    Labels `y` are class numbers or names (B,), and come out as int32 (B,). Where names are numbers
-    themselves, as with `labels=[1, 2, 3]`, numbers are read as names, and one that may be a name
-    and the position of another class is an error. Rows of C numbers (one-hot or soft labels, for a
-    loss that takes them) come out as float32 (B, C). With `multi_label`, each is a row of C zeros
-    and ones or a list of names, and comes out as float32 (B, C).
+    Labels `y` are class numbers or names (B,), returned as int32 (B,). Where class names are
+    numbers, as with `labels=[1, 2, 3]`, numeric labels are read as names; ambiguous ones, as with
+    `labels=[1, 0]`, raise an error. Rows of C numbers (one-hot or soft labels, for losses that take
+    them) are returned as float32 (B, C). With `multi_label`, labels are rows of C zeros and ones or
+    lists of names, returned as float32 (B, C).
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
-        truncate: string. See `BertPreprocessor`.
-        num_segments: int. See `BertPreprocessor`.
-        labels: list of strings. The names of the classes, in the order of their numbers; or a
-            dict of numbers and names.
-        multi_label: bool. A text may have several labels, or none.
-        num_classes: int. The number of classes, where they have no names.
+        tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
+        labels: list of strings. Class names by number; or a dict of number to name, or of name to
+            number.
+        multi_label: bool. Whether texts may have any number of labels.
+        num_classes: int. Number of classes, if they have no names.
 
     Raises:
-        ValueError: for a label that is no class, with its position, and for anything that
-            is not text.
+        ValueError: for labels that are not classes, with their position, and inputs that are not
+            text.
 
     Example:
 
@@ -88,22 +85,22 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         for position, name in enumerate(names):
             if not isinstance(name, str) or known_name(name, names[:position]) is not None:
                 raise ValueError(
-                    f"The label at position {position} of `labels` is {name!r}; "
-                    "pass different strings."
+                    f"The label at position {position} of `labels` is {name!r}; pass distinct "
+                    "strings."
                 )
         if names and num_classes not in (None, len(names)):
             raise ValueError(
-                f"num_classes={num_classes} does not fit the {len(names)} names in `labels`; "
+                f"num_classes={num_classes} differs from the {len(names)} names in `labels`; "
                 "leave it out."
             )
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes; empty without names."""
+        """Class names; empty if unknown."""
         return [] if self.labels is None else list(self.labels)
 
     def class_count(self) -> int | None:
-        """The number of classes; `None` if unknown."""
+        """Return the number of classes; `None` if unknown."""
         return len(self.names) or self.num_classes
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
@@ -116,22 +113,22 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return self._one([row for (row,) in rows] if is_array and len(rows[0]) == 1 else rows)
 
     def _by_class(self, table):
-        """The columns of a table of labels in the order of the classes, where they name these."""
+        """Order a table's label columns by class, if named after the classes."""
         names = self.names
         columns = [known_name(str(name), names) or str(name) for name in table]
         if not set(names) & set(columns) or columns == names:
             return table
-        are_counted = list(table) == list(range(len(names)))  # As pandas does by default.
+        are_counted = list(table) == list(range(len(names)))  # pandas' default column names
         if sorted(columns) != sorted(names) or are_counted:
             raise ValueError(
                 f"The columns of the labels are {', '.join(map(repr, table))}, but the classes are "
-                f"{', '.join(map(repr, names))}; give each class one column, with its name."
+                f"{', '.join(map(repr, names))}; pass one column per class, with its name."
             )
         by_name = dict(zip(columns, table.values()))
         return {name: by_name[name] for name in names}
 
     def _one(self, rows):
-        """One label a text -> int32 (B,), or float32 (B, C) where they are rows of numbers."""
+        """Convert one label per text to int32 (B,), or rows of numbers to float32 (B, C)."""
         if any(isinstance(row, (str, bytes)) for row in rows):
             return np.array([self._number(row, i) for i, row in enumerate(rows)], "int32")
         numbers = class_numbers(self.names)
@@ -144,7 +141,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             return self._rows(y)
         if y.ndim != 1:
             raise ValueError(
-                f"The labels have the shape {y.shape}; pass one class number or name for each text."
+                f"The labels have shape {y.shape}; pass one class number or name for each text."
             )
         if numbers and np.isfinite(y).all():
             return numbers.numbers(y)
@@ -158,7 +155,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return y.astype("int32")
 
     def check_number(self, number: int, position: int) -> int:
-        """The class that a number means, which it is itself where names are no numbers."""
+        """Return the class of a numeric label: itself, unless class names are numbers."""
         if numbers := class_numbers(self.names):
             return numbers.number(number, f"The label {number} at position {position}")
         classes = self.class_count()
@@ -166,15 +163,15 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             return number
         if classes is None:
             raise ValueError(
-                f"The label {number} at position {position} is negative; number the classes from 0."
+                f"The label {number} at position {position} is negative; number classes from 0."
             )
         raise ValueError(
-            f"The label {number} at position {position} is outside 0 to {classes - 1}, the numbers "
-            f"of the {classes} classes; number them from 0, or raise the number of classes."
+            f"The label {number} at position {position} is outside 0 to {classes - 1}, the "
+            f"numbers of the {classes} classes; number from 0, or increase num_classes."
         )
 
     def _many(self, rows, is_array):
-        """Any number of labels a text -> float32 (B, C)."""
+        """Convert any number of labels per text to float32 (B, C)."""
         sets = [row if isinstance(row, (list, tuple, set)) else [row] for row in rows]
         are_names = any(isinstance(name, (str, bytes)) for row in sets for name in row)
         if not are_names and (any(sets) or not self.names):
@@ -184,15 +181,15 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         for position, row in enumerate(rows):
             if not isinstance(row, (list, tuple, set)):
                 raise ValueError(
-                    f"The labels at position {position} are {row!r}; with multi_label pass a "
-                    f"list of names for each text, for example {[row]!r}."
+                    f"The labels at position {position} are {row!r}; with multi_label, pass a list "
+                    f"of names per text, such as {[row]!r}."
                 )
             for name in row:
                 y[position, self._number(name, position)] = 1
         return y
 
     def _named_sets(self, sets, rows):
-        """Lists of names that are numbers as float32 (B, C); `None` where they are no such."""
+        """Read lists of numeric class names as float32 (B, C); `None` for anything else."""
         numbers = class_numbers(self.names)
         if numbers is None or any(len(set(row)) < len(row) for row in sets):
             return None
@@ -210,7 +207,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         if not np.array_equal(given, y):
             position = int(np.argmax((given != y).any(axis=1)))
             raise ValueError(
-                f"The labels {rows[position]!r} at position {position} may be names of classes or "
+                f"The labels {rows[position]!r} at position {position} may be class names or "
                 f"a zero or one for each of {', '.join(map(repr, self.names))}; pass names as "
                 "strings, or zeros and ones as an array."
             )
@@ -221,7 +218,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         if y.ndim != 2 or y.shape[1] != (classes or y.shape[1]):
             wanted = f"{classes} numbers" if classes else "a row of numbers"
             raise ValueError(
-                f"The labels have the shape {y.shape}; pass {wanted} for each text, one a class."
+                f"The labels have shape {y.shape}; pass {wanted} per text, one for each class."
             )
         for position, column in np.argwhere(~((y >= 0) & (y <= 1)))[:1]:
             raise ValueError(
@@ -238,13 +235,13 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             return names.index(known)
         if not isinstance(name, str):
             raise ValueError(
-                f"The label at position {position} is {name!r} among names; use names for all, "
-                "or class numbers for all."
+                f"The label at position {position} is {name!r} among names; use names for "
+                "all labels, or class numbers for all."
             )
         if not names:
             raise ValueError(
-                f"The label at position {position} is the name {name!r}, but the preprocessor "
-                "knows no names; pass it labels=[...] with all of them."
+                f"The label at position {position} is the name {name!r}, but the preprocessor has "
+                "no class names; pass labels=[...] with all of them."
             )
         raise ValueError(
             f"The label {name!r} at position {position} is unknown; known are "
@@ -274,36 +271,33 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         if self.multi_label or y.shape.rank == 2:
             if y.shape.rank not in (None, 2) or classes and y.shape[-1] not in (None, classes):
                 raise ValueError(
-                    f"The dataset gives labels of shape {y.shape}; "
-                    f"give (B, {classes or 'C'}), a number for each class."
+                    f"The dataset yields labels of shape {y.shape}; "
+                    f"yield (B, {classes or 'C'}), a number for each class."
                 )
             y = tf.cast(y, tf.float32)
             good = (y >= 0) & (y <= 1)
-            assert_all(good, y, "Labels must be numbers from 0 to 1; the dataset gives these:")
+            assert_all(good, y, "Labels must be numbers from 0 to 1; got:")
             return y
         if numbers := class_numbers(self.names):
             flags = numbers.of_flags() if y.dtype == tf.bool else None
             return tf.gather(flags, tf.cast(y, tf.int32)) if flags else numbers.in_graph(y)
         if y.dtype.is_floating:
-            assert_all(
-                tf.equal(y, tf.floor(y)), y, "Labels must be whole class numbers, but there are:"
-            )
+            assert_all(tf.equal(y, tf.floor(y)), y, "Labels must be whole class numbers; got:")
         y = tf.cast(y, tf.int32)
         good = (y >= 0) & (y < classes) if classes else y >= 0
-        wanted = f"0 to {classes - 1}" if classes else "0 on"
-        assert_all(good, y, f"Labels must be class numbers from {wanted}, but there are:")
+        wanted = f"from 0 to {classes - 1}" if classes else "of at least 0"
+        assert_all(good, y, f"Labels must be class numbers {wanted}; got:")
         return y
 
     def _names_in_graph(self, y):
         if not self.names or self.multi_label or y.shape.rank != 1:
             raise ValueError(
-                f"The dataset gives labels that are text, of shape {y.shape}. For names pass "
-                "labels=[...] and one name for each text; for pairs of texts let the dataset give "
-                "((a, b), y)."
+                f"The dataset yields labels that are text, of shape {y.shape}. For class names, "
+                "pass labels=[...] and yield one name per text; for pairs, yield ((a, b), y)."
             )
         names = list(map(composed, self.names))
         match = tf.equal(in_form(y, "NFC")[:, None], tf.constant(names))  # (B, C)
-        known = f"Labels must be of {', '.join(self.names)}, but there are:"
+        known = f"Labels must be one of {', '.join(self.names)}; got:"
         assert_all(tf.reduce_any(match, -1), y, known)
         return tf.argmax(match, -1, output_type=tf.int32)
 
@@ -318,9 +312,9 @@ def _numbers(rows):
             np.asarray(row, "float64")
         except (TypeError, ValueError):
             raise ValueError(
-                f"The label at position {position} is {row!r}, which is no number; give every "
-                "text one label, or set multi_label=True for lists of names."
+                f"The label at position {position} is {row!r}, which is not a number; pass one "
+                "label for each text, or set multi_label=True for lists of names."
             ) from None
     raise ValueError(
-        "The labels have rows of different lengths; pass one number for each class in every row."
+        "The labels have rows of different lengths; pass one number per class in every row."
     )

@@ -1,4 +1,4 @@
-"""Preprocessing for vectors of texts and pairs."""
+"""Preprocessing for dense embedders of texts and pairs."""
 
 from __future__ import annotations
 
@@ -29,43 +29,42 @@ if TYPE_CHECKING:
     from kerasbert._typing import Tensor
     from kerasbert.tokenizers.subword import SubwordTokenizer
 
-# What a text can be in a search.
+# Built-in roles of texts in retrieval.
 ROLES = ("query", "text")
-# In so many batches a place is looked for, for a row whose texts its own batch has already.
+# Number of batches to search for a row to swap.
 MOST_TRIED = 20
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextEmbedderPreprocessor(BertPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does; labels `y` are vectors (B, D').
+    """Packs texts or pairs as `BertPreprocessor` does; labels `y` are embeddings (B, D').
 
-    For a loss of one's own, they may also be numbers (B,), or names of classes.
+    For custom losses, they may also be numbers (B,) or class names.
 
-    Texts that are compared, such as a question and its passage, are not packed into a row but stand
-    in columns; see `column_batches`.
+    Texts to compare, such as a question and its passage, are passed in columns instead of packed
+    into one row; see `column_batches`.
 
-    A query and what it looks for may be read differently: `for_role` gives a preprocessor for
-    either. Columns without labels, and three or more, have these roles too: a query and texts.
+    Queries and texts may be preprocessed differently, by `for_role(role)`. Without labels, or from
+    three columns on, the first column has the role "query" and the others "text".
 
     Args:
-        tokenizer, sequence_length, truncate, num_segments: as of `BertPreprocessor`.
-        prompts: dict of a role to what stands in front of its texts, for models that were trained
-            so: `{"query": "query: ", "text": "passage: "}`. Other roles may be among them.
-        role: string. The role of texts of which nothing else is said; `None` for none.
-        query_token, text_token: strings. A token of the vocabulary after the first one of each row;
-            "" for none. PyLate's prefixes.
-        query_length: int. The most tokens of a query; `None` for `sequence_length`.
-        expand_queries: bool. Fill queries up to `query_length` by the mask token, of which each
-            has a vector.
-        attend_to_expansion: bool. Whether other tokens see these.
-        skiplist_words: list of strings. Tokens without a vector in texts, such as punctuation.
+        tokenizer, sequence_length, truncate, num_segments: as for `BertPreprocessor`.
+        prompts: dict of role to prompt, for models trained with prompts before their texts:
+            `{"query": "query: ", "text": "passage: "}`. Other roles are allowed.
+        role: string. Default role of texts; `None` for none.
+        query_token, text_token: strings. Token to insert after the first one of each row; "" for
+            none. These are PyLate's prefixes.
+        query_length: int. Maximum tokens per query; `None` for `sequence_length`.
+        expand_queries: bool. Fill queries up to `query_length` with mask tokens, which have
+            embeddings.
+        attend_to_expansion: bool. Whether other tokens attend to these.
+        skiplist_words: list of strings. Tokens without embeddings in texts, such as punctuation.
 
-    With any of the last six, features have a `vector_mask` (B, T), true where tokens have vectors.
+    With any of the last six, features have a `vector_mask` (B, T), true for tokens with embeddings.
 
     Raises:
-        ValueError: for labels that are no vectors of finite numbers, all of one width, with their
-            position, for prompts that are no strings, and for tokens that the vocabulary does not
-            have.
+        ValueError: for labels that are not vectors of finite numbers, all of the same width, with
+            their position, for prompts that are not strings, and for unknown tokens.
 
     Example:
 
@@ -87,7 +86,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     defaults of checkpoints as in PyLate 1.6.
     """
 
-    # Checkpoints say how long the texts of their embedder are.
+    # Key of the sequence length in checkpoints.
     kind = "text_embedder"
     settings = (
         *BertPreprocessor.settings,
@@ -126,18 +125,18 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         if query_length is not None:
             check_whole("query_length", query_length, 2 + tokenizer.num_separators)
         if isinstance(skiplist_words, str) or not all(isinstance(x, str) for x in skiplist_words):
-            raise ValueError(f"skiplist_words={skiplist_words!r:.60} has to be a list of strings.")
+            raise ValueError(f"skiplist_words={skiplist_words!r:.60} must be a list of strings.")
         for name, token in (("query_token", query_token), ("text_token", text_token)):
             if token and tokenizer.vocabulary is not None and token not in tokenizer.vocabulary:
                 raise ValueError(
                     f"{name}={token!r} is not in the vocabulary; use one of its tokens, such as "
-                    "'[unused0]' where it has that, or '' for none."
+                    "'[unused0]' if it exists, or '' for none."
                 )
         prompts = {} if prompts is None else prompts
         pairs = prompts.items() if isinstance(prompts, dict) else [(None,)]
         if not all(isinstance(part, str) for pair in pairs for part in pair):
             raise ValueError(
-                f"prompts={prompts!r} is no dict of strings; pass one such as "
+                f"prompts={prompts!r} must be a dict of strings, such as "
                 "{'query': 'query: ', 'text': 'passage: '}."
             )
         self.prompts = dict(prompts)
@@ -154,7 +153,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     @property
     def has_roles(self) -> bool:
-        """Whether queries and texts are read differently, or some tokens have no vector."""
+        """Whether roles differ in more than prompts."""
         return bool(
             self.query_token
             or self.text_token
@@ -165,25 +164,25 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     @property
     def roles(self) -> list[str]:
-        """The names of the roles whose texts are not read as others: a list."""
+        """Names of the roles whose texts need their own preprocessing."""
         known = dict.fromkeys((*ROLES, *self.prompts))
         return [role for role in known if self.for_role(role) is not self]
 
     def check_role(self, role: str) -> None:
-        """Refuse a role that this preprocessor does not know."""
+        """Raise an error for an unknown role."""
         if role is not None:
             check_choice("role", role, dict.fromkeys((*ROLES, *self.prompts)))
 
     def for_role(self, role: str) -> Self:
-        """The preprocessor of texts of a role, "query", "text" or one of `prompts`.
+        """Return the preprocessor for a role: "query", "text" or a key of `prompts`.
 
-        Of `None`, and of a role that nothing is said of, this one.
+        This is the preprocessor itself for `None`, and for roles without settings.
         """
         self.check_role(role)
         if role is None or not (self.has_roles or role in self.prompts):
             return self
         key = (role, self.tokenizer, *(repr(getattr(self, name)) for name in self.settings))
-        # Not by `setattr`: Keras would track it.
+        # `setattr` would make Keras track it.
         made = self.__dict__.setdefault("_of_roles", {})
         if key not in made:
             config = {**config_of(self), "tokenizer": self.tokenizer, "role": role}
@@ -198,7 +197,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     @property
     def prompt(self) -> str:
-        """What stands in front of each text."""
+        """Prompt before each text."""
         return self.prompts.get(self.role, "")
 
     def _tokenize_columns(self, columns, most=None):
@@ -212,7 +211,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def _check_prompt(self, columns):
         if len(columns) > 1 and self.prompt:
             raise ValueError(
-                f"The prompt {self.prompt!r} is of texts, and these are pairs; use role=None."
+                f"The prompt {self.prompt!r} is for single texts, but got pairs; use role=None."
             )
 
     def _tokens(self, texts):
@@ -255,17 +254,19 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         for position, row in enumerate(rows):
             if widths[position] is None or widths[position] != widths[0]:
                 raise ValueError(
-                    f"The label at position {position} is {str(row)[:60]}, where that of the "
-                    f"first text is {str(rows[0])[:60]}; pass one vector for each text, all of "
-                    "the same width."
+                    f"The label at position {position} is {str(row)[:60]}, but that of the first "
+                    f"text is {str(rows[0])[:60]}; pass one vector for each text, all of the same "
+                    "width."
                 )
         try:
             vectors = np.asarray(rows, "float32")
         except (TypeError, ValueError) as error:
-            raise ValueError(f"The labels are no vectors of numbers: {error}.") from error
+            raise ValueError(
+                f"The labels are not vectors of numbers: {error}; pass floats."
+            ) from error
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
             raise ValueError(
-                f"The labels have the shape {vectors.shape} or hold NaN or infinity; pass one "
+                f"The labels have shape {vectors.shape} or hold NaN or infinity; pass one "
                 "vector of finite numbers for each text."
             )
         return vectors
@@ -273,11 +274,11 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def check_labels_in_graph(self, y: Any) -> Tensor:
         if y.shape.rank not in (None, 1, 2):
             raise ValueError(
-                f"The dataset gives labels of shape {y.shape}; give one vector for each text."
+                f"The dataset yields labels of shape {y.shape}; yield one vector for each text."
             )
         return tf.cast(y, tf.float32) if y.shape.rank == 2 else y
 
-    # === Columns: rows of two texts or more that are compared, and not packed together ===
+    # === Columns: texts to compare, not to pack together ===
 
     def column_batches(
         self,
@@ -288,19 +289,17 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         shuffle: bool = True,
         coarse: bool = False,
     ) -> Any:
-        """Batches of columns of texts, for the losses of `kerasbert.losses` that compare vectors.
+        """Batch columns of texts for the losses of `kerasbert.losses` that compare embeddings.
 
-        A batch is `(x, y)` or `(x, y, sample_weight)`, and `x` a tuple of the dicts of a call, one
-        for each column, each padded for itself. Equal texts are kept out of a batch as far as
-        there are others.
+        A batch is `(x, y)` or `(x, y, sample_weight)`, where `x` is a tuple of the dicts of a call,
+        one per column, padded independently. Equal texts do not share a batch where avoidable.
 
         Args:
-            x: a tuple of lists of strings, one list a column.
-            y: numbers (N,), or scores (N, ...) of a teacher. `None` makes numbers of texts, int32
-                (B, C), equal ones for equal texts of the batch.
-            sample_weight, batch_size, shuffle: as of `batches`. Without a new order batches are
-                those of the order given.
-            coarse: bool. Pad to few lengths, for a model that is compiled for each combination.
+            x: a tuple of lists of strings, one list per column.
+            y: numbers (N,), or teacher scores (N, ...). `None` numbers the texts, equal ones of a
+                batch equally: int32 (B, C).
+            sample_weight, batch_size, shuffle: as for `batches`.
+            coarse: bool. Pad to few lengths, for models that are compiled per combination.
 
         Returns:
             A `tf.data.Dataset`.
@@ -331,23 +330,22 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             return batch_dataset(plan, make)
 
     def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """One batch of columns, of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
+        """Make one batch of columns of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
 
-        Labels that are floats stay so, as other batches may hold more than 0 and 1.
+        Float labels stay floats, as other batches may have more values than 0 and 1.
         """
         with tf.device("cpu"):
             return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
 
     def _read_compared(self, x, y, sample_weight):
-        """Checked and tokenized.
+        """Check and tokenize columns.
 
         Returns:
-            The preprocessor of each column, its segment, labels or the numbers of the texts, and
-            weights.
+            The preprocessor and segment of each column; labels or text numbers; and weights.
         """
         columns = self._read_columns(x)
         count = len(columns[0])
-        is_one = columns[0] == columns[1]  # A text and itself.
+        is_one = columns[0] == columns[1]  # each text is compared with itself
         readers = self._readers(len(columns), y is not None or is_one)
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
@@ -361,16 +359,16 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             return readers, segments, y, sample_weight
 
     def _readers(self, count, is_alike):
-        """The preprocessor of each column: of queries, and of texts.
+        """Return the preprocessor for each column: the first holds queries, the others texts.
 
-        How alike two texts are has no direction; then prompts are not of a query and a text.
+        Similarity of two texts is symmetric, so the prompts of roles do not apply to it.
         """
         if count == 2 and is_alike and not self.has_roles:
             return [self, self]
         return [self.for_role(ROLES[min(i, 1)]) for i in range(count)]
 
     def map_columns(self, dataset: Any) -> Any:
-        """Preprocess a `tf.data.Dataset` of batches of columns, with labels or without."""
+        """Preprocess a `tf.data.Dataset` of batches of columns."""
 
         @tf.autograph.experimental.do_not_convert
         def make(*batch):
@@ -388,24 +386,22 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def _read_columns(self, x):
         columns = [self.columns(column)[0] for column in x]
         if any(len(column) != 1 for column in columns):
-            raise ValueError(
-                "A column holds pairs where texts are compared; pass a tuple of lists of strings."
-            )
+            raise ValueError("A column to compare holds pairs; pass a tuple of lists of strings.")
         columns = [column for (column,) in columns]
         if len(set(map(len, columns))) != 1:
             raise ValueError(
                 f"The columns have {', '.join(str(len(column)) for column in columns)} texts; "
-                "they must have the same number."
+                "pass the same number in each."
             )
         return columns
 
     def _column_labels(self, y, count):
-        """Labels of columns: int32 where all are 0 or 1 and whole numbers, else float32."""
+        """Check labels of columns: int32 if all are the integers 0 and 1, else float32."""
         for position, row in enumerate(label_rows(y, count)):
             if isinstance(row, str):
                 raise ValueError(
-                    f"The label at position {position} is {row!r}; texts that are compared have "
-                    "numbers, 1 for those that belong together, and 0 for others."
+                    f"The label at position {position} is {row!r}; for texts to compare pass "
+                    "numbers, 1 for matching texts and 0 for others."
                 )
         y = self.check_labels(y, count)
         is_yes_or_no = y.dtype.kind in "iub" and y.ndim == 1 and np.isin(y, (0, 1)).all()
@@ -413,7 +409,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
 
 def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
-    """A batch `(x, y)` or `(x, y, sample_weight)` of columns that are tokenized."""
+    """Assemble tokenized columns into a batch `(x, y)` or `(x, y, sample_weight)`."""
     x = []
     for one, segment in zip(readers, segments):
         length = tf.reduce_max(one.packed_lengths((segment,)))
@@ -426,9 +422,10 @@ def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
 
 
 def _text_numbers(columns):
-    """Numbers of the texts of C columns, equal ones for equal texts: int32 (N, C).
+    """Number the texts of C columns, equal texts equally: int32 (N, C).
 
-    Those of another process are equal too. Of two texts in billions they are so by chance.
+    Numbers are hashes, which agree across processes; two different texts collide with a chance of
+    one in two billion.
     """
     read = (text if isinstance(text, bytes) else text.encode() for c in columns for text in c)
     numbers = np.fromiter((zlib.crc32(text) >> 1 for text in read), "int32")
@@ -436,11 +433,11 @@ def _text_numbers(columns):
 
 
 def _without_repeats(batches, numbers):
-    """The same rows in batches of the same sizes, in which no text is twice, where that can be.
+    """Rearrange rows into batches of the same sizes, without repeated texts where possible.
 
     Args:
         batches: list of int arrays (B,).
-        numbers: ints (N, C). Of the texts of each row.
+        numbers: ints (N, C). Text numbers of each row.
 
     >>> numbers = np.array([[0, 1], [0, 2], [3, 4], [5, 6]])
     >>> [batch.tolist() for batch in _without_repeats([[0, 1], [2, 3]], numbers)]
@@ -463,7 +460,7 @@ def _without_repeats(batches, numbers):
             repeating.append(len(found))
         found.append(rows + passed[:missing])
         waiting.extendleft(reversed(passed[missing:]))
-    # Repeats end in the last batches; there they change places with rows of the others.
+    # Repeats collect in the last batches; swap them with rows of other batches.
     for place in repeating:
         for i in range(len(found[place])):
             _swap(found, place, i, texts)
@@ -471,7 +468,7 @@ def _without_repeats(batches, numbers):
 
 
 def _swap(batches, place, i, texts):
-    """Put another row where a batch has one whose texts it has twice; stay where none fits."""
+    """Swap a row whose texts repeat in its batch with one of another batch, if one fits."""
     rows = batches[place]
     others = set().union(*(texts[row] for row in rows[:i] + rows[i + 1 :]))
     own = texts[rows[i]]

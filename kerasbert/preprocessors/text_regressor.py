@@ -1,4 +1,4 @@
-"""Preprocessing for numbers of texts and pairs."""
+"""Preprocessing for regression on texts and pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BertTextRegressorPreprocessor(BertPreprocessor):
     Takes the arguments of `BertPreprocessor`.
 
     Raises:
-        ValueError: for a label that is no finite number, with its position.
+        ValueError: for a label that is not a finite number, with its position.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Columns of text and their labels, out of whatever holds them, with errors that name the row."""
+"""Read texts and labels from any container, with errors that name the row."""
 
 import keras
 import numpy as np
@@ -13,15 +13,14 @@ def text_columns(x):
     """Read one text, a column of texts, or a pair of either.
 
     Args:
-        x: a string; a list, array, generator, pandas column or string tensor of them; for pairs a
-            tuple of two of these, a list of pairs, a table of two columns, or a dict of `text`,
-            `text_b`.
+        x: a string; a list, array, generator, pandas column or tensor of strings; for pairs a tuple
+            of two of these, a list of pairs, a table of two columns, or a dict of `text`, `text_b`.
 
     Returns:
-        `(columns, batched)`: a tuple of one or two lists of strings, and false for a single text.
+        `(columns, batched)`: one or two lists of strings, and false for a single text.
 
     Raises:
-        ValueError: for anything that is not text, with its position.
+        ValueError: for inputs that are not text, with their position.
 
     >>> text_columns((["Who?", "Where?"], ["Me.", "Here."]))
     ((['Who?', 'Where?'], ['Me.', 'Here.']), True)
@@ -34,13 +33,13 @@ def text_columns(x):
         x = _from_list(x)
     if len(x) not in (1, 2):
         raise ValueError(
-            f"A tuple of {len(x)} was given as text; pass one column or a tuple of two for pairs, "
-            "and labels and weights as `y` and `sample_weight`."
+            f"Got a tuple of {len(x)} as text; pass one column or a tuple of two for pairs, and "
+            "labels and weights as `y` and `sample_weight`."
         )
     columns = [_items(column) for column in x]
     batched = isinstance(columns[0], list)
     if len(columns) == 2 and batched != isinstance(columns[1], list):
-        raise ValueError("A pair holds one text and a list; pass two texts or two lists.")
+        raise ValueError("Got a pair of one text and one list; pass two texts or two lists.")
     columns = [column if batched else [column] for column in columns]
     for column, place in zip(columns, COLUMN):
         if not column:
@@ -49,7 +48,7 @@ def text_columns(x):
     if len(columns) == 2 and len(columns[0]) != len(columns[1]):
         raise ValueError(
             f"The columns of a pair have {len(columns[0])} and {len(columns[1])} texts; "
-            "they must have the same number."
+            "pass the same number in each."
         )
     return tuple(columns), batched
 
@@ -61,7 +60,7 @@ def word_rows(x):
         x: a list, array, column or ragged string tensor (N, None); `[]` counts as texts.
 
     Returns:
-        List of N lists of strings; `None` where `x` is no such thing but perhaps texts.
+        List of N lists of strings; `None` for anything else, such as texts.
 
     Raises:
         ValueError: for a word that is not text, with its position.
@@ -89,21 +88,19 @@ def word_rows(x):
 
 
 def choice_columns(x, names=("prompt", "prompts", "choices")):
-    """Read one prompt with its choices, or a column of prompts and the choices of each.
+    """Read one prompt with its choices, or columns of both.
 
     Args:
-        x: a tuple of prompts (a column, as in `text_columns`) and choices (a list of lists of
-            strings, at least one in each), a list of such pairs, or a dict or table of `prompt`
-            and `choices`. In an array, a tensor or a table of choices, empty strings at the end
-            of a row are padding.
-        names: strings. What a prompt, several and the choices are called, in a dict and in errors.
+        x: a tuple of prompts (a column, as in `text_columns`) and choices (a list of nonempty lists
+            of strings), a list of such pairs, or a dict or table of `prompt` and `choices`. In
+            arrays, tensors and tables of choices, empty strings at the end of a row are padding.
+        names: strings. Words for one prompt, several and choices, in dicts and errors.
 
     Returns:
-        `((prompts, choices), batched)`: a list of strings, a list of lists of strings, and false
-        for a single prompt.
+        `((prompts, choices), batched)`: strings, lists of strings, and false for a single prompt.
 
     Raises:
-        ValueError: for a prompt without choices, and for anything that is not text.
+        ValueError: for a prompt without choices, and for inputs that are not text.
 
     >>> choice_columns(("Who?", ["Me.", "You."]))
     ((['Who?'], [['Me.', 'You.']]), False)
@@ -147,7 +144,7 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
 
 
 def holds_lists(x):
-    """Whether the second column holds lists of texts, as of choices, and not texts.
+    """Return whether the second column holds lists of texts, such as choices.
 
     >>> holds_lists((["Who?"], [["Me.", "You."]])), holds_lists((["Who?"], ["Me."]))
     (True, False)
@@ -155,7 +152,7 @@ def holds_lists(x):
     if (table := columns_of(x)) is not None:
         x = tuple(table.values())
     elif not isinstance(x, tuple):
-        # A list of pairs, of which the first tells.
+        # The first pair of a list decides.
         x = next(iter(x), None) if isinstance(x, list) else None
     if not isinstance(x, (tuple, list)) or len(x) != 2:
         return False
@@ -171,7 +168,7 @@ def holds_lists(x):
 
 
 def _choices(choices):
-    """A list of each prompt's choices; a rectangle loses its padding."""
+    """Return a list of each prompt's choices, without the padding of rectangles."""
     for method in ("to_list", "to_pylist"):  # a ragged tensor or a column of lists
         if hasattr(choices, method):
             return getattr(choices, method)()
@@ -190,17 +187,16 @@ def _without_padding(row):
 
 
 def label_rows(y, count, name="labels"):
-    """Read labels or weights into a list (N) of Python values, nested as they came.
+    """Read labels or weights into a list (N) of Python values, with their nesting.
 
     Args:
-        y: whatever holds a column of texts in `text_columns`; a table or a dict of columns, of
-            which one gives its values and several give rows; a `tf.data.Dataset` of labels or of
-            batches of them.
+        y: any column that `text_columns` reads; a table or a dict, where one column gives values
+            and several give rows; a `tf.data.Dataset` of labels or batches.
         count: int. N.
         name: string. What is read, for errors.
 
     Raises:
-        ValueError: when there are not `count` of them.
+        ValueError: for any other number of them.
     """
     y = read_once(y)
     if keras.ops.is_tensor(y):
@@ -219,13 +215,15 @@ def label_rows(y, count, name="labels"):
 
 
 def read_once(y):
-    """Labels of a table, an iterator or a data set as a list; others as they are."""
+    """Return labels of tables, iterators and datasets as a list, others unchanged."""
     if (table := columns_of(y)) is not None:
         columns = [read_once(column) for column in table.values()]
         columns = [_items(column) for column in columns]
         if len(set(map(len, columns))) != 1:
             sizes = ", ".join(f"{name!r} {len(c)}" for name, c in zip(table, columns))
-            raise ValueError(f"The columns of the labels differ in size ({sizes}).")
+            raise ValueError(
+                f"The columns of the labels differ in length ({sizes}); pass equal lengths."
+            )
         return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns)]
     if hasattr(y, "element_spec"):
         is_batched = getattr(y.element_spec, "shape", [0])[:1] == [None]
@@ -235,13 +233,13 @@ def read_once(y):
 
 
 def label_list(labels):
-    """The names of classes in the order of their numbers.
+    """Return class names by number.
 
     Args:
         labels: list of names; or a dict of number to name or of name to number, from 0 on.
 
     Raises:
-        ValueError: for what has no order, and for numbers that are not 0, 1, 2, ...
+        ValueError: for unordered containers, and for numbers other than 0, 1, 2, ...
 
     >>> label_list({1: "spam", 0: "ham"}), label_list({"ham": 0, "spam": 1})
     (['ham', 'spam'], ['ham', 'spam'])
@@ -253,7 +251,7 @@ def label_list(labels):
     if isinstance(labels, (set, frozenset)):
         raise ValueError(f"labels={labels!r} is a set, which has no order; pass a list of names.")
     if not hasattr(labels, "__iter__"):
-        raise ValueError(f"labels={labels!r} is no list; pass a list of names.")
+        raise ValueError(f"labels={labels!r} is not a list; pass a list of names.")
     if not isinstance(labels, dict):
         labels = list(labels)
         if None in labels:
@@ -261,24 +259,24 @@ def label_list(labels):
         return [str(label) for label in labels]
     by_number = {}
     for key, value in labels.items():
-        # JSON has numbers as strings where they are keys.
+        # JSON keys are strings, also for numbers.
         is_number = isinstance(key, str) and key.isdecimal() and isinstance(value, str)
         number, name = (key, value) if is_number or not isinstance(key, str) else (value, key)
         if isinstance(name, str) and (is_whole(number) or is_number):
             by_number[int(number)] = name
     if sorted(by_number) != list(range(len(labels))):
         raise ValueError(
-            f"labels={labels!r} has to have the numbers 0 to {len(labels) - 1}, one for each name; "
+            f"labels={labels!r} must have the numbers 0 to {len(labels) - 1}, one for each name; "
             "pass a list of names, or a dict such as {0: 'ham', 1: 'spam'}."
         )
     return [by_number[number] for number in range(len(labels))]
 
 
 def number_rows(y, count, fits, wanted):
-    """Read labels of which each is one number, alone or in a list, into a list (N).
+    """Read labels of one number each, bare or in a list, into a list (N).
 
     Args:
-        fits: function of a number; false for one that is no label.
+        fits: function of a number; false for invalid labels.
         wanted: string. What to pass, for errors.
 
     Raises:
@@ -297,24 +295,24 @@ def number_rows(y, count, fits, wanted):
 
 
 def numbers_in_graph(y, dtype, each):
-    """The same for a tensor inside `tf.data`, (B,) or (B, 1): (B,); `each` is what has a label."""
+    """Convert a label tensor (B,) or (B, 1) inside `tf.data` to (B,); `each` is for errors."""
     y = tf.cast(y, dtype)
     if y.shape.rank == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.shape.rank not in (None, 1):
         raise ValueError(
-            f"The dataset gives labels of shape {y.shape}; give one number for each {each}."
+            f"The dataset yields labels of shape {y.shape}; yield one number for each {each}."
         )
     return y
 
 
 def assert_all(good, values, message):
-    """Raise, inside of `tf.data`, with the values that are not good."""
+    """Raise an error inside `tf.data` that shows the bad values."""
     tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
 
 
 def weights(sample_weight, count):
-    """Read weights into a float32 array (N,) or of more axes."""
+    """Read sample weights into a float32 array (N, ...)."""
     rows = label_rows(sample_weight, count, "sample weights")
     try:
         rows = np.asarray(rows, "float32")
@@ -323,13 +321,13 @@ def weights(sample_weight, count):
     if not np.isfinite(rows).all():
         place = np.argwhere(~np.isfinite(rows))[0]
         raise ValueError(
-            f"The sample weight at position {place[0]} is {rows[tuple(place)]}; pass finite ones."
+            f"The sample weight at position {place[0]} is {rows[tuple(place)]}; it must be finite."
         )
     return rows
 
 
 def dict_columns(x):
-    """The columns of a dict of `text` and perhaps `text_b`: a tuple of one or two."""
+    """Return `text` and any `text_b` of a dict as a tuple."""
     if "text" not in x or set(x) - {"text", "text_b"}:
         raise ValueError(
             f"A dict of texts has the columns {sorted(map(str, x))}; name them 'text' and, "
@@ -339,13 +337,13 @@ def dict_columns(x):
 
 
 def columns_of(x):
-    """The columns of a dict or a table, by name; `None` of anything else.
+    """Return the columns of a dict or table by name; `None` for anything else.
 
     Args:
         x: a dict, or a table of pandas, polars, pyarrow or `datasets`.
 
     Raises:
-        ValueError: for two columns of one name.
+        ValueError: for two columns of the same name.
 
     >>> columns_of({"text": ["a"], "label": [1]}), columns_of(["a"])
     ({'text': ['a'], 'label': [1]}, None)
@@ -382,14 +380,14 @@ def _from_list(x):
     for position, item in enumerate(x):
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             raise ValueError(
-                f"The item at position {position} is {_short(item)}, where a list of pairs has "
-                "two texts in each; pass two strings there too."
+                f"The item at position {position} is {_short(item)} in a list of pairs; pass two "
+                "strings there too."
             )
     return [a for a, _ in x], [b for _, b in x]
 
 
 def _items(column):
-    """A list of the column's values; a text itself for a single one."""
+    """Return a list of the column's values, or a single text unchanged."""
     if isinstance(column, (str, bytes, list)):
         return column
     if hasattr(column, "__next__"):
@@ -397,8 +395,7 @@ def _items(column):
     if isinstance(column, (dict, set, frozenset)):
         has = "names, not rows" if isinstance(column, dict) else "no order"
         raise ValueError(
-            f"{_short(column)} was given where a column of texts is needed, and it has {has}; "
-            "pass a list of strings."
+            f"Got {_short(column)} as a column of texts, but it has {has}; pass a list of strings."
         )
     if hasattr(column, "numpy") and not hasattr(column, "tolist"):
         column = column.numpy()  # TensorFlow; a scalar string gives bytes
@@ -434,7 +431,7 @@ def _check(column, place):
         position = next(i for i, text in enumerate(column) if _is_broken(text))
         raise ValueError(
             f"The text at position {position}{place} has half of a surrogate pair, which UTF-8 "
-            "cannot hold; read it again with the encoding it is in, or drop that character."
+            "cannot encode; read it again with its encoding, or drop that character."
         ) from None
 
 

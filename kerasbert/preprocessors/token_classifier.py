@@ -1,6 +1,6 @@
-"""Preprocessing for tagging: words or texts to pieces, and labels of words or spans to pieces.
+"""Preprocessing for token classification: labels of words or spans become labels of pieces.
 
-N texts, U units of a text (what takes one label: mostly words), P pieces of a text, R windows,
+N texts, U units of a text (mostly words; each takes one label), P pieces of a text, R windows,
 B batch, T tokens of the packed row, C classes.
 """
 
@@ -44,57 +44,52 @@ if TYPE_CHECKING:
     from kerasbert._typing import Tensor
     from kerasbert.tokenizers.subword import SubwordTokenizer
 
-# Eagerly, in one graph.
+# Eager calls run in one graph.
 _match = Traced(lambda *places: units_of_pieces(places[:3], places[3:]))
 LABEL_PIECES = ("first", "all")
-NO_LABEL = -100  # As in transformers.
+NO_LABEL = -100  # as in transformers
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
-    """Packs words or texts, and puts their labels on their pieces.
+    """Packs words or texts, and assigns their labels to pieces.
 
-    `x` is one of two things:
+    `x` is one of:
 
-    - lists of words. `y` has a label for each word, a name or a class number (see
-      `BertTextClassifierPreprocessor`); `None` and -100 leave a word out of the loss.
-      Words are cut into pieces as within a text.
-    - texts. `y` has spans for each text: `(start, end, label)`, in characters, or dicts of these
-      names, which do not overlap. The label is a type of entity, such as "PER", from which come
-      the tags of the scheme. A word that a span touches belongs to it; one that two touch, to
-      the first. Where the labels are no such tags, as parts of speech, each word of a span has
-      the span's label, and words in no span have "O".
+    - lists of words, tokenized as within a text. `y` has a label for each word, a name or a class
+      number (see `BertTextClassifierPreprocessor`); `None` and -100 exclude it from the loss.
+    - texts. `y` has spans for each text: `(start, end, label)` in characters, or dicts of these
+      names, without overlaps. The label is an entity type, such as "PER", from which the scheme's
+      tags are made. A word belongs to the first span that touches it. If the classes are not such
+      tags, as for parts of speech, words have the label of their span, or "O" outside of spans.
 
-    Words of a text are what white space, punctuation and CJK characters separate
+    Texts are split into words at white space, punctuation and CJK characters
     (`kerasbert.data.word_spans`).
 
-    A call gives `(x, y, sample_weight)`: as `BertPreprocessor`, and labels int32 (B, T) and
-    weights float32 (B, T), which are 0 where there is no label: at special tokens, padding and
-    pieces that are not labelled. There is one row for each text, which is cut at
-    `sequence_length`. Inside `tf.data`, `x` may be texts without labels, or a ragged tensor
-    (B, None) of words with labels of that shape.
+    A call returns `(x, y, sample_weight)`: the features of `BertPreprocessor`, labels int32 (B, T)
+    and weights float32 (B, T), 0 for special tokens, padding and pieces without a label. Each text
+    is a row, truncated to `sequence_length`. Inside `tf.data`, `x` may be texts without labels, or
+    a ragged tensor (B, None) of words with labels of that shape.
 
-    `fit`, `evaluate` and `predict` on what is in memory cut nothing: a long text becomes windows
-    that overlap, and each piece counts, once, in the window where it has the most context.
+    `fit`, `evaluate` and `predict` on data in memory split long texts into overlapping windows
+    instead; each piece counts once, where it has the most context.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row, and so in a window.
-        stride: int. By how many pieces a window begins later than the one before it; `None` is
-            half a window.
-        label_pieces: string. "first": the first piece of a word carries its label, the others
-            none. "all": all of them carry it (a "B-" goes on as "I-"), and in texts spans may
-            begin and end inside of words, as languages that write no spaces need.
-        labels: list of strings. The names of the classes; with a `scheme`, types of entities
-            will do.
-        scheme: string. The tags that are made of types in `labels`: "BIO" (also called "IOB" and
-            "IOB2"), "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed
-            where `labels` are tags.
-        num_classes: int. The number of classes, where they have no names.
+        sequence_length: int. Maximum tokens per row, and so per window.
+        stride: int. Pieces between the starts of consecutive windows; `None` is half a window.
+        label_pieces: string. "first": only a word's first piece carries its label. "all": all its
+            pieces do ("B-" continues as "I-"), and spans of texts may begin and end inside words,
+            for languages without spaces.
+        labels: list of strings. Class names; with a `scheme`, entity types suffice.
+        scheme: string. Tagging scheme for entity types in `labels`: "BIO" (also "IOB" and "IOB2"),
+            "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed if `labels`
+            are tags.
+        num_classes: int. Number of classes, if they have no names.
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for labels that do not fit their words or their text, with the position.
+        ValueError: for labels that do not match their words or their text, with the position.
 
     Example:
 
@@ -153,7 +148,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes; empty without names."""
+        """Class names; empty if unknown."""
         return [] if self.labels is None else tag_names(self.labels, self.scheme)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
@@ -178,7 +173,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         if isinstance(x, dict) or getattr(x, "shape", tf.TensorShape([])).rank != 2:
             if y is not None:
                 raise ValueError(
-                    "The dataset gives labels for texts, whose spans `tf.data` cannot hold; give "
+                    "The dataset yields labels for texts, whose spans `tf.data` cannot hold; yield "
                     "ragged batches of words with labels, or pass texts and spans as lists."
                 )
             return super()._call_in_graph(x, None, None)
@@ -186,7 +181,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             x = tf.RaggedTensor.from_tensor(x)
         words = tf.strings.regex_replace(x.flat_values, f"^[{SPACE}]+$", "")
         words = tf.where(words == "", "", " " + words)
-        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # Through all texts.
+        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # through all texts
         before = tf.concat([[0], before], 0)
         base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
         texts = tf.strings.reduce_join(x.with_flat_values(words), axis=-1)
@@ -197,7 +192,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         )
         if y is not None:
             y = y if isinstance(y, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(y)
-            message = "There must be one label for each word, but the numbers differ."
+            message = "Words and labels differ in number; yield one label for each word."
             same = tf.reduce_all(tf.equal(x.row_lengths(), y.row_lengths()))
             with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
                 labels = self._labels_in_graph(y.flat_values)
@@ -208,7 +203,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return self.assemble((tf.cast(ids, tf.int32),), y, sample_weight if y is not None else None)
 
     def _labels_in_graph(self, labels):
-        """Flat names or numbers -> class numbers, -1 for none."""
+        """Convert flat names or numbers to class numbers, -1 for none."""
         if labels.dtype == tf.string:
             return self.check_labels_in_graph(labels)
         labels = tf.cast(labels, tf.int32)
@@ -225,7 +220,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         length = tf.shape(features["token_ids"])[1]
 
         def place(rows):
-            """Ragged (B, P) -> (B, T), beside the tokens."""
+            """Pad ragged (B, P) to (B, T), aligned with the tokens."""
             rows = rows[:, : self._window_size()].to_tensor()
             return tf.pad(rows, [[0, 0], [1, length - 1 - tf.shape(rows)[1]]])
 
@@ -234,23 +229,23 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     # === Pieces and units ===
 
     def read(self, x: Any) -> Any:
-        """Tokenize texts or lists of words: a `Pieces`."""
+        """Tokenize texts or lists of words into a `Pieces`."""
         x = list(x) if hasattr(x, "__next__") else x
         words = word_rows(x)
         if words is None:
             columns, batched = text_columns(x)
             if not batched:
-                raise ValueError("One text was given where a list is needed; put it in a list.")
+                raise ValueError("Got one text where a list is needed; pass a list.")
             if len(columns) != 1:
                 raise ValueError(
-                    "Pairs of texts were given; pass one list of texts, or of lists of words."
+                    "Got pairs of texts; pass one list of texts, or of lists of words."
                 )
             rows = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
             texts, spans = rows, None
             if self.label_pieces == "first":
                 spans = [word_spans(text) for text in rows]
         else:
-            # Each word has a space before it, as a part of it. So byte pairs cut it as in a text.
+            # With a space before it, each word gets the same byte pairs as in a text.
             spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
             rows, texts = words, ["".join(row) for row in spaced]
             spans = [joined_spans(row) for row in spaced]
@@ -264,10 +259,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         splits = np.append(0, np.cumsum(found["lengths"]))
         unit_rows = np.repeat(np.arange(len(rows)), found["unit_counts"])
         if words is None and not count.all():
-            # Two words may be in one piece: then they become one unit. A word that the tokenizer
-            # deletes is no unit. In lists of words each word stays a unit of its own.
+            # Two words in one piece become one unit, and words that the tokenizer deletes become
+            # none. Words of lists stay units of their own.
             own = count > 0
-            group = np.cumsum(own) - 1  # The last unit with a piece, (units,).
+            group = np.cumsum(own) - 1  # the last unit with a piece, (units,)
             last = ends[(first + count)[own] - 1][group] if own.any() else 0
             shares = (units[0] < last) & (unit_rows == unit_rows[own][group]) if own.any() else own
             unit = np.where(unit < 0, -1, group[unit])
@@ -293,15 +288,15 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         )
 
     def _in_pieces(self, texts, spans):
-        """Texts in pieces, and the units that they are of.
+        """Tokenize texts and match the pieces to units.
 
         Args:
             texts: list of strings.
-            spans: list of lists of units, `(start, end)`; `None` makes them of the pieces.
+            spans: list of lists of units, `(start, end)`; `None` makes units from the pieces.
 
         Returns:
-            A dict of arrays: `ids` and `ends` of all pieces, and `lengths`, how many each text has;
-            `units`, int64 (2, U), and `unit_counts`; and what `units_of_pieces` returns.
+            Dict of arrays: `ids` and `ends` of pieces, their number per text, `lengths`; `units`,
+            int64 (2, U), and `unit_counts`; and the results of `units_of_pieces`.
         """
         self.tokenizer.report_control(texts)
         with tf.device("cpu"):
@@ -335,8 +330,8 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         }
 
     def _on_pieces(self, labels, first, count, unit):
-        """Labels of all units (-1 for none) -> labels and weights of all pieces."""
-        labels = tf.concat([labels, [-1]], 0)  # The last is that of pieces in no unit.
+        """Convert labels of units (-1 for none) to labels and weights of pieces."""
+        labels = tf.concat([labels, [-1]], 0)  # The last is for pieces without a unit.
         first, count = (tf.concat([array, [-1]], 0) for array in (first, count))
         unit = tf.where(unit < 0, tf.size(labels, tf.int64) - 1, unit)
         label = tf.gather(labels, unit)  # (pieces,)
@@ -351,10 +346,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return tf.maximum(label, 0), tf.cast(label >= 0, tf.float32)
 
     def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
-        """Probabilities (pieces, C) of all pieces -> (units, C), zeros for units without any.
+        """Convert probabilities (pieces, C) to (units, C), zeros for units without pieces.
 
-        A unit has those of its first piece, and with `label_pieces="all"` the mean of its pieces:
-        where the unit is "B-PER", a piece inside of it counts by its probability of "I-PER".
+        A unit gets those of its first piece, or with `label_pieces="all"` the mean of its pieces,
+        where inner pieces support "B-PER" by their probability of "I-PER".
         """
         units = np.zeros((len(pieces.first), probabilities.shape[1]))
         there = pieces.count > 0
@@ -372,7 +367,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     # === Labels ===
 
     def _targets_of_pieces(self, pieces, y, sample_weight):
-        """Labels and weights of all pieces, numpy; `None` where not given."""
+        """Return labels and weights of pieces, as NumPy or `None`."""
         if y is None:
             return None, None
         count = len(pieces.rows)
@@ -381,7 +376,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             if not row:
                 raise ValueError(
                     f"The {'list of words' if pieces.words else 'text'} at position {position} is "
-                    "empty, and has nothing to label; drop it."
+                    "empty, so it has nothing to label; drop it."
                 )
         labels = self._of_words(pieces, rows) if pieces.words else self._of_spans(pieces, rows)
         with tf.device("cpu"):
@@ -391,14 +386,14 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             sample_weight = weights(sample_weight, count)
             if sample_weight.ndim != 1:
                 raise ValueError(
-                    f"The sample weights have the shape {sample_weight.shape}; pass one for each "
+                    f"The sample weights have shape {sample_weight.shape}; pass one for each "
                     "text, and None as the label of words that should not count."
                 )
             given *= np.repeat(sample_weight, np.diff(pieces.splits))
         return y, given
 
     def _of_words(self, pieces, rows):
-        """A label a word -> int32 (units,), -1 for none."""
+        """Convert labels of words to int32 (units,), -1 for none."""
         numbers = {name: number for number, name in enumerate(self.names)}
         numbers[None] = -1
         labels = np.empty(len(pieces.starts), "int32")
@@ -406,8 +401,8 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             row = row.tolist() if hasattr(row, "tolist") else row
             if not isinstance(row, (list, tuple)):
                 raise ValueError(
-                    f"The labels at position {position} are {row!r}; pass a list with a label for "
-                    "each word."
+                    f"The labels at position {position} are {row!r}; pass a list with one label "
+                    "per word."
                 )
             if len(row) != len(words):
                 raise ValueError(
@@ -423,22 +418,22 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return labels
 
     def _class_number(self, label, place):
-        """The class number of a name or a number; -1 for none."""
+        """Return the class number of a label; -1 for none."""
         if isinstance(label, (str, bytes)):
             return self._number(label, place)
         if not is_whole(label):
             raise ValueError(
                 f"The label at position {place} is {label!r}; pass a name, a class number, or "
-                "None where there is no label."
+                "None for no label."
             )
         return -1 if label == NO_LABEL else self.check_number(int(label), place)
 
     def _of_spans(self, pieces, rows):
-        """Spans of each text -> int32 (units,), -1 for none."""
+        """Convert spans of texts to int32 (units,), -1 for none."""
         if not self.names:
             raise ValueError(
-                "The preprocessor knows no names for the labels of spans; pass it labels=[...], "
-                "and scheme='BIO' where those are types of entities."
+                "The preprocessor has no class names for spans; pass labels=[...], and "
+                "scheme='BIO' if those are entity types."
             )
         tags = TagSet(self.names)
         outside = -1 if tags.outside is None else tags.outside
@@ -448,7 +443,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             begin, end = pieces.unit_splits[position : position + 2]
             free = begin
             for start, stop, label in checked_spans(row, text, tags.types, position):
-                # The units that the span touches, without those of the span before it.
+                # The units that the span touches, except those of the previous span.
                 low, high = units_touched(pieces, position, start, stop)
                 low = max(low, free)
                 free = max(high, free)
@@ -460,14 +455,14 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                 unit = begin + int(np.argmax(labels[begin:end] < 0))
                 word = text[pieces.starts[unit] : pieces.ends[unit]]
                 raise ValueError(
-                    f"The word {word!r} of the text at position {position} is in no span, and the "
-                    "labels have no 'O' for it; add 'O' to `labels`, or pass scheme='BIO' where "
-                    "they are types of entities."
+                    f"The word {word!r} of the text at position {position} is in no span, and "
+                    "`labels` has no 'O' for it; add 'O' to `labels`, or pass scheme='BIO' if they "
+                    "are entity types."
                 )
         if lost:
             warnings.warn(
-                f"{len(lost)} spans have no word of their own, and are left out; the first is "
-                f"{lost[0]}.",
+                f"{len(lost)} spans have no word of their own and are ignored, first {lost[0]}; "
+                "check their offsets.",
                 stacklevel=2,
             )
         return labels
@@ -481,21 +476,21 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return max(self._window_size() // 2, 1) if self.stride is None else self.stride
 
     def windows(self, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`(rows, starts, ends)`, ints (R,): the windows over the pieces of each text."""
+        """Return the windows over the pieces of each text: `(rows, starts, ends)`, ints (R,)."""
         return cut_windows(np.diff(pieces.splits), self._window_size(), self._stride())
 
     def windows_in_graph(self, lengths: ArrayLike) -> Any:
-        """`(rows, starts, lengths)` of the windows over texts of so many pieces, in the graph."""
+        """Return `(rows, starts, lengths)` of windows over texts of these lengths, in a graph."""
         sizes = tf.fill(tf.shape(lengths), self._window_size())
         return cut_windows_in_graph(lengths, sizes, self._stride())
 
     def _examples(self, x, y, sample_weight):
-        """Windows of texts, or of `Pieces`, as examples."""
+        """Make examples from the windows of texts or of a `Pieces`."""
         pieces = x if isinstance(x, Pieces) else self.read(x)
         y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
         rows, starts, ends = self.windows(pieces)
         window, place = window_tokens(starts, ends)
-        index = pieces.splits[rows[window]] + place  # Of the pieces, those in each window.
+        index = pieces.splits[rows[window]] + place  # the pieces of each window
         if y is not None:
             sample_weight = sample_weight[index] * most_context(rows, starts, ends)
             y = y[index]
@@ -508,12 +503,12 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return (ids,), [y, sample_weight]
 
     def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:
-        """Outputs of the windows -> (pieces of all texts, C), each from where it has most context.
+        """Merge window outputs to (pieces of all texts, C), each from where it has most context.
 
         Args:
             pieces: a `Pieces`.
-            outputs: arrays (T, C), one a window.
-            order: ints (R,). The window of each.
+            outputs: arrays (T, C), one per window.
+            order: ints (R,). Window of each array.
         """
         rows, starts, ends = self.windows(pieces)
         best = np.split(most_context(rows, starts, ends), np.cumsum(ends - starts)[:-1])
@@ -528,18 +523,18 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
 
 def _places(spans):
-    """Units of texts, lists of `(start, end)`: the text of each, its starts and its ends, (U,)."""
+    """Flatten units of texts, lists of `(start, end)`, to text indices, starts and ends, (U,)."""
     rows = np.repeat(np.arange(len(spans)), [len(row) for row in spans])
     return rows, *np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
 
 
 def _joined(chunks):
-    """What `_in_pieces` returned for chunks of texts as for all of them."""
+    """Merge the results of `_in_pieces` for chunks of texts."""
     if len(chunks) == 1:
         return chunks[0]
     pieces = units = 0
     for chunk in chunks:
-        # Those of all texts are counted together.
+        # Shift indices from the chunk to all texts.
         chunk["first"] = chunk["first"] + pieces
         chunk["unit"] = np.where(chunk["unit"] < 0, -1, chunk["unit"] + units)
         pieces, units = pieces + len(chunk["ids"]), units + chunk["units"].shape[1]

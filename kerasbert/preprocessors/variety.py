@@ -11,21 +11,21 @@ def warn_of_equal(y, what, shown=repr):
     Args:
         y: array (N,).
         what: string. Name of the values in the warning, such as "labels".
-        shown: function from a label to how the warning shows it.
+        shown: function that formats a label.
 
     >>> warn_of_equal(np.array([1, 0]), "labels")
     """
     if len(y) > 1 and (y == y[0]).all():
         warnings.warn(
-            f"All {len(y):,} {what} are {shown(y[0].item())}: there is nothing to tell apart, and "
-            "the model will learn to predict that for every text; add examples with other labels, "
-            "or check the column and the files that the labels come from.",
+            f"All {len(y):,} {what} are {shown(y[0].item())}: the model will learn to "
+            "predict that for every text; add examples with other labels, or check the column and "
+            "files of the labels.",
             stacklevel=2,
         )
 
 
 def warn_of_columns(y, names):
-    """Warn about classes that no text has, or that every text has.
+    """Warn about classes that no text or every text has.
 
     Args:
         y: floats (N, C), above 0 if a text has the class.
@@ -57,7 +57,7 @@ def warn_of_nothing(what, instead):
 
 
 def counted(y, sample_weight):
-    """Return as NumPy, (N, ...), the labels whose sample weight is above 0.
+    """Return the labels with a sample weight above 0, as NumPy (N, ...).
 
     Weights whose shape does not match the labels (...) are ignored.
     """

@@ -1,4 +1,4 @@
-"""Preprocessing for XLNet: `A <sep> B <sep> <cls>`, padded at the left, and its pre-training.
+"""Preprocessing for XLNet: rows `A <sep> B <sep> <cls>`, padded on the left, and pre-training.
 
 B batch, T tokens of the packed row, P predictions, S spans.
 """
@@ -11,26 +11,26 @@ from kerasbert.preprocessors.packing import BertPreprocessor
 from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
 from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 
-# The segments of the last token and of padding; texts are of 0 and 1.
+# Segments of `<cls>` and of padding; texts have 0 and 1.
 OF_CLS, OF_PADDING = 2, 3
 
 
 class XLNetPacking:
-    """Mixin, before a preprocessor: rows end with `<sep> <cls>`, and padding comes first."""
+    """Mixin before a preprocessor class: rows end with `<sep> <cls>`, padding comes first."""
 
     packing = "class_last"
 
     def pack(self, segments, length=None):
-        """As `BertPreprocessor.pack`, in XLNet's order; `<cls>` is of segment 2, padding of 3."""
+        """Pack as `BertPreprocessor`, in XLNet's order: `<cls>` has segment 2, padding 3."""
         features = super().pack(segments, length)
         if tf.executing_eagerly() and length is None:
-            return features  # It came through here, traced.
+            return features  # The traced function has already reordered them.
         ids, mask = features["token_ids"], features["padding_mask"]
         count = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)  # (B, 1)
         width = tf.shape(ids)[1]
-        place = tf.range(width)[None] - (width - count)  # (B, T), in the row without padding
+        place = tf.range(width)[None] - (width - count)  # (B, T), position without padding
         is_token, is_last = place >= 0, place == count - 1
-        # `[CLS]` is the first one there.
+        # The base class packs `[CLS]` first.
         source = tf.where(is_token & ~is_last, place + 1, 0)
         moved = tf.gather(ids, source, batch_dims=1)
         features["token_ids"] = tf.where(is_token, moved, self.tokenizer.pad_token_id)
@@ -44,10 +44,10 @@ class XLNetPacking:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocessor):
-    """Packs texts or pairs as `A <sep> <cls>` or `A <sep> B <sep> <cls>`, padded at the left.
+    """Packs texts or pairs as `A <sep> <cls>` or `A <sep> B <sep> <cls>`, padded on the left.
 
-    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. Everything else, arguments too,
-    is as of `BertTextClassifierPreprocessor`.
+    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. All else, arguments included,
+    is as for `BertTextClassifierPreprocessor`.
 
     Example:
 
@@ -61,28 +61,25 @@ class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocess
 class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPreprocessor):
     """Packs questions and windows of their contexts as `question <sep> window <sep> <cls>`.
 
-    Labels and windows count places as `BertQuestionAnsweringPreprocessor` does, `<cls>` first:
-    `XLNetQuestionAnswering` gives its logits in that order. So are the arguments.
+    Labels and windows count positions as `BertQuestionAnsweringPreprocessor`, whose arguments it
+    takes: `<cls>` comes first, as in the logits of `XLNetQuestionAnswering`.
     """
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
-    """Packs texts, and draws what is predicted and in which order, anew in every epoch.
+    """Packs texts, and draws the predicted tokens and their order for each batch.
 
-    Of every `context_factor` * L tokens a span of L, from 1 to `max_span`, is predicted: for each
-    L in turn that is drawn, at a place that is drawn. The predicted tokens have an order that is
-    drawn; each sees the others before it in that order, and all that are not predicted. Returns
-    `(x, y, sample_weight)`: `x` with `hidden_mask` (B, T, T), 1 where a token does not see another
-    one, and `target_mapping` (B, P, T); `y` the predicted tokens (B, P).
+    In every `context_factor` * L tokens, a span of L tokens at a random position is predicted, with
+    L drawn from 1 to `max_span`. The predicted tokens get a random order; each sees those before it
+    in that order, and all tokens that are not predicted. Returns `(x, y, sample_weight)`: `x` with
+    `hidden_mask` (B, T, T), 1 where a token does not see another one, and `target_mapping`
+    (B, P, T); `y` holds the predicted tokens (B, P).
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. The most tokens in a row.
-        truncate: string. See `BertPreprocessor`.
-        num_segments: int. See `BertPreprocessor`.
-        context_factor: int. K of the paper: one in so many tokens is predicted.
-        max_span: int. The most tokens in a span.
+        tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
+        context_factor: int. K of the paper: one in K tokens is predicted.
+        max_span: int. Maximum tokens per span.
 
     Source: Yang et al. 2019, arXiv 1906.08237, sections 2.3 and 3.1, and its released code.
     """
@@ -107,7 +104,7 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
         self.max_span = max_span
 
     def check_labels(self, y, count):
-        raise ValueError("XLNet's pre-training makes its own labels; pass texts alone.")
+        raise ValueError("XLNet's pre-training makes its own labels; pass texts without labels.")
 
     def check_labels_in_graph(self, y):
         return self.check_labels(y, None)
@@ -122,7 +119,7 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
         chosen = self._spans(batch, width, features["padding_mask"], seeds)
         special = tf.constant([self.tokenizer.start_token_id, self.tokenizer.end_token_id])
         chosen &= ~tf.reduce_any(ids[:, :, None] == special, axis=-1) & features["padding_mask"]
-        # Those not predicted come first, and are seen by all.
+        # Tokens that are not predicted come first, so that all tokens see them.
         order = tf.random.stateless_uniform(tf.shape(ids), seeds[2])
         order = tf.where(chosen, order, -1.0)
         hidden = (order[:, :, None] <= order[:, None]) & chosen[:, None]
@@ -137,8 +134,8 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
         return features, tf.where(places < width, labels, 0), there
 
     def _spans(self, batch, width, mask, seeds):
-        """Which tokens are in a span: bool (B, T)."""
-        count = width // self.context_factor + 1  # As many as fit where all are of one token.
+        """Draw which tokens are in a span: bool (B, T)."""
+        count = width // self.context_factor + 1  # enough if all spans have one token
         sizes = tf.random.stateless_uniform(
             (batch, count), seeds[0], 1, self.max_span + 1, dtype=tf.int32
         )

@@ -163,7 +163,7 @@ def test_settings(reference, tmp_path):
             {"kinds": ("Transformer", "Dense", "Dense")},
             "computes embeddings with Transformer, Dense, D",
         ),
-        ({"query_length": "x"}, "query_length='x' in .* has to be a whole number"),
+        ({"query_length": "x"}, "query_length='x' in .* must be a whole number"),
         ({"query_prefix": "[X]"}, "query_token='.X.' is not in the vocabulary"),
     ],
 )

@@ -154,7 +154,7 @@ def test_an_epsilon_that_is_none(folders, tmp_path):
         change(directory / "config.json", {"layer_norm_eps": value})
         said = refuses(directory)
         assert said == (
-            f"layer_norm_eps={value} in '{directory}/config.json' has to be a number above 0 "
+            f"layer_norm_eps={value} in '{directory}/config.json' must be a number above 0 "
             "and at most 0.1."
         )
 

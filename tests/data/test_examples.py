@@ -443,15 +443,15 @@ def test_sentences_that_are_too_long_and_sentences_without_tokens(bert, tmp_path
     "settings, message",
     [
         ({"objective": "order"}, "objective='order' is unknown; use one of"),
-        ({"sequence_length": 4}, "sequence_length=4 has to be a whole number from 5"),
-        ({"copies": 0}, "copies=0 has to be a whole number from 1"),
-        ({"seed": -1}, "seed=-1 has to be"),
+        ({"sequence_length": 4}, "sequence_length=4 must be a whole number of at least 5"),
+        ({"copies": 0}, "copies=0 must be a whole number of at least 1"),
+        ({"seed": -1}, "seed=-1 must be"),
         ({"short_sequence_rate": 2}, "short_sequence_rate=2 must be a number from 0 to 1"),
         ({"mask_selection_rate": 0}, "mask_selection_rate=0 leaves nothing to predict"),
         ({"mask_unit": "page"}, "'page' must be one of 'token', 'word'"),
-        ({"block_bytes": 0}, "block_bytes=0 has to be a whole number from 1"),
-        ({"blocks_per_shard": 0}, "blocks_per_shard=0 has to be"),
-        ({"workers": 0}, "workers=0 has to be"),
+        ({"block_bytes": 0}, "block_bytes=0 must be a whole number of at least 1"),
+        ({"blocks_per_shard": 0}, "blocks_per_shard=0 must be"),
+        ({"workers": 0}, "workers=0 must be"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message, corpus, bert, tmp_path):
@@ -649,7 +649,7 @@ def test_a_rate_that_changes(written, bert, unit):
             batches[6],
             next(iter(read_examples(folder, 64, start_step=6, masker=masker, **settings))),
         )
-    with pytest.raises(ValueError, match="mask_selection_rate: batches=0 has to be a whole number"):
+    with pytest.raises(ValueError, match="mask_selection_rate: batches=0 must be a whole number"):
         read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 0.1, 0)})
     with pytest.raises(ValueError, match="mask_selection_rate=2 must be a number from 0 to 1"):
         read_examples(folder, 4, masker={"mask_selection_rate": (0.3, 2, 5)})
@@ -808,8 +808,8 @@ def test_files_of_a_manifest(many_shards):
     [
         ((2, 2), r"shard=\(2, 2\) has the index 2; it must be below 2"),
         ((0, 3), "batch_size=64 is for all 3 processes and must be a multiple of 3"),
-        ((-1, 2), "shard: index=-1 has to be"),
-        ((0, 0), "shard: count=0 has to be"),
+        ((-1, 2), "shard: index=-1 must be"),
+        ((0, 0), "shard: count=0 must be"),
     ],
 )
 def test_bad_shards(written, shard, message):
@@ -978,14 +978,14 @@ def test_damaged_records(name, value, message, tmp_path):
 @pytest.mark.parametrize(
     "part, name, value, message",
     [
-        (None, "shards", {}, "shards=.. has to be a list"),
-        (None, "shards", [3], "a shard=3 has to be an object"),
-        (None, "complete", "yes", "complete='yes' has to be true or false"),
-        (None, "counts", {}, "examples=None has to be a whole number from 1"),
-        ("settings", "sequence_length", "32", "sequence_length='32' has to be a whole number"),
+        (None, "shards", {}, "shards=.. must be a list"),
+        (None, "shards", [3], "a shard=3 must be an object"),
+        (None, "complete", "yes", "complete='yes' must be true or false"),
+        (None, "counts", {}, "examples=None must be a whole number of at least 1"),
+        ("settings", "sequence_length", "32", "sequence_length='32' must be a whole number"),
         ("settings", "sequence_length", 10**9, "has rows of 32 tokens .*which contradicts"),
-        ("tokenizer", "special_token_ids", ["0"], "special token's id='0' has to be a whole"),
-        ("tokenizer", "vocabulary_sha256", 5, "vocabulary_sha256=5 has to be a string"),
+        ("tokenizer", "special_token_ids", ["0"], "special token's id='0' must be a whole"),
+        ("tokenizer", "vocabulary_sha256", 5, "vocabulary_sha256=5 must be a string"),
     ],
 )
 def test_damaged_manifests(written, tmp_path, part, name, value, message):
@@ -1003,9 +1003,9 @@ def test_damaged_manifests(written, tmp_path, part, name, value, message):
     "settings, message",
     [
         ({"masking": "none"}, "masking='none' is unknown"),
-        ({"batch_size": 0}, "batch_size=0 has to be"),
-        ({"start_step": -1}, "start_step=-1 has to be"),
-        ({"shuffle_buffer": 0.5}, "shuffle_buffer=0.5 has to be"),
+        ({"batch_size": 0}, "batch_size=0 must be"),
+        ({"start_step": -1}, "start_step=-1 must be"),
+        ({"shuffle_buffer": 0.5}, "shuffle_buffer=0.5 must be"),
     ],
 )
 def test_settings_of_reading(settings, message, written):

@@ -162,7 +162,7 @@ def test_prediction_slots():
         ((0.15, -0.1, 0.1), "mask_token_rate=-0.1 must be a number"),
         ((0.15, 0.8, "0.1"), "random_token_rate='0.1' must be a number"),
         ((0.15, 0.8, 0.3), "mask_token_rate=0.8 and random_token_rate=0.3 add up to more than 1"),
-        ((0.15, 0.8, 0.1, 0), "mask_selection_length=0 has to be a whole number from 1"),
+        ((0.15, 0.8, 0.1, 0), "mask_selection_length=0 must be a whole number of at least 1"),
         ((0.15, 0.8, 0.1, None, "words"), "'words' must be one of 'token', 'wo"),
     ],
 )

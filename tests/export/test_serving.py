@@ -260,9 +260,9 @@ def test_files_for_the_server(base):
     "arguments, error, message",
     [
         ({"version": 3}, ValueError, r"Version 3 already exists in '.*'; pass version=4, or None"),
-        ({"version": -1}, ValueError, r"version=-1 has to be a whole number from 0"),
-        ({"version": "1"}, ValueError, r"version='1' has to be a whole number"),
-        ({"version": True}, ValueError, r"version=True has to be a whole number"),
+        ({"version": -1}, ValueError, r"version=-1 must be a whole number of at least 0"),
+        ({"version": "1"}, ValueError, r"version='1' must be a whole number"),
+        ({"version": True}, ValueError, r"version=True must be a whole number"),
         ({"labels": ["a", "b"]}, ValueError, r"must be 3 different names, one per class"),
         ({"labels": ["a", "b", "b"]}, ValueError, r"must be 3 different names, one per class"),
         ({"labels": "abc"}, ValueError, r"labels='abc' must be a list of strings"),

@@ -460,7 +460,7 @@ DATA = "variables.data-00000-of-00001"
 def test_arguments(export, tmp_path):
     reader, tagger = tiny.task("QuestionAnswering"), tiny.task("TokenClassifier")
     for model, arguments, message in [
-        (reader, {"top_k": 0}, "top_k=0 has to be a whole number from 1"),
+        (reader, {"top_k": 0}, "top_k=0 must be a whole number of at least 1"),
         (reader, {"null_threshold": "x"}, "null_threshold='x' must be a number"),
         (reader, {"topk": 1}, "topk=1 is not a setting of this model; it takes top_k, null_"),
         (tagger, {"top_k": 1}, "top_k=1 is not a setting of this model; it takes max_windows"),

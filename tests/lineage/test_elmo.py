@@ -205,7 +205,7 @@ def test_half_precision():
 def test_wrong_use(tmp_path):
     embedder = ElmoEmbedder(make())
     for wrong in (3, None, b"a", {"a": 1}):
-        with pytest.raises(ValueError, match="takes sentences, strings or lists"):
+        with pytest.raises(ValueError, match="expects sentences as strings or lists"):
             embedder.embed(wrong)
     with pytest.raises(ValueError, match="position 1 is 3"):
         embedder.embed(["a", 3])
@@ -284,8 +284,8 @@ def test_files_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="text' is truncated or not an HDF5 file"):
         ElmoBackbone.from_files(tmp_path / "options.json", tmp_path / "text")
     for wrong, message in (
-        ({"dim": 0}, "dim=0 in .* has to be a whole number from 1"),
-        ({"cell_clip": "3"}, "cell_clip='3' in .* has to be a number above 0"),
+        ({"dim": 0}, "dim=0 in .* must be a whole number of at least 1"),
+        ({"cell_clip": "3"}, "cell_clip='3' in .* must be a number above 0"),
     ):
         changed = {**options, "lstm": {**options["lstm"], **wrong}}
         (tmp_path / "changed.json").write_text(json.dumps(changed))

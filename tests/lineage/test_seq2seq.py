@@ -391,7 +391,7 @@ def test_wrong_use():
         (lambda: model.translate(["a", ""]), "position 1 has no token"),
         (lambda: model.translate([]), "empty"),
         (lambda: model.translate("a " * 30), "has 30 tokens.*split it"),
-        (lambda: model.translate((["a"], ["b"])), "sources alone"),
+        (lambda: model.translate((["a"], ["b"])), "sources only"),
         (lambda: model.translate("a", num_beams=0), "num_beams=0"),
         (lambda: model.translate("a", num_beams=30), "more than half"),
         (lambda: model.translate("a", max_length=13), "sequence_length=12"),

@@ -195,7 +195,7 @@ def test_layers(tmp_path):
         with pytest.raises(ValueError, match="tied_projections=.* for each of 1 clusters"):
             TransformerXLLM(make(), tied_projections=tied)
     for cutoffs in (5, "a"):
-        with pytest.raises(ValueError, match="cutoffs=.* has to be a list"):
+        with pytest.raises(ValueError, match="cutoffs=.* must be a list"):
             make(cutoffs=cutoffs)
     with pytest.raises(ValueError, match=r"cutoffs.*2\.5"):
         make(cutoffs=[2.5])
@@ -222,7 +222,7 @@ def test_misuse():
         model.evaluate_stream([["a", "b"]])
     with pytest.raises(ValueError, match="from 0 to 12.* are 0 to 11"):
         model.evaluate_stream([0, 12])
-    with pytest.raises(ValueError, match="segment=0 has to be"):
+    with pytest.raises(ValueError, match="segment=0 must be"):
         model.evaluate_stream("abc", segment=0)
     with pytest.raises(ValueError, match="no `characters`.*characters=..."):
         TransformerXLLM(backbone).evaluate_stream("abc")

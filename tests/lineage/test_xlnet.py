@@ -217,7 +217,7 @@ def test_misuse(tmp_path):
         make(memory_lenght=3)
     with pytest.raises(ValueError, match="no argument 'pooler'"):
         make(pooler=True)
-    with pytest.raises(ValueError, match="clamp_length=0 has to be"):
+    with pytest.raises(ValueError, match="clamp_length=0 must be"):
         make(clamp_length=0)
     with pytest.raises(ValueError, match="not a multiple of num_heads=3"):
         make(num_heads=3)

@@ -321,7 +321,7 @@ def test_misuse(tokenizer, backbone):
     x = features((4, 4, 4), 4)
     right = {name: np.pad(value, [(0, 0), (0, 3)]) for name, value in x.items()}
     assert_close(model(right), model(x), atol=1e-6)
-    with pytest.raises(ValueError, match="max_span=0 has to be"):
+    with pytest.raises(ValueError, match="max_span=0 must be"):
         XLNetPretrainerPreprocessor(tokenizer, max_span=0)
 
 

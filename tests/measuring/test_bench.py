@@ -47,7 +47,7 @@ def test_mistakes_are_one_sentence(tiny_preset, texts, tmp_path):
         ((tiny_preset, tmp_path / "empty.txt"), "is empty."),
         ((tiny_preset, tmp_path / "none.txt"), "No such file"),
         ((tiny_preset, texts, "--formats", "onxx"), "Unknown format 'onxx' in formats"),
-        ((tiny_preset, texts, "--seconds", "0"), "seconds=0.0 has to be a number above 0"),
+        ((tiny_preset, texts, "--seconds", "0"), "seconds=0.0 must be a number above 0"),
         ((encoder, texts), "has no head to answer texts; read it as another task, such as --task"),
         ((tiny_preset, numbers), "position 1 is 7; pass a string, or a tuple of two"),
         ((tiny_preset, mixed), "pass single texts or pairs, not both"),

@@ -54,8 +54,8 @@ def test_ends():
         ([0], [[0.5, 0.5], [0.5, 0.5]], "shape"),
         ([2], [[0.5, 0.5]], "numbers of the 2 classes"),
         ([0.5], [[0.5, 0.5]], "numbers of the 2 classes"),
-        ([0], [[3.0, -2.0]], "from 0"),
-        ([0], [[np.nan, 1.0]], "from 0"),
+        ([0], [[3.0, -2.0]], "must not be negative"),
+        ([0], [[np.nan, 1.0]], "must not be negative"),
         ([0], [[3.0, 2.0]], "sum to 1"),
     ],
 )

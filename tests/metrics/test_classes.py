@@ -124,15 +124,15 @@ def test_f1_of_what_is_at_least_three():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: metrics.accuracy([1, 0], [1]), "There are 2 right answers but 1 predictions"),
-        (lambda: metrics.pearson([], []), "the list of right answers is empty"),
+        (lambda: metrics.accuracy([1, 0], [1]), "2 labels in y but 1 predictions"),
+        (lambda: metrics.pearson([], []), "y is empty"),
         (lambda: metrics.matthews(["a"], [1]), "pass names for both, or numbers for both"),
-        (lambda: metrics.accuracy([0, 1], np.zeros((2, 2))), "predictions has the shape (2, 2)"),
-        (lambda: metrics.f1(["a", "b"], ["a", "b"]), "positive=1 is no class like"),
-        (lambda: metrics.squad(["a"], ["a"]), "pass a list of right answers and one string"),
+        (lambda: metrics.accuracy([0, 1], np.zeros((2, 2))), "predictions has shape (2, 2)"),
+        (lambda: metrics.f1(["a", "b"], ["a", "b"]), "positive=1 is not a class like"),
+        (lambda: metrics.squad(["a"], ["a"]), "pass a list of reference answers and one"),
         (lambda: metrics.squad([["a"]], ["a"], "mlqa"), "rules='mlqa' is unknown; use one of squ"),
-        (lambda: metrics.squad2([["a"]], ["a"], []), "There are 1 right answers but 0 predictions"),
-        (lambda: metrics.entities([["O"]], [["O", "O"]]), "At position 0 there are 1 right tags"),
+        (lambda: metrics.squad2([["a"]], ["a"], []), "1 labels in y but 0 predictions"),
+        (lambda: metrics.entities([["O"]], [["O", "O"]]), "At position 0 y has 1 tags"),
     ],
 )
 def test_bad_input(call, message):

@@ -95,13 +95,13 @@ def test_roots(sentences):
 @pytest.mark.parametrize("score, rank", [(uuas, 2), (distance_spearman, 2), (root_accuracy, 1)])
 def test_wrong_predictions(sentences, score, rank):
     tree = sentences[0][2]
-    with pytest.raises(ValueError, match=r"position 0 has the shape \(.*5 words"):
+    with pytest.raises(ValueError, match=r"position 0 has shape \(.*5 words"):
         score([tree], [np.ones((4,) * rank)])
     with pytest.raises(ValueError, match="NaN"):
         score([tree], [np.full((5,) * rank, np.nan)])
-    with pytest.raises(ValueError, match="position 0 is a list; pass .*DependencyTree"):
+    with pytest.raises(ValueError, match="y has a list at position 0; pass .*DependencyTree"):
         score([[2, 0]], [np.ones((2,) * rank)])
-    with pytest.raises(ValueError, match="1 right answers but 0"):
+    with pytest.raises(ValueError, match="1 labels in y but 0"):
         score([tree], [])
 
 

@@ -210,5 +210,5 @@ def test_bad_settings(classifier):
     with pytest.raises(ValueError, match="pooling='pooler' uses .* bypasses the BiLSTM"):
         BertTextClassifier(backbone, num_classes=2, pooling="pooler", bilstm_units=2)
     for bad in (-1, 1.5, "8"):
-        with pytest.raises(ValueError, match=f"bilstm_units={bad!r} has to be a whole number"):
+        with pytest.raises(ValueError, match=f"bilstm_units={bad!r} must be a whole number"):
             BertTextClassifier(backbone, num_classes=2, bilstm_units=bad)

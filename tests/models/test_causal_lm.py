@@ -335,7 +335,7 @@ def test_long_texts_are_read_in_windows(tokenizer):
             before = i * step + len(window)
         found = [one["score"] for one in model.score(text, stride=stride, batch_size=3)]
         np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=f"stride {stride}")
-    with pytest.raises(ValueError, match="stride=16 leaves no token"):
+    with pytest.raises(ValueError, match="stride=16 leaves windows"):
         model.score(text, stride=16)
     with pytest.raises(ValueError, match="position 1 has no token .* add_start_token=True"):
         model.perplexity(["lower we", "x"])
@@ -367,13 +367,13 @@ def test_generate_on_texts(tokenizer, monkeypatch):
         model.generate(["lower", ""])
     with pytest.raises(ValueError, match="prompt at position 0 has 1 tokens, and max_length=1"):
         model.generate("lo", 1)
-    with pytest.raises(ValueError, match="max_length=33 is more than the prep"):
+    with pytest.raises(ValueError, match="max_length=33 exceeds the prep"):
         model.generate("lo", 33)
-    with pytest.raises(ValueError, match="max_length=0 has to be"):
+    with pytest.raises(ValueError, match="max_length=0 must be"):
         model.generate("lo", 0)
     with pytest.raises(ValueError, match="position 0 is 3"):
         model.generate([3])
-    with pytest.raises(ValueError, match="position 1|Pairs"):
+    with pytest.raises(ValueError, match="position 1|pairs"):
         model.generate((["lower"], ["we"]))
     started = of_texts(tokenizer, add_start_token=True)
     started.compile(run_eagerly=True)
@@ -405,7 +405,7 @@ def test_arrays_that_are_no_prompts():
     "settings", [{"temperature": 0}, {"temperature": "hot"}, {"forbidden_token_ids": "ab"}]
 )
 def test_wrong_settings_of_a_sampler(settings):
-    with pytest.raises(ValueError, match=f"{next(iter(settings))}=.* has to be"):
+    with pytest.raises(ValueError, match=f"{next(iter(settings))}=.* must be"):
         BeamSampler(2, **settings)
 
 

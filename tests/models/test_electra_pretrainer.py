@@ -405,7 +405,7 @@ def test_two_on_one_encoder():
             "embedding_dim=4, which it shares .* num_layers, hidden_dim",
         ),
         ({"num_layer": 2}, ValueError, "generator has no argument 'num_layer'; did you mean num_l"),
-        ({"hidden_dim": 0}, ValueError, "generator: hidden_dim=0 has to be a whole number from 1"),
+        ({"hidden_dim": 0}, ValueError, "generator: hidden_dim=0 must be a whole number"),
         ({"hidden_dim": 6, "num_heads": 4}, ValueError, "hidden_dim=6 is not a multiple of num_"),
         (4, TypeError, "generator must be a dict .* got a int"),
     ],
@@ -424,7 +424,7 @@ def test_wrong_use(backbone):
         ElectraPretrainer(XLNetBackbone(9, 1, 1, 4, 4))
     with pytest.raises(TypeError, match="must be a ElectraPretrainerPreprocessor"):
         ElectraPretrainer(backbone, BertMaskedLMPreprocessor(bert_tokenizer(TOKENS)))
-    with pytest.raises(ValueError, match="detection_weight=-1 has to be a number from 0"):
+    with pytest.raises(ValueError, match="detection_weight=-1 must be a number of at least 0"):
         ElectraPretrainer(backbone, detection_weight=-1)
     model = make_raw()
     with pytest.raises(ValueError, match="makes its own labels"):

@@ -342,7 +342,7 @@ def test_bad_texts(model, raw):
         raw.fill_mask(["a [MASK]", "no mask"])
     with pytest.raises(ValueError, match="fill_mask.. takes single texts"):
         raw.fill_mask(("a [MASK]", "b"))
-    with pytest.raises(ValueError, match="top_k=0 has to be a whole number from 1"):
+    with pytest.raises(ValueError, match="top_k=0 must be a whole number of at least 1"):
         raw.fill_mask("a [MASK]", top_k=0)
     with pytest.raises(ValueError, match=r"text at position 0 is None"):
         raw.fill_mask([None])

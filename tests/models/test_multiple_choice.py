@@ -260,8 +260,8 @@ def test_bad_texts():
         (([], []), None, "list of prompts is empty"),
         (["a"], None, "has no choices; pass a tuple of prompts and lists"),
         ({"text": ["a"]}, None, r"has the columns \['text'\]; name them 'prompt' and 'choices'"),
-        (choices, [2], "label 2 at position 0 is outside 0 to 1, the numbers of its"),
-        (choices, [-1], "label at position 0 is -1; pass the number of the right"),
+        (choices, [2], "label 2 at position 0 is outside 0 to 1, the indices of its"),
+        (choices, [-1], "label at position 0 is -1; pass the index of the correct"),
         (choices, [0.5], "label at position 0 is 0.5"),
         (choices, ["c"], "label at position 0 is 'c'"),
         (choices, [0, 1], "1 texts but 2 labels"),
@@ -284,13 +284,13 @@ def test_bad_datasets():
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="A prompt has no choices"):
         run((["a", "b"], [["c"], [""]]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Labels must be numbers of choices"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Labels must be indices of choices"):
         run((["a", "b"], [["c", "d"], ["c", ""]]), [1, 1])
-    with pytest.raises(ValueError, match="has to give prompts and choices"):
+    with pytest.raises(ValueError, match="must yield prompts and choices"):
         run({"prompt": ["a"], "text": ["b"]}, [0])
-    with pytest.raises(ValueError, match="gives prompts of string .* and choices of string"):
+    with pytest.raises(ValueError, match="yields prompts of string .* and choices of string"):
         run((["a"], ["b"]), [0])
-    with pytest.raises(ValueError, match="gives labels of shape"):
+    with pytest.raises(ValueError, match="yields labels of shape"):
         run((["a"], [["b", "c"]]), [[0, 1]])
 
 

@@ -70,7 +70,7 @@ def test_compile_without_metrics():
 
 def test_bad_pairs():
     predictor = make_raw()
-    with pytest.raises(ValueError, match="One text was given where a pair is needed"):
+    with pytest.raises(ValueError, match="single texts where pairs are needed"):
         predictor.predict(["good"], verbose=0)
     with pytest.raises(ValueError, match="label 2 at position 0 is outside 0 to 1"):
         predictor.fit((["good"], ["bad"]), [2], verbose=0)

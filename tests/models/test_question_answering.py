@@ -337,13 +337,13 @@ def test_fit_on_a_dataset_and_on_arrays():
 
 def test_bad_questions():
     for arguments, message in (
-        ({"question": ["who"], "context": "it"}, "one text and a list"),
+        ({"question": ["who"], "context": "it"}, "one text and one list"),
         ({"question": [], "context": []}, "list of texts is empty"),
-        ({"question": "who", "context": ""}, "context at position 0 is empty"),
+        ({"question": "who", "context": ""}, "context at position 0 has no tokens"),
         ({"question": ["who"], "context": ["it", "was"]}, "have 1 and 2 texts"),
-        ({"top_k": 0}, "top_k=0 has to be a whole number from 1"),
-        ({"n_best": 2.5}, "n_best=2.5 has to be"),
-        ({"max_answer_length": -1}, "max_answer_length=-1 has to be"),
+        ({"top_k": 0}, "top_k=0 must be a whole number of at least 1"),
+        ({"n_best": 2.5}, "n_best=2.5 must be"),
+        ({"max_answer_length": -1}, "max_answer_length=-1 must be"),
         ({"null_threshold": "0"}, "null_threshold must be a number .* got '0'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -108,7 +108,7 @@ def test_labels_of_words_and_spans():
     for labels, wrong in (
         ([[(4, 40)]], "is not within its text"),
         ([[(0, 5), (4, 8)]], "overlap"),
-        ([[3]], "is no span"),
+        ([[3]], "is not a span"),
     ):
         with pytest.raises(ValueError, match=wrong):
             packer(["the dogs bark"], labels)

@@ -198,7 +198,7 @@ def test_wrong_use(model, unread, tmp_path):
     backbone = model.backbone
     silent = BertSparseEmbedder(backbone, model.preprocessor, output_bias=False)
     for call, message in (
-        (lambda: model.embed(TEXTS, top_k=0), "top_k=0 has to be a whole number from 1"),
+        (lambda: model.embed(TEXTS, top_k=0), "top_k=0 must be a whole number of at least 1"),
         (lambda: model.decode(np.ones((2, 9))), r"vectors \(N, 30\) .* shape \(2, 9\)"),
         (lambda: model.similarity(model.embed(TEXTS), np.ones((2, 9))), "widths 30 and 9"),
         (lambda: unread.decode(np.ones((1, 30))), "has no preprocessor"),
@@ -223,7 +223,7 @@ def test_wrong_use(model, unread, tmp_path):
             "this head has none; .* output_bias=True",
         ),
         (lambda: losses.Sparse("mse"), "loss='mse' .* kerasbert.losses"),
-        (lambda: losses.Sparse(losses.CoSENT(), -1.0), "query_weight=-1.0 has to be a number"),
+        (lambda: losses.Sparse(losses.CoSENT(), -1.0), "query_weight=-1.0 must be a number"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

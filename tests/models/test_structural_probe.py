@@ -210,20 +210,20 @@ def test_wrong_use(short, depths):
         model.predict([SENTENCES[0], SENTENCES[1]])
     with pytest.raises(ValueError, match="2 sentences but 1 trees"):
         model.fit(SENTENCES[:2], SENTENCES[:1])
-    with pytest.raises(ValueError, match="position 0 has 3 words, and its tree 6"):
+    with pytest.raises(ValueError, match="position 0 has 3 words, but its tree has 6"):
         model.fit(SENTENCES[:1], SENTENCES[1:2])
-    with pytest.raises(ValueError, match="heads at position 0 are no tree.*cycle"):
+    with pytest.raises(ValueError, match="heads at position 0 are not a tree.*cycle"):
         model.fit(SENTENCES[:1], [[2, 1, 0]])
     with pytest.raises(ValueError, match="no labels"):
         model.fit(SENTENCES[:1])
-    with pytest.raises(ValueError, match="put it in a list"):
+    with pytest.raises(ValueError, match="where a list is needed"):
         model.predict(SENTENCES[0])
-    with pytest.raises(ValueError, match="put it in a list"):
+    with pytest.raises(ValueError, match="where a list is needed"):
         model.parse(SENTENCES[0])
     for wrong in (None, 3):
         with pytest.raises(ValueError, match="is not text"):
             model.parse(wrong)
-    with pytest.raises(ValueError, match="position 0 are no tree.*word 1, 'the', is 2.5"):
+    with pytest.raises(ValueError, match="position 0 are not a tree.*word 1, 'the', is 2.5"):
         model.fit([["the", "dog"]], [[2.5, 0]])
     words = SENTENCES[0].words
     assert model.parse([word.encode() for word in words]) == model.parse(iter(words))

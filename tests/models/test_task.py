@@ -248,7 +248,7 @@ def test_seeds_make_runs_repeat():
         (["good", "bad"], [0, 2], "2"),
         (["good", "bad"], ["good"], "2 texts but 1 labels"),
         (np.ones((2, 3)), [0, 1], "text"),
-        ("good", "good", "put it in a list"),
+        ("good", "good", "where a list is needed"),
     ],
 )
 def test_errors_come_through(model, x, y, message):

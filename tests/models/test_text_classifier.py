@@ -270,8 +270,8 @@ def test_two_classes_of_entailment():
     ("settings", "message"),
     [
         ({}, "pass num_classes=2, or labels="),
-        ({"num_classes": 0}, "num_classes=0 has to be a whole number"),
-        ({"num_classes": 2.5}, "num_classes=2.5 has to be a whole number"),
+        ({"num_classes": 0}, "num_classes=0 must be a whole number"),
+        ({"num_classes": 2.5}, "num_classes=2.5 must be a whole number"),
         ({"labels": ["a", "a"]}, "each once"),
         ({"labels": []}, "at least one name"),
         ({"labels": "spam"}, "labels='spam' is one string"),

@@ -514,9 +514,9 @@ def test_prompts(tmp_path):
         lambda: again.embed(
             TEXTS, role="question"
         ): "role='question' is unknown; use one of query, text, task",
-        lambda: again.embed((TEXTS, TEXTS), role="query"): "is of texts, and these are pairs",
-        lambda: BertTextEmbedderPreprocessor(**settings, prompts="query: "): "no dict of strings",
-        lambda: BertTextEmbedderPreprocessor(**settings, prompts={"query": 1}): "no dict of str",
+        lambda: again.embed((TEXTS, TEXTS), role="query"): "single texts, but got pairs",
+        lambda: BertTextEmbedderPreprocessor(**settings, prompts="query: "): "a dict of strings",
+        lambda: BertTextEmbedderPreprocessor(**settings, prompts={"query": 1}): "a dict of str",
         lambda: BertTextEmbedderPreprocessor(
             **settings, role="question"
         ): "role='question' is unknown",
@@ -657,7 +657,7 @@ def test_late_interaction():
 
 @pytest.mark.backends("torch")
 def test_fit_late_interaction():
-    warnings.filterwarnings("ignore", ".* are cut")  # Reset after each test.
+    warnings.filterwarnings("ignore", ".* are truncated")  # Reset after each test.
     embedder = make_late()
     embedder.optimizer.learning_rate = 0.01
     history = embedder.fit((MANY[:6], OTHERS[:6]), epochs=4, batch_size=6, verbose=0).history
@@ -666,7 +666,7 @@ def test_fit_late_interaction():
 
 @pytest.mark.backends("torch")
 def test_late_interaction_of_triples_and_files(tmp_path):
-    warnings.filterwarnings("ignore", ".* are cut")  # Reset after each test.
+    warnings.filterwarnings("ignore", ".* are truncated")  # Reset after each test.
     embedder, columns = make_late(), (MANY, OTHERS, OTHERS[::-1])
     roles = ("query", "text", "text")
     parts = [embedder.predict(x, role=r, verbose=0) for x, r in zip(columns, roles, strict=True)]
@@ -726,12 +726,12 @@ def test_projection(tmp_path):
 @pytest.mark.parametrize(
     ("make_wrong", "message"),
     [
-        (lambda: BertTextEmbedder(tiny_backbone(), projection_dim=0), "projection_dim=0 has to be"),
+        (lambda: BertTextEmbedder(tiny_backbone(), projection_dim=0), "projection_dim=0 must be"),
         (lambda: BertTextEmbedder(tiny_backbone(), projection_bias=True), "pass projection_dim"),
         (lambda: make_late(query_token="[X]"), "query_token='.X.' is not in the vocabulary"),
-        (lambda: make_late(query_length=1), "query_length=1 has to be a whole number from 3"),
-        (lambda: make_late(skiplist_words=","), "skiplist_words=',' has to be a list of strings"),
-        (lambda: make_late(expand_queries="yes"), "expand_queries='yes' has to be true or false"),
+        (lambda: make_late(query_length=1), "query_length=1 must be a whole number of at least 3"),
+        (lambda: make_late(skiplist_words=","), "skiplist_words=',' must be a list of strings"),
+        (lambda: make_late(expand_queries="yes"), "expand_queries='yes' must be true or false"),
         (lambda: make_late().embed("a", role="passage"), "use one of query, text"),
         (lambda: make_late().rank(["a"], ["b"]), "query must be one string"),
         (lambda: make_late().rank("a", "b"), "texts must be a list of strings"),
@@ -877,12 +877,12 @@ def test_bad_vectors():
     embedder = make_raw()
     embedder.compile(run_eagerly=True)
     for y, message in (
-        ([[1.0, 2.0], [1.0]], r"label at position 1 is \[1.0\], where that of the first text is"),
+        ([[1.0, 2.0], [1.0]], r"label at position 1 is \[1.0\], but that of the first text is"),
         ([1.0, [2.0]], "label at position 0 is 1.0, .* pass one vector for each text"),
         ([1.0, 2.0], "list of floats; .* pass its class, .* or one embedding"),
         ([1.0, float("nan")], "label at position 1 is nan; pass finite numbers"),
         ([[1.0], [float("nan")]], "hold NaN or infinity"),
-        ([["a"], ["b"]], "no vectors of numbers"),
+        ([["a"], ["b"]], "not vectors of numbers"),
         ([[1.0]], "2 texts but 1 labels"),
         ([[0], [1]], "width 1, but the model's have width 16; .* classes as a flat list"),
     ):

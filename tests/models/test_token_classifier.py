@@ -261,7 +261,7 @@ def test_bad_calls(tagger, backbone):
         tagger.predict_labels(["Bob"])
     with pytest.raises(ValueError, match="The list of texts is empty"):
         tagger.tag([])
-    with pytest.raises(ValueError, match="at position 0 have 'Bob', which is no span"):
+    with pytest.raises(ValueError, match="at position 0 have 'Bob', which is not a span"):
         tagger.fit(["Bob"], [["Bob"]], verbose=0)
     model = BertTokenClassifier(backbone, num_classes=3)
     for call in (model.tag, model.predict_labels, model.predict_proba):

@@ -129,7 +129,7 @@ def test_several_labels_of_a_text(labels, y, expected):
 
 
 def test_lists_that_may_be_names_or_zeros_and_ones():
-    with pytest.raises(ValueError, match="may be names of classes or a zero or one for each"):
+    with pytest.raises(ValueError, match="may be class names or a zero or one for each"):
         eager(make([0, 1], multi_label=True), [[0, 1], [1, 0], [0, 1], [1, 0]])
 
 

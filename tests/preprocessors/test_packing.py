@@ -273,11 +273,11 @@ def test_labels_and_weights_pass_through():
         ((["a", "b"], ["c"]), "pair have 2 and 1 texts"),
         ((["a", "b"], ["c", None]), "position 1 of the second column is None"),
         ((["a", b"\xff"], ["c", "d"]), "position 1 of the first column are not UTF-8"),
-        (("a", ["b"]), "one text and a list"),
+        (("a", ["b"]), "one text and one list"),
         ((["a"], [0]), r"position 0 of the second column is 0 \(int\), not text"),
         ((["a"], ["b"], ["c"]), "tuple of 3 .* labels and weights as `y`"),
-        ([("a", "b"), ("c",)], "position 1 is .*list of pairs has two texts in each"),
-        ([["a", "b", "c"]], "position 0 is .*two texts in each"),
+        ([("a", "b"), ("c",)], "position 1 is .* in a list of pairs"),
+        ([["a", "b", "c"]], "position 0 is .* in a list of pairs"),
         ({"txt": ["a"]}, r"columns \['txt'\]; name them 'text'"),
         ({"text": ["a"], "other": ["b"]}, "'other'.*name them"),
         (5, r"5 \(int\) is not text"),
@@ -312,7 +312,7 @@ def test_bad_targets(y, weight, message):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        (dict(sequence_length=2), "sequence_length=2 is too short.*at least 3"),
+        (dict(sequence_length=2), "sequence_length=2 must be .* at least 3"),
         (dict(sequence_length=3, separators=2), "at least 4"),
         (dict(sequence_length=12.5), "sequence_length=12.5"),
         (dict(sequence_length=True), "sequence_length=True"),
@@ -328,12 +328,12 @@ def test_bad_settings(settings, message):
 
 
 def test_bad_tokenizer():
-    with pytest.raises(ValueError, match="tokenizer=None is none of"):
+    with pytest.raises(ValueError, match="tokenizer=None is not a tokenizer of"):
         BertPreprocessor(None)
 
 
 def test_one_text_where_many_are_needed():
-    with pytest.raises(ValueError, match="put it in a list"):
+    with pytest.raises(ValueError, match="where a list is needed"):
         make().batches("a b")
 
 
@@ -407,10 +407,10 @@ def test_unbatched_dataset_can_be_batched_later():
 def test_bad_datasets():
     preprocessor = make()
     for element, message in (
-        ([[1, 2]], r"gives int32 of shape \(2,\) as text"),
-        ([[["a"], ["b"]]], r"gives string of shape \(2, 1\) as text"),
+        ([[1, 2]], r"yields int32 of shape \(2,\) as text"),
+        ([[["a"], ["b"]]], r"yields string of shape \(2, 1\) as text"),
         ({"txt": ["a"]}, "name them 'text'"),
-        (((["a"], ["b"], ["c"]),), "gives 3 columns"),
+        (((["a"], ["b"], ["c"]),), "yields 3 columns"),
     ):
         with pytest.raises(ValueError, match=message):
             tf.data.Dataset.from_tensor_slices(element).map(preprocessor)

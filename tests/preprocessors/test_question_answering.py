@@ -227,7 +227,7 @@ def test_a_dict_in_a_dataset():
             next(batches)
     assert_close(next(batches), expected, atol=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, np.array([1, 2]))).batch(2)
-    with pytest.raises(ValueError, match=r"answers of shape \(None,\); give \(B, 2\)"):
+    with pytest.raises(ValueError, match=r"answers of shape \(None,\); yield \(B, 2\)"):
         dataset.map(small())
 
 
@@ -247,8 +247,8 @@ def test_settings_go_with_a_preset(tmp_path):
     ("settings", "message"),
     [
         ({"max_query_length": 9}, "9 leaves no room .* sequence_length=12; lower it, or .* 13 or"),
-        ({"max_query_length": 0}, "max_query_length=0 has to be a whole number from 1"),
-        ({"doc_stride": 2.5}, "doc_stride=2.5 has to be a whole number"),
+        ({"max_query_length": 0}, "max_query_length=0 must be a whole number of at least 1"),
+        ({"doc_stride": 2.5}, "doc_stride=2.5 must be a whole number"),
     ],
 )
 def test_bad_settings(settings, message):
@@ -272,7 +272,7 @@ PAIR = (["who", "where"], ["she sat", "in Kew"])
         (PAIR, [(0, 3), (3, 7)], "position 1, characters 3 to 7, is not in its context of 6 char"),
         (PAIR, [(3, 3), None], "position 0, characters 3 to 3, is not in its context"),
         (PAIR, [(-2, 3), None], "position 0, characters -2 to 3"),
-        (PAIR, [(3, 4), None], "position 0, characters 3 to 4 of its context, holds no token"),
+        (PAIR, [(3, 4), None], "position 0, characters 3 to 4 of its context, covers no token"),
         (PAIR, [(0, 3)], "2 texts but 1 answers"),
         (PAIR, [(0, 3), "Kew"], "position 1 is 'Kew'; pass its start and end"),
         (PAIR, [(0, 3), (0.5, 3)], r"position 1 is \(0.5, 3\)"),
@@ -280,7 +280,7 @@ PAIR = (["who", "where"], ["she sat", "in Kew"])
         (
             PAIR,
             [None, {"text": ["Kew"], "answer_start": [2]}],
-            "position 1, 'Kew', does not stand at character 2 .* there is ' Ke'; count characters",
+            "position 1, 'Kew', is not at character 2 .* has ' Ke' there; count characters",
         ),
         (
             PAIR,
@@ -289,9 +289,9 @@ PAIR = (["who", "where"], ["she sat", "in Kew"])
         ),
         (PAIR, [None, {"text": [None], "answer_start": [3]}], "position 1 is None at 3"),
         ((["who", "where"], ["she sat"]), None, "have 2 and 1 texts"),
-        ((["who", "where"], ["she sat", " \n"]), None, "context at position 1 is empty"),
+        ((["who", "where"], ["she sat", " \n"]), None, "context at position 1 has no tokens"),
         (([], []), None, "The list of texts is empty"),
-        (["who", "where"], None, "Questions were given without contexts"),
+        (["who", "where"], None, "questions without contexts"),
         ({"question": ["who"], "text": ["she"]}, None, r"\['question', 'text'\]; name them"),
     ],
 )
@@ -356,7 +356,7 @@ def test_answers_in_no_window_are_reported_once():
     )
     context = " ".join(["she sat at"] * 9)
     x = (["where"] * 3, [context] * 3)
-    message = r"1 of 2 answers, the first at position 1, .* doc_stride=8 tokens apart; raise"
+    message = r"1 of 2 answers, the first at position 1, .* doc_stride=8 tokens; raise"
     with pytest.warns(UserWarning, match=message) as caught:
         preprocessor._examples(x, [(0, 3), (22, 32), None], None)
     assert sum("answers" in str(one.message) for one in caught) == 1

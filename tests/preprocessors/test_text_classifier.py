@@ -133,7 +133,7 @@ ERRORS = [
     ({}, [0, 1], "4 texts but 2 labels"),
     ({}, [0, "x", 1, 1], "position 0 is 0 among names"),
     ({}, [[0, 1], [1]] * 2, "rows of different lengths"),
-    ({}, [["a"], ["b"]] * 2, r"position 0 is \['a'\], which is no number.*multi_label=True"),
+    ({}, [["a"], ["b"]] * 2, r"position 0 is \['a'\], which is not a number.*multi_label=True"),
     ({}, np.zeros((4, 2, 2)), r"shape \(4, 2, 2\)"),
     ({"num_classes": 3}, [0, 1, 3, 2], "label 3 at position 2 is outside 0 to 2.*3 classes"),
     ({"labels": NAMES}, [0, 1, 2, 9], "label 9 at position 3 is outside 0 to 2"),
@@ -162,7 +162,7 @@ def test_bad_labels(settings, y, message):
     "settings, y, message",
     [
         ({"num_classes": 3}, [0, 1, 3, 2], r"class numbers from 0 to 2.*\[3\]"),
-        ({}, [0, -1, 0, 0], r"class numbers from 0 on.*\[-1\]"),
+        ({}, [0, -1, 0, 0], r"class numbers of at least 0.*\[-1\]"),
         ({}, [0, 0.5, 0, 0], r"whole class numbers.*\[0.5\]"),
         ({"labels": NAMES}, ["good", "god", "bad", "bad"], r"of bad, good, gut.*\[god\]"),
         ({"num_classes": 2, "multi_label": True}, [[0, 1], [0, 2]] * 2, "numbers from 0 to 1"),
@@ -177,7 +177,7 @@ def test_bad_labels_in_a_dataset(settings, y, message):
 @pytest.mark.parametrize(
     "settings, y, message",
     [
-        ({}, TEXTS, r"labels that are text.*pairs of texts.*\(\(a, b\), y\)"),
+        ({}, TEXTS, r"labels that are text.*pairs.*\(\(a, b\), y\)"),
         ({"labels": NAMES, "multi_label": True}, ["good"] * 4, "labels that are text"),
         ({"labels": NAMES, "multi_label": True}, [[0, 1]] * 4, r"shape \(None, 2\).*\(B, 3\)"),
         ({"num_classes": 3}, [[0, 1]] * 4, r"shape \(None, 2\).*\(B, 3\)"),
@@ -194,7 +194,7 @@ def test_bad_label_shapes_in_a_dataset(settings, y, message):
     [
         (dict(labels=("a", "a")), "position 1 of `labels` is 'a'"),
         (dict(labels="spam"), "one string"),
-        (dict(labels=NAMES, num_classes=2), "num_classes=2 does not fit the 3 names"),
+        (dict(labels=NAMES, num_classes=2), "num_classes=2 differs from the 3 names"),
     ],
 )
 def test_bad_settings(settings, message):
@@ -232,7 +232,7 @@ def test_names_are_compared_in_nfc():
     assert preprocessor.check_labels_in_graph(tf.constant(other)).numpy().tolist() == [0, 1]
     several = BertTextClassifierPreprocessor(tokenizer, labels=names, multi_label=True)
     assert np.asarray(several(["a"], [other])[1]).tolist() == [[1, 1]]
-    with pytest.raises(ValueError, match="different strings"):
+    with pytest.raises(ValueError, match="distinct strings"):
         BertTextClassifierPreprocessor(tokenizer, labels=[names[0], other[0]])
     assert class_weights({other[0]: 3.0}, names, None).tolist() == [3.0, 1.0]
     assert checked_spans([(0, 1, other[0])], "a", names, 0) == [(0, 1, names[0])]

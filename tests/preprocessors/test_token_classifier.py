@@ -328,22 +328,22 @@ X, W = ["Anna lives in Rome"], [["Anna", "lives"]]
         (W, [[0, 5]], "The label 5 at position 0, word 1 is outside 0 to 4"),
         (W, [[0, -1]], "The label -1 at position 0, word 1 is outside 0 to 4"),
         (W, [[0, 1.5]], "The label at position 0, word 1 is 1.5; pass a name, a class number"),
-        (W, ["O"], "The labels at position 0 are 'O'; pass a list with a label for each word"),
+        (W, ["O"], "The labels at position 0 are 'O'; pass a list with one label per word"),
         (W, [["O", "O"], ["O"]], "There are 1 texts but 2 labels"),
         ([["a"], []], [["O"], []], "The list of words at position 1 is empty.*; drop it"),
-        (["Bob", ""], [[], []], "The text at position 1 is empty, and has nothing to label; drop"),
+        (["Bob", ""], [[], []], "The text at position 1 is empty, so it has nothing to label"),
         (X, [[(3, 19, "PER")]], "'PER'.* at position 0 is not within its text of 18 characters"),
         (X, [[(-1, 3, "PER")]], "at position 0 is not within its text"),
         (X, [[(3, 3, "PER")]], "at position 0 is not within its text"),
         (X, [[(0, 2.5, "PER")]], "at position 0 is not within its text"),
         (X, [[(0, 5, "PER"), (3, 8, "LOC")]], r"\(0, 5, 'PER'\) and \(3, 8, 'LOC'\).* overlap"),
         (X, [[(0, 4, "ORG")]], "has the label 'ORG'; known are 'PER', 'LOC'"),
-        (X, [["O"]], "position 0 have 'O', which is no span .*; for a label a word pass lists of"),
+        (X, [["O"]], "position 0 have 'O', which is not a span .*; for labels per word"),
         (X, ["PER"], r"The labels at position 0 are 'PER'; pass a list of spans"),
         ([["a"], "b"], None, "item at position 1 is 'b' .* among lists of words"),
         ([["a", 3]], None, "text at position 1 of the words at position 0 is 3 .*, not text"),
         ([], None, "The list of texts is empty; pass at least one text"),
-        ((["a"], ["b"]), None, "Pairs of texts were given; pass one list"),
+        ((["a"], ["b"]), None, "pairs of texts; pass one list"),
     ],
 )
 def test_bad_input(x, y, message):
@@ -359,14 +359,14 @@ def test_more_bad_input():
         preprocess(label_pieces="last")
     with pytest.raises(ValueError, match="stride=7 does not fit windows of 6 tokens"):
         preprocess(sequence_length=8, stride=7)
-    with pytest.raises(ValueError, match=r"knows no names .* pass it labels=\[...\], and scheme="):
+    with pytest.raises(ValueError, match=r"has no class names .* pass labels=\[...\], and scheme="):
         preprocess(labels=None, scheme=None)(X, [[(0, 4, "PER")]])
-    with pytest.raises(ValueError, match="One text was given where a list is needed"):
+    with pytest.raises(ValueError, match="one text where a list is needed"):
         preprocess().batches("Bob")
-    with pytest.raises(ValueError, match=r"sample weights have the shape \(1, 2\); pass one for"):
+    with pytest.raises(ValueError, match=r"sample weights have shape \(1, 2\); pass one for"):
         preprocess()(W, [["O", "O"]], [[1.0, 1.0]])
     dataset = tf.data.Dataset.from_tensors((tf.constant(X), tf.constant([0])))
-    with pytest.raises(ValueError, match="gives labels for texts, whose spans `tf.data` cannot"):
+    with pytest.raises(ValueError, match="yields labels for texts, whose spans `tf.data` cannot"):
         dataset.map(preprocess())
     uneven = tf.ragged.constant(W), tf.ragged.constant([[0]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="one label for each word"):

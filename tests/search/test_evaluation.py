@@ -73,7 +73,7 @@ def test_refusals():
         evaluate_retrieval(model, queries, ["a text"], {"q1": ["d1"]})
     with pytest.raises(ValueError, match="The score number 1 is nan"):
         evaluate_similarity(model, ["a", "b"], ["a", "b"], [1, float("nan")])
-    with pytest.raises(ValueError, match="ks=0 has to be"):
+    with pytest.raises(ValueError, match="ks=0 must be"):
         evaluate_retrieval(model, queries, corpus, {"q1": ["d1"]}, ks=(0, 1))
 
 

@@ -276,7 +276,7 @@ def test_refusals(embedder):
         (lambda: index.remove(None), "ids=None has to be a list"),
         (lambda: index.search_vectors("abc"), "have to be numbers"),
         (lambda: index.search_vectors(np.full(26, 1e300)), "number 0 holds NaN or infinite"),
-        (lambda: index.search("a", top_k=0), "top_k=0 has to be a whole number from 1"),
+        (lambda: index.search("a", top_k=0), "top_k=0 must be a whole number of at least 1"),
         (lambda: index.search(5), "queries=5 has to be a list"),
         (
             lambda: index.search("a", null_threshold=1),

@@ -266,7 +266,7 @@ def test_arguments_of_from_preset(tmp_path):
                 seen.append(config)
                 assert (tokenizer.token_to_id("[SEP]") in tokenizer("the [SEP]")) is wanted
                 assert tokenizer.token_to_id("[E1]") in tokenizer("the [E1]")
-    with pytest.raises(ValueError, match="Set special_tokens_in_strings on the tokenizer"):
+    with pytest.raises(ValueError, match="special_tokens_in_strings was passed together"):
         BertTextClassifierPreprocessor.from_preset(
             folder, tokenizer=with_added(), special_tokens_in_strings=True
         )

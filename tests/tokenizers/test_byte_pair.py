@@ -212,9 +212,9 @@ def test_mistakes_are_one_sentence(byte_pairs, tmp_path):
         ModernBertTokenizer(vocabulary, merges)
     for token, message in (
         ({"content": "a", "single": True}, "'a' has no argument 'single'; did you mean single_w"),
-        ({"content": "a", "lstrip": 1}, "lstrip of the added token 'a'=1 has to be true or false"),
-        ({"lstrip": True}, "the content of an added token=None has to be a string"),
-        ("a", "an added token='a' has to be an object"),
+        ({"content": "a", "lstrip": 1}, "lstrip of the added token 'a'=1 must be true or false"),
+        ({"lstrip": True}, "the content of an added token=None must be a string"),
+        ("a", "an added token='a' must be an object"),
     ):
         with pytest.raises(ValueError, match=message):
             RobertaTokenizer(vocabulary, merges, added_tokens=[token])

@@ -187,7 +187,7 @@ def test_a_training_that_diverges(tmp_path, tiny_preset, monkeypatch, arm):
         ({"arms": ["tf-idf"]}, "arms='tf-idf' is unknown; use one of tfidf, frozen"),
         ({"arms": ["frozen"]}, "The arm 'frozen' needs an encoder: name a preset"),
         ({"preset": "bge_smal_en"}, "did you mean bge_small_en"),
-        ({"folds": 1}, "folds=1 has to be a whole number from 2"),
+        ({"folds": 1}, "folds=1 must be a whole number of at least 2"),
         ({"shares": [0.5, 2]}, "shares=2 must be at most 1"),
         ({"metric": "f1"}, "metric='f1' is unknown; use one of accuracy, macro_f1"),
         ({"folds": 20}, "too few labels for folds=20"),

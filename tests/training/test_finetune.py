@@ -488,12 +488,12 @@ def test_class_weights():
 WRONG = {
     "precision": ({"precision": "half"}, "precision='half' is unknown; use one of float32"),
     "rate": ({"learning_rates": [1e-3, 0]}, "learning_rates=0 must be a number above 0.0"),
-    "batch": ({"batch_sizes": 2.5}, "batch_sizes=2.5 has to be a whole number from 1"),
+    "batch": ({"batch_sizes": 2.5}, "batch_sizes=2.5 must be a whole number of at least 1"),
     "epochs": ({"epochs": []}, "epochs is empty; pass at least one number"),
-    "seeds": ({"seeds": [0, "1"]}, "seeds='1' has to be a whole number from 0"),
+    "seeds": ({"seeds": [0, "1"]}, "seeds='1' must be a whole number of at least 0"),
     "warmup": ({"warmup": 1}, "warmup=1 must be a share of the steps"),
-    "patience": ({"early_stopping": 0}, "early_stopping=0 has to be a whole number from 1"),
-    "limit": ({"limit": 0}, "limit=0 has to be a whole number from 1"),
+    "patience": ({"early_stopping": 0}, "early_stopping=0 must be a whole number of at least 1"),
+    "limit": ({"limit": 0}, "limit=0 must be a whole number of at least 1"),
     "length": ({"sequence_length": 512}, "sequence_length 512 exceeds the encoder's 48"),
     "model": ({"model": {"dropuot": 0.2}}, "has no argument 'dropuot'; did you mean dropout"),
 }
@@ -587,7 +587,7 @@ def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_p
     assert presets.finetuning_learning_rate(str(tmp_path / "hf")) is None
     with pytest.raises(ValueError, match="No learning rate can be recorded in .*hf'"):
         presets.record_finetuning_learning_rate(tmp_path / "hf", 1e-3)
-    with pytest.raises(ValueError, match="finetuning_learning_rate=0 has to be a number above 0"):
+    with pytest.raises(ValueError, match="finetuning_learning_rate=0 must be a number above 0"):
         BertBackbone(9, 1, 1, 4, 4, finetuning_learning_rate=0)
 
 

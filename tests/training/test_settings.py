@@ -79,7 +79,7 @@ def test_a_rate_of_hiding_goes_on_from_phase_to_phase():
 
 
 def test_numbers_of_a_grid():
-    with pytest.raises(ValueError, match="seeds=None has to be a whole number"):
+    with pytest.raises(ValueError, match="seeds=None must be a whole number"):
         FinetuneSettings(seeds=None)
     with pytest.raises(ValueError, match="epochs is empty"):
         FinetuneSettings(epochs=[])
@@ -91,7 +91,7 @@ def test_methods_and_what_they_alone_have():
     assert FinetuneSettings().method == "full" and FinetuneSettings().lora_rank is None
     with pytest.raises(ValueError, match="method='setfi' is unknown; use one of full, lora, froz"):
         FinetuneSettings(method="setfi")
-    with pytest.raises(ValueError, match="pairs=0 has to be a whole number"):
+    with pytest.raises(ValueError, match="pairs=0 must be a whole number"):
         FinetuneSettings(method="setfit", pairs=0)
     with pytest.raises(ValueError, match="lora_rank=4 needs method='lora'; leave it out"):
         FinetuneSettings(method="frozen", lora_rank=4)
