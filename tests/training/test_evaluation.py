@@ -89,7 +89,7 @@ def test_models_without_a_task(model):
         model_task(BertTextClassifier(model.backbone, labels=["a", "b"])).check_model(many)
     with pytest.raises(ValueError, match="label=.'a', 'b'. is a column for each class"):
         evaluation.read_data(model_task(model), None, None, "dev", None, ["a", "b"], None, None)
-    with pytest.raises(ValueError, match="A BertNextSentencePredictor gives no answers that could"):
+    with pytest.raises(ValueError, match="A BertNextSentencePredictor makes no predictions"):
         model_task(kerasbert.models.BertNextSentencePredictor(model.backbone))
     task = get_task("rte")
     with pytest.raises(ValueError, match="The model's classes are no, yes, but those of 'rte'"):
