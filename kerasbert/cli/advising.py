@@ -31,7 +31,7 @@ def advise(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder.")] = "advice",
     preset: Annotated[
         str | None,
-        typer.Option(help="Encoder for the language of the texts; without one, only TF-IDF runs."),
+        typer.Option(help="Encoder for the texts' language; without one, only TF-IDF runs."),
     ] = None,
     text: Annotated[str | None, _own(help="Column of the text.")] = None,
     text_b: Annotated[str | None, _own(help="Column of the second text, for text pairs.")] = None,
@@ -55,7 +55,7 @@ def advise(
     batch_size: Annotated[int, _training(min=1, help="Examples per step.")] = 32,
     learning_rate: Annotated[
         float | None,
-        _training(help="Defaults to the rate recorded in the preset, or to one for its size."),
+        _training(help="Defaults to the preset's recorded rate, or to one for its size."),
     ] = None,
     epochs: Annotated[
         int | None, _training(min=1, help="Defaults to 3, or up to 20 for few rows.")

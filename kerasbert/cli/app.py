@@ -59,8 +59,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
     """Run the body of a command on a backend and print errors and warnings as single lines.
 
-    Standard output is redirected to standard error in this context, so that progress does not mix
-    with results.
+    Redirects standard output to standard error, so that progress does not mix with results.
 
     Args:
         backend: string. The Keras backend, if the command needs a particular one.
@@ -79,7 +78,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
                 start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
-            # An OSError raised by this package has a message of its own; omit its error number.
+            # Our own OSErrors have a message; omit their error number.
             is_ours = isinstance(error, OSError) and error.filename is None and error.strerror
             typer.echo(error.strerror if is_ours else str(error), err=True)
             raise typer.Exit(2) from error
@@ -117,8 +116,8 @@ def _backend_advice(name):
 def show(*tables):
     """Print rich tables whose columns are in order of importance.
 
-    Names are never wrapped or truncated: a narrow terminal gets fewer columns, with a note of those
-    left out. Pipes and files get all columns.
+    Names are never wrapped or truncated: a narrow terminal gets fewer columns, with a note. Pipes
+    and files get all columns.
     """
     is_terminal = sys.stdout.isatty()
     for table in tables:
@@ -135,7 +134,7 @@ def show(*tables):
 
 
 def _width(table):
-    """Return the width in characters of a table with each cell on one line."""
+    """Return a table's width in characters, with each cell on one line."""
     for column in table.columns:
         column.no_wrap = True
     return max(_console(10_000).measure(table).maximum, Console().width)
@@ -161,14 +160,14 @@ def settings(option, texts):
 
 
 def text_columns(text, text_b):
-    """Return the options --text and --text-b as a list of columns, or `None`."""
+    """Combine --text and --text-b into a list of columns, or `None`."""
     if text is None and text_b is not None:
         raise ValueError("--text-b needs --text, the column of the first text.")
     return [name for name in (text, text_b) if name is not None] or None
 
 
 def label_columns(label):
-    """Return the option --label as a column, or as a list of columns, one for each class.
+    """Return --label as a column, or as a list of columns, one for each class.
 
     >>> label_columns("label"), label_columns("food,travel"), label_columns(None)
     ('label', ['food', 'travel'], None)

@@ -26,7 +26,7 @@ TextOrJsonLines = Annotated[
     typer.Argument(metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."),
 ]
 TextErrors = Annotated[
-    str, typer.Option(help="How to treat undecodable bytes: strict, replace or ignore.")
+    str, typer.Option(help="Undecodable bytes: strict (an error), replace or ignore.")
 ]
 
 
@@ -176,7 +176,9 @@ def deduplicate(
 @app.command()
 def examples(
     corpus: TextOrJsonLines,
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder for only the examples.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Folder for the examples, and nothing else.")
+    ],
     vocabulary: Annotated[str, typer.Option(help="Output of vocab, a vocab.txt or a preset.")],
     sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per row.")] = 128,
     objective: Annotated[

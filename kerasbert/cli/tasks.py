@@ -354,7 +354,8 @@ def predict(
     rows: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Write shards of this many examples; defaults to 10000 with --runner."
+            min=1,
+            help="Write shards of at most this many examples; defaults to 10000 with --runner.",
         ),
     ] = None,
     runner: RunnerOption = None,
@@ -453,7 +454,7 @@ def _largest(probabilities):
 
 
 def _count(examples, limit):
-    """Return a sentence with the number of examples, and whether `limit` was reached.
+    """Describe the number of examples, and whether `limit` was reached.
 
     >>> _count(7, None), _count(5, 5)
     ('7 examples.', 'Only the first 5 examples (--limit).')
@@ -465,7 +466,7 @@ def _count(examples, limit):
 
 
 def _task(task, data, files, head, own):
-    """Return the built-in task, or one for files, that the options name."""
+    """Return the built-in or file task that the options name."""
     from kerasbert.tasks import file_task, get_task
 
     has_files = any(path is not None for path in files.values())

@@ -55,7 +55,7 @@ class ArrayColumn:
                 yield first + start, part[start : start + size]
 
     def take(self, rows):
-        """Return a new array of the rows with these numbers, of any shape."""
+        """Return a new array of the rows with these numbers (any shape)."""
         rows = np.asarray(rows)
         later = rows >= len(self.base)
         if not later.any():
@@ -68,7 +68,7 @@ class ArrayColumn:
         return values
 
     def size(self, keep):
-        """Return the number of bytes that `write` writes for the rows kept by a mask (N,)."""
+        """Return the bytes that `write` needs for the rows kept by a mask (N,)."""
         return int(keep.sum()) * self.row_bytes + 4096
 
     def write(self, path, keep):

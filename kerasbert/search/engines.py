@@ -1,7 +1,7 @@
 """Approximate nearest neighbor search with the extras `faiss` and `usearch`.
 
-Engines only choose candidates, which the index scores again with its own vectors. An engine numbers
-its vectors as the index numbers its rows, and holds them in memory, even if the index maps its own.
+Engines only choose candidates, which the index rescores with its own vectors. They number vectors
+by the index' rows, and hold them in memory, even if the index maps its own.
 
 N: number of vectors, Q: queries, D: width of a vector, K: candidates.
 """
@@ -116,7 +116,7 @@ class FaissEngine:
 
         index = self._index if self._binary else faiss.downcast_index(self._index)
         if hasattr(index, "hnsw"):
-            # A graph search must visit at least `count` nodes, or it returns fewer good results.
+            # With fewer than `count` visited nodes, a graph returns fewer good results.
             index.hnsw.efSearch = max(self._search or 64, count)
         elif self._search and hasattr(index, "nprobe"):
             index.nprobe = self._search

@@ -200,7 +200,7 @@ class SearchIndex:
         self._ids = None  # A column, once the type of the ids is known.
         self._rows = None  # A dict of id to row, built when needed.
         self._alive = np.empty(0, bool)  # Rows that were not removed.
-        self._empty = np.empty(0, bool)  # Rows whose texts have no known token.
+        self._empty = np.empty(0, bool)  # Rows of texts without a known token.
         self._given_width = None  # D'
         self._sample = None  # The first output of the embedder: role, texts and their vectors.
         self._finder = None  # An engine, built when needed.
@@ -766,7 +766,7 @@ class SearchIndex:
         return unit_vectors(self._embed(_PROBES, ""))
 
     def _check_sample(self):
-        """Raise if the embedder's output has changed, because it was trained since."""
+        """Raise if the embedder was trained since it embedded the first texts."""
         if self._sample is None or self.embedder is None:
             return
         role, texts, before = self._sample
@@ -782,7 +782,7 @@ class SearchIndex:
     def _check_model(self, expected, manifest):
         """Raise if the embedder is not the model that the index was made with."""
         mine = self._probe()
-        # Embeddings of one model may share a large common part; compare them without it.
+        # A model's embeddings may share a large common part; compare without it.
         a, b = (x - x.mean(axis=0) for x in (mine, expected))
         like = float((a * b).sum() / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))
         if not like >= 0.98:  # bfloat16 gives 0.999, int8 0.99; a damaged file gives NaN.

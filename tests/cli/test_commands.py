@@ -224,5 +224,5 @@ def test_lists_at_80_columns(monkeypatch, command):
     for text in (piped, said):
         words = set(text.split())
         assert set(names) <= words and "…" not in text
-    assert "Not shown" in said and "Not shown" not in piped
+    assert "narrow terminal" in said and "narrow terminal" not in piped
     assert all(row["handle"] in piped for row in builtin_presets().values()) or command == "tasks"

@@ -58,7 +58,7 @@ def test_processes_of_a_launcher(films, tiny_preset, monkeypatch):
         done = kerasbert("finetune", tiny_preset, films / "out", *files, *SMALL, "--seeds", "0,1")
         assert done.exit_code == 0, done.output
         said.append(done.stdout)
-    assert "Runs of this process: 1. The last of the processes to end puts" in said[0]
+    assert "Runs of this process: 1. The last process to finish combines" in said[0]
     assert "accuracy on dev" in said[1] and f"kerasbert predict {films}/out/model" in said[1]
 
 
@@ -233,7 +233,7 @@ def wrong_files(folder):
         "empty file": ([*train, "--dev", "empty.csv"], "empty.csv' is empty"),
         "only a header": (["--train", "header.csv"], "header.csv' has a header but no rows"),
         "no file": (["--train", "tain.csv"], "There is no file 'tain.csv' for train"),
-        "no such folder": (["--task", "rte", "--data", "gleu"], "'gleu' is no folder"),
+        "no such folder": (["--task", "rte", "--data", "gleu"], "'gleu' is not a folder"),
         "no files of the task": (
             ["--task", "rte", "--data", "glue"],
             "The folder 'glue' has no RTE/train.tsv of the task 'rte'; get it from https://",
@@ -242,7 +242,10 @@ def wrong_files(folder):
         "own columns": (["--task", "rte", "--label", "y"], "--label is for your own files"),
         "folder of files": ([*train, "--data", "glue"], "pass your own files with --train"),
         "second text": ([*train, "--text-b", "b"], "--text-b needs --text"),
-        "no numbers": ([*train, "--epochs", "2,x"], "--epochs '2,x' has to be whole numbers"),
+        "no numbers": (
+            [*train, "--epochs", "2,x"],
+            "--epochs must be comma-separated whole numbers, got '2,x'",
+        ),
         "metric": ([*train, "--metrics", "acc"], "metrics='acc' is unknown; use one of accuracy"),
         "no choices": (
             [*train, "--head", "multiple_choice", "--text", "text"],

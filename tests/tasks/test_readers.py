@@ -570,7 +570,7 @@ def test_bad_places(tmp_path):
     [
         ("a.csv", 'text,label\n"x" y,1\n', {}, "is not a valid ','-separated table at line 2"),
         ("a.csv", "text,label\nx,1\n", {"columns": ["txt"]}, "no column 'txt'.*'text', 'label'"),
-        ("a.csv", "text,label\nx,\n", {}, "column 'label' of .* holds no labels"),
+        ("a.csv", "text,label\nx,\n", {}, "column 'label' of .* has no labels"),
         (
             "a.csv",
             "text,label\nx,1\n",
