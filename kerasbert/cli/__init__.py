@@ -1,9 +1,9 @@
-"""The command `kerasbert`.
+"""The `kerasbert` command line.
 
-Each command has the Python call of the same name behind it. A file holds a group of commands.
+Each command calls the Python function of the same name. Each module holds a group of commands.
 """
 
-from kerasbert.cli import (  # noqa: F401  They add their commands.
+from kerasbert.cli import (  # noqa: F401  Importing them registers their commands.
     advising,
     checkpoints,
     play,

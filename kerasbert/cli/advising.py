@@ -1,4 +1,4 @@
-"""The command `advise`."""
+"""The `advise` command."""
 
 import functools
 from typing import Annotated
@@ -19,61 +19,64 @@ from kerasbert.cli.app import (
 )
 
 _own = functools.partial(typer.Option, rich_help_panel="Your file")
-_trial = functools.partial(typer.Option, rich_help_panel="What is tried")
-_training = functools.partial(typer.Option, rich_help_panel="The fine-tuning")
+_trial = functools.partial(typer.Option, rich_help_panel="Comparison")
+_training = functools.partial(typer.Option, rich_help_panel="Fine-tuning")
 
 
 @app.command()
 def advise(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A table: .csv .tsv .jsonl .json .parquet .xlsx.")
+        str, typer.Argument(metavar="DATA", help="Table: .csv .tsv .jsonl .json .parquet .xlsx.")
     ],
-    output: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="The folder for all that comes out.")
-    ] = "advice",
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder.")] = "advice",
     preset: Annotated[
         str | None,
-        typer.Option(help="An encoder of the texts' language; without one, TF-IDF alone."),
+        typer.Option(help="Encoder for the texts' language; without one, only TF-IDF runs."),
     ] = None,
     text: Annotated[str | None, _own(help="Column of the text.")] = None,
-    text_b: Annotated[str | None, _own(help="Column of the second text of pairs.")] = None,
+    text_b: Annotated[str | None, _own(help="Column of the second text, for text pairs.")] = None,
     label: Annotated[
-        str | None, _own(help="Column of the labels; rows without one are to be labelled.")
+        str | None, _own(help="Column of the labels; rows with an empty label are unlabeled.")
     ] = None,
     encoding: Annotated[str | None, _own(help=ENCODING)] = None,
-    limit: Annotated[int | None, _own(min=1, help="The most rows, to try it out.")] = None,
-    arms: Annotated[
-        str | None, _trial(help="Some of tfidf,frozen,setfit,lora,full; by default all.")
+    limit: Annotated[
+        int | None, _own(min=1, help="Maximum number of rows, for a quick test.")
     ] = None,
-    folds: Annotated[int, _trial(min=2, help="Parts, each of which is held out once.")] = 5,
-    seeds: Annotated[str, _trial(help="Numbers: 0,1,2; each draws other folds.")] = "0",
-    shares: Annotated[str, _trial(help="Of the labels, for the learning curve.")] = "0.25,0.5,1",
-    metric: Annotated[str, _trial(help="What is compared: macro_f1 or accuracy.")] = "macro_f1",
-    label_next: Annotated[int, _trial(min=1, help="How many rows to name.")] = 50,
-    batch_size: Annotated[int, _training(min=1, help="Examples of a step.")] = 32,
+    arms: Annotated[
+        str | None, _trial(help="Subset of tfidf,frozen,setfit,lora,full; defaults to all.")
+    ] = None,
+    folds: Annotated[int, _trial(min=2, help="Number of cross-validation folds.")] = 5,
+    seeds: Annotated[str, _trial(help="Seeds, such as 0,1,2; each draws its own folds.")] = "0",
+    shares: Annotated[
+        str, _trial(help="Shares of the labels, for the learning curve.")
+    ] = "0.25,0.5,1",
+    metric: Annotated[str, _trial(help="Metric to compare by: macro_f1 or accuracy.")] = "macro_f1",
+    label_next: Annotated[int, _trial(min=1, help="Number of rows to suggest for labeling.")] = 50,
+    batch_size: Annotated[int, _training(min=1, help="Examples per step.")] = 32,
     learning_rate: Annotated[
-        float | None, _training(help="By default what the preset records, or by its size.")
+        float | None,
+        _training(help="Defaults to the preset's recorded rate, or to one for its size."),
     ] = None,
     epochs: Annotated[
-        int | None, _training(min=1, help="By default 3, on few rows up to 20.")
+        int | None, _training(min=1, help="Defaults to 3, or up to 20 for few rows.")
     ] = None,
-    lora_rank: Annotated[int, _training(min=1, help="Of the adapters.")] = 8,
-    sequence_length: Annotated[int, _training(min=1, help="The most tokens of a row.")] = 128,
+    lora_rank: Annotated[int, _training(min=1, help="Rank of the adapters.")] = 8,
+    sequence_length: Annotated[int, _training(min=1, help="Maximum tokens per row.")] = 128,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove the runs that are in OUTPUT.")
+        bool, typer.Option("--overwrite", help="Remove existing runs from OUTPUT.")
     ] = False,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ):
-    """Say which way to classify texts is enough, and what to label or check next.
+    """Find the simplest text classifier that is good enough, and what to label or check next.
 
-    TF-IDF, a frozen encoder, SetFit, adapters and full fine-tuning learn the
-    same rows and are scored on the same held-out folds. Stop it when you
-    like: the same command goes on.
+    TF-IDF, a frozen encoder, SetFit, adapters and full fine-tuning train on
+    the same rows and are scored on the same held-out folds. An interrupted
+    command resumes when run again.
 
     OUTPUT gets advice.md and .json, label_next.csv, check_labels.csv and
-    pictures.
+    plots.
 
     \b
     Examples:
@@ -82,7 +85,7 @@ def advise(
       kerasbert advise reviews.csv out --preset klue_bert_base_ko \\
           --text 본문 --label 분류 --encoding cp949 --arms tfidf,frozen
     """
-    stopped = f"Stopped. What is done is kept in '{output}': the same command goes on from there."
+    stopped = f"Stopped. Finished runs are kept in '{output}'; run the same command to resume."
     with command(backend, stopped):
         from kerasbert.training.advise import advise
         from kerasbert.training.report import advice_table
@@ -115,4 +118,4 @@ def advise(
     for sentence in results["advice"]:
         print(sentence)
     show(advice_table(results))
-    print(f"All of it is in '{output}': read advice.md first.")
+    print(f"Results are in '{output}'; read advice.md first.")

@@ -1,4 +1,4 @@
-"""What the commands share: the program, its options and its errors."""
+"""The command-line application, and the options and error handling that commands share."""
 
 import contextlib
 import importlib.util
@@ -17,8 +17,8 @@ from kerasbert._process import silent_tensorflow
 from kerasbert._triton import import_triton
 
 app = typer.Typer(
-    help="BERT in Keras 3: presets of the whole family, by name, trained, scored and served.",
-    epilog="`kerasbert --install-completion` lets the tab key complete commands and options.",
+    help="BERT models in Keras 3: train, evaluate, convert and serve presets of many families.",
+    epilog="Run `kerasbert --install-completion` to enable tab completion.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class Backend(StrEnum):
-    """What Keras runs on."""
+    """Keras backends."""
 
     tensorflow = "tensorflow"
     jax = "jax"
@@ -37,37 +37,37 @@ Precision = StrEnum("Precision", {name: name for name in PRECISIONS})
 
 BackendOption = Annotated[
     Backend | None,
-    typer.Option(help="What Keras runs on; by default KERAS_BACKEND, or what is installed."),
+    typer.Option(help="Keras backend; defaults to KERAS_BACKEND, or to an installed one."),
 ]
 PrecisionOption = Annotated[
     Precision | None,
-    typer.Option(help="What the model computes in; weights stay float32. By default float32."),
+    typer.Option(help="Precision of computations (default: float32); weights stay in float32."),
 ]
 ENCODING = "Encoding of files that are not UTF-8, such as cp949, shift_jis or utf-16."
 EncodingOption = Annotated[str | None, typer.Option(help=ENCODING)]
 RunnerOption = Annotated[
-    str | None, typer.Option(help="Apache Beam's, such as FlinkRunner; by default no Beam.")
+    str | None,
+    typer.Option(help="Apache Beam runner, such as FlinkRunner; Beam is used only with one."),
 ]
 BeamOption = Annotated[
-    list[str] | None, typer.Option(help="A further option of Beam, such as region=eu-west1.")
+    list[str] | None, typer.Option(help="Further option for Beam, such as region=eu-west1.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="For machines: JSON, nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
 @contextlib.contextmanager
 def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
-    """Where a command works: on a backend, with one sentence for a mistake or a warning.
+    """Run the body of a command on a backend and print errors and warnings as single lines.
 
-    What is printed in here is progress and goes to the standard error, so that results stand alone
-    in the standard output.
+    Redirects standard output to standard error, so that progress does not mix with results.
 
     Args:
-        backend: string. What Keras runs on, if it matters.
-        stopped: string. What to say of Ctrl-C, unless the work itself says it.
-        starts: bool. Whether Keras is started before the work begins.
+        backend: string. The Keras backend, if the command needs a particular one.
+        stopped: string. Message after Ctrl-C, unless the interrupted function raises its own.
+        starts: bool. Whether to start Keras before the body runs.
 
     Raises:
-        typer.Exit: 2 for a mistake, 130 for Ctrl-C.
+        typer.Exit: with code 2 for an error, 130 for Ctrl-C.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -78,7 +78,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
                 start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
-            # Without the number of an error that has a sentence of its own.
+            # Our own OSErrors have a message; omit their error number.
             is_ours = isinstance(error, OSError) and error.filename is None and error.strerror
             typer.echo(error.strerror if is_ours else str(error), err=True)
             raise typer.Exit(2) from error
@@ -88,7 +88,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
 
 
 def start_keras(backend):
-    """Import Keras on a backend, which can be chosen only now."""
+    """Import Keras with the given backend; a running backend cannot be changed."""
     if "keras" in sys.modules:
         from kerasbert.backend import name
 
@@ -109,15 +109,15 @@ def start_keras(backend):
 
 
 def _backend_advice(name):
-    # TensorFlow is no extra: kerasbert depends on it.
+    # TensorFlow is a dependency, not an extra.
     return how_to_install(name) if name in EXTRAS else "`pip install tensorflow tensorflow-text`"
 
 
 def show(*tables):
-    """Print rich tables whose columns stand in the order of their importance.
+    """Print rich tables whose columns are in order of importance.
 
-    No name is broken or cut: where a terminal is too narrow, the last columns are left out, and
-    that is said. What goes to a pipe or a file is whole.
+    Names are never wrapped or truncated: a narrow terminal gets fewer columns, with a note. Pipes
+    and files get all columns.
     """
     is_terminal = sys.stdout.isatty()
     for table in tables:
@@ -127,26 +127,26 @@ def show(*tables):
         _console(_width(table)).print(table)
         if left_out:
             print(
-                "Not shown, for want of width: "
+                "Columns omitted on this narrow terminal: "
                 + ", ".join(filter(None, left_out))
-                + ". A wider terminal or a pipe has all."
+                + ". A wider terminal or a pipe shows them."
             )
 
 
 def _width(table):
-    """The characters that a table needs with each of its cells in one line."""
+    """Return a table's width in characters, with each cell on one line."""
     for column in table.columns:
         column.no_wrap = True
     return max(_console(10_000).measure(table).maximum, Console().width)
 
 
 def _console(width):
-    """A console that prints names such as "[red]" and ":heart:" as they are."""
+    """Return a console that prints names such as "[red]" and ":heart:" literally."""
     return Console(width=width, markup=False, emoji=False)
 
 
 def settings(option, texts):
-    """Options of the form `name=value` as a dict, the values as JSON where they are JSON."""
+    """Parse `name=value` options into a dict; values that are valid JSON are decoded."""
     found = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -160,14 +160,14 @@ def settings(option, texts):
 
 
 def text_columns(text, text_b):
-    """The options --text and --text-b as a list of columns, or `None`."""
+    """Combine --text and --text-b into a list of columns, or `None`."""
     if text is None and text_b is not None:
         raise ValueError("--text-b needs --text, the column of the first text.")
     return [name for name in (text, text_b) if name is not None] or None
 
 
 def label_columns(label):
-    """The option --label as a column, or as a list of the columns of several classes.
+    """Return --label as a column, or as a list of columns, one for each class.
 
     >>> label_columns("label"), label_columns("food,travel"), label_columns(None)
     ('label', ['food', 'travel'], None)
@@ -177,13 +177,11 @@ def label_columns(label):
 
 
 def numbers(option, text, kind):
-    """Numbers with commas between them."""
+    """Parse comma-separated numbers."""
     if text is None:
         return None
     try:
         return [kind(item) for item in text.split(",")]
     except ValueError:
         wanted = "whole numbers" if kind is int else "numbers"
-        raise ValueError(
-            f"{option} {text!r} has to be {wanted} with commas between them."
-        ) from None
+        raise ValueError(f"{option} must be comma-separated {wanted}, got {text!r}.") from None

@@ -1,4 +1,4 @@
-"""Commands on checkpoints: `presets`, `convert`, `export` and `bench`."""
+"""Commands for checkpoints: `presets`, `convert`, `export` and `bench`."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from kerasbert.cli.app import (
 @app.command()
 def presets(
     match: Annotated[
-        str, typer.Argument(metavar="MATCH", help="Only those with these words: ko, 'ja embed'.")
+        str, typer.Argument(metavar="MATCH", help="Words to match, such as ko or 'ja embed'.")
     ] = "",
     as_json: JsonOption = False,
 ):
@@ -64,27 +64,31 @@ def presets(
 @app.command()
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A preset's name, a handle or a directory.")
+        str, typer.Argument(metavar="SOURCE", help="Preset name, handle or directory.")
     ],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The directory to write.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Output directory.")],
     format: Annotated[
         str, typer.Option(help="huggingface, google, keras_hub or kerasbert.")
     ] = "huggingface",
     task: Annotated[
         str | None,
-        typer.Option(help="encoder, text_classifier, ...; by default what the source holds."),
+        typer.Option(help="encoder, text_classifier, ...; defaults to what the source contains."),
     ] = None,
     encoder: Annotated[
         list[str] | None,
-        typer.Option(help="A setting of the encoder to set otherwise, as name=value."),
+        typer.Option(help="Encoder setting to override, as name=value."),
     ] = None,
-    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="Write none.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint.")] = False,
+    no_tokenizer: Annotated[
+        bool, typer.Option("--no-tokenizer", help="Write no tokenizer.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")
+    ] = False,
     max_shard_size: Annotated[
-        float | None, typer.Option(help="The most GB in a file of weights.")
+        float | None, typer.Option(help="Maximum size of a weights file in GB.")
     ] = None,
 ):
-    """Write a checkpoint in the format of another package.
+    """Convert a checkpoint to the format of another package.
 
     \b
     Examples:
@@ -111,13 +115,13 @@ def convert(
 @app.command()
 def export(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A preset: a directory, a handle or a name.")
+        str, typer.Argument(metavar="MODEL", help="Preset directory, handle or name.")
     ],
     directory: Annotated[
         str,
         typer.Argument(
             metavar="DIRECTORY",
-            help="The folder of all versions of the model; a new one for the other formats.",
+            help="For saved_model, the parent folder of all versions; otherwise a new folder.",
         ),
     ],
     format: Annotated[
@@ -126,52 +130,52 @@ def export(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="Of onnx: kerasbert, or transformers, a folder for optimum, "
-            "sentence-transformers, fastembed and transformers.js."
+            help="For onnx: kerasbert, or transformers for a folder that optimum, "
+            "sentence-transformers, fastembed and transformers.js can load."
         ),
     ] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Weights of int8 (openvino: with --texts).")
+        bool, typer.Option("--int8", help="Quantize weights to int8 (openvino: with --texts).")
     ] = False,
     texts: Annotated[
         str | None,
         typer.Option(
-            help="A file of some hundred inputs, as for --warmup: openvino takes the ranges of its "
-            "int8 from them."
+            help="File with a few hundred inputs, as for --warmup, to calibrate openvino's int8."
         ),
     ] = None,
     encoding: EncodingOption = None,
     sequence_length: Annotated[
-        int | None, typer.Option(help="The tokens of each row, for litert.")
+        int | None, typer.Option(help="Fixed number of tokens per row, for litert.")
     ] = None,
     version: Annotated[
-        int | None, typer.Option(help="The version's number; by default the next one.")
+        int | None, typer.Option(help="Version number; defaults to the next one.")
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Other names of the classes, with commas between.")
+        str | None, typer.Option(help="Comma-separated class names that replace the model's.")
     ] = None,
     warmup: Annotated[
         str | None,
         typer.Option(
-            help="A file of inputs that a server runs before it answers: texts, one a line, or "
-            "in a .jsonl texts and lists such as a question and its context."
+            help="File of inputs that a server runs before it accepts requests: one text per line, "
+            "or a .jsonl of texts and lists, such as a question and its context."
         ),
     ] = None,
     signature: Annotated[
-        list[str] | None, typer.Option(help="A signature to write; by default all.")
+        list[str] | None, typer.Option(help="Signature to write; defaults to all.")
     ] = None,
     tokens_only: Annotated[
-        bool, typer.Option("--tokens-only", help="Take token ids alone, no strings.")
+        bool, typer.Option("--tokens-only", help="Take only token ids, no strings.")
     ] = False,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the task, such as top_k=3.")
+        list[str] | None, typer.Option("--set", help="Task setting, such as top_k=3.")
     ] = None,
     backend: BackendOption = None,
     as_json: JsonOption = False,
 ):
-    """Write a SavedModel that takes raw strings, for TensorFlow Serving.
+    """Export a model as a SavedModel that takes raw strings, for TensorFlow Serving.
 
-    Or a graph of any task or encoder that takes token ids, with the files of its tokenizer.
+    Other formats export any task or encoder as a graph that takes token ids, with its tokenizer
+    files.
 
     \b
     Examples:
@@ -201,12 +205,13 @@ def export(
         if is_graph:
             call, arguments = _graph_call(format, of_saved_model, int8, sequence_length, layout)
             if texts is not None and format != "openvino":
-                raise ValueError(f"--texts is for --format openvino; leave it out for {format}.")
+                raise ValueError(f"--texts is for --format openvino; omit it for {format}.")
             if texts is not None:
                 arguments["texts"] = read_inputs(texts, encoding=encoding)
         elif int8 or any(x is not None for x in (sequence_length, layout, texts)):
             raise ValueError(
-                "--int8, --texts, --sequence-length and --layout are for the other formats."
+                "--int8, --texts, --sequence-length and --layout are not for --format saved_model; "
+                "omit them or choose another --format."
             )
         else:
             call = export_serving
@@ -220,7 +225,7 @@ def export(
             }
         loaded, tokenizer = load_source(model, tokenizer=False if tokens_only else None)
         if is_graph:
-            # A page takes the model's own.
+            # A web page always includes the model's own tokenizer.
             arguments |= {} if format == "web" else {"tokenizer": tokenizer or False}
         elif tokenizer and not isinstance(loaded, BertTask):
             arguments["preprocessor"] = BertPreprocessor.from_preset(model)
@@ -234,41 +239,43 @@ def export(
 @app.command()
 def bench(
     preset: Annotated[
-        str, typer.Argument(metavar="PRESET", help="A model with a head: a directory or a handle.")
+        str, typer.Argument(metavar="PRESET", help="Model with a head: a directory or a handle.")
     ],
     texts: Annotated[
         str,
         typer.Argument(
             metavar="TEXTS",
-            help="A file of texts, one a line, or a table; in a .jsonl lists such as a question "
-            "and its context, too.",
+            help="Text file with one text per line, or a table; a .jsonl may also hold lists, such "
+            "as a question and its context.",
         ),
     ],
     task: Annotated[
         str | None,
-        typer.Option(help="What to read PRESET as, such as text_embedder for one without a head."),
+        typer.Option(help="Task class to load PRESET as, such as text_embedder if it has no head."),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text in a table.")] = None,
-    text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the text, for a table.")] = None,
+    text_b: Annotated[
+        str | None, typer.Option(help="Column of the second text, for text pairs.")
+    ] = None,
     encoding: EncodingOption = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts in a request of several.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each format runs.")] = 3,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per batched request.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per format.")] = 3,
     seconds: Annotated[
-        float, typer.Option(help="Of single texts in a round of a format, and of batches.")
+        float, typer.Option(help="Seconds per round and format, each for single texts and batches.")
     ] = 2.0,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Cores for each; by default all.")
+        int | None, typer.Option(min=1, help="CPU threads per format; defaults to all.")
     ] = None,
     formats: Annotated[
         str | None,
-        typer.Option(help="Only some, such as keras,saved_model/int8,onnx,openvino,litert."),
+        typer.Option(help="Formats to run, such as keras,saved_model/int8,onnx,openvino,litert."),
     ] = None,
     as_json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write what was measured there.")
+        str | None, typer.Option("--json", metavar="FILE", help="Write the results to this file.")
     ] = None,
     backend: BackendOption = None,
 ):
-    """Measure a model in every format that this machine can run, on your texts.
+    """Measure a model on your texts in every format that this machine can run.
 
     \b
     Examples:
@@ -327,7 +334,7 @@ def _show_bench(found):
 
 
 def _graph_call(format, of_saved_model, int8, sequence_length, layout):
-    """The function that writes a model from token ids on, and its settings."""
+    """Return the function that exports a model taking token ids, and its arguments."""
     from kerasbert.export import export_litert, export_onnx, export_openvino, export_web
 
     calls = {
@@ -337,10 +344,12 @@ def _graph_call(format, of_saved_model, int8, sequence_length, layout):
         "web": export_web,
     }
     if format not in calls:
-        raise ValueError(f"--format '{format}' is unknown; use saved_model, {', '.join(calls)}.")
+        raise ValueError(
+            f"--format '{format}' is unknown; use one of saved_model, {', '.join(calls)}."
+        )
     for name, value in of_saved_model.items():
         if value is not None:
-            raise ValueError(f"{name} is for --format saved_model; leave it out for {format}.")
+            raise ValueError(f"{name} is for --format saved_model; omit it for {format}.")
     arguments = {} if format == "web" else {"precision": "int8" if int8 else "float32"}
     if format == "litert":
         arguments["sequence_length"] = sequence_length
@@ -349,12 +358,12 @@ def _graph_call(format, of_saved_model, int8, sequence_length, layout):
     if format == "onnx":
         arguments["layout"] = layout or "kerasbert"
     elif layout is not None:
-        raise ValueError(f"--layout is for --format onnx; leave it out for {format}.")
+        raise ValueError(f"--layout is for --format onnx; omit it for {format}.")
     return calls[format], arguments
 
 
 def _matches(preset, match):
-    """Whether a preset has all words; short ones are no parts of words of the description."""
+    """Whether a preset matches all words; those of up to 2 letters ignore its description."""
     text = " ".join((preset["name"], preset["family"], preset["description"])).lower()
     named = f"{preset['name']} {preset['family']}".lower()
     return all(

@@ -1,4 +1,4 @@
-"""The command `play`."""
+"""The `play` command."""
 
 import webbrowser
 from typing import Annotated
@@ -16,21 +16,24 @@ def play(
         list[str] | None,
         typer.Argument(
             metavar="PRESET...",
-            help="Names, handles or directories; by default those that come with kerasbert.",
+            help="Names, handles or directories; defaults to those shipped with kerasbert.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
-    open_page: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8765,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
     share_folder: Annotated[
         str | None,
-        typer.Option(help="Write a page with saved answers here, for any static host, and end."),
+        typer.Option(help="Write a page with saved answers, for any static host, and exit."),
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="With --share-folder: a text in place of examples.")
+        list[str] | None,
+        typer.Option(help="With --share-folder, a text that replaces the examples."),
     ] = None,
     backend: BackendOption = None,
 ):
-    """Try models out on a page in the browser, on this machine alone.
+    """Try models on a local web page.
 
     \b
     Examples:
@@ -46,18 +49,18 @@ def play(
             loaded.load()
             for state in loaded.states():
                 if state["state"] == "failed":
-                    raise ValueError(f"'{state['name']}' is not there: {state['error']}")
+                    raise ValueError(f"Cannot load '{state['name']}': {state['error']}")
             share(loaded, share_folder, text, lambda line: typer.echo(line, err=True))
         print(f"A page -> {share_folder}")
         return
     with command(starts=False, stopped="Stopped."):
         if text:
-            raise ValueError("--text is for --share-folder; on the page you type.")
+            raise ValueError("--text requires --share-folder; on the page, type your texts.")
         need_packages("kerasbert play", "play", "starlette", "uvicorn")
         from kerasbert.play.server import serve
 
         def ready(address):
-            typer.echo(f"{address} (on this machine alone; Ctrl-C ends it)")
+            typer.echo(f"{address} (only on this machine; Ctrl-C stops it)")
             if open_page:
                 webbrowser.open(address)
 

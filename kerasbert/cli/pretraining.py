@@ -1,4 +1,4 @@
-"""Commands from text to an encoder: `vocab`, `deduplicate`, `examples` and `pretrain`."""
+"""Commands for pre-training an encoder: `vocab`, `deduplicate`, `examples` and `pretrain`."""
 
 import functools
 from typing import Annotated
@@ -26,7 +26,7 @@ TextOrJsonLines = Annotated[
     typer.Argument(metavar="CORPUS", help="Text or JSON lines: files, folders, quoted patterns."),
 ]
 TextErrors = Annotated[
-    str, typer.Option(help="strict, replace or ignore what is not in the encoding.")
+    str, typer.Option(help="Undecodable bytes: strict (an error), replace or ignore.")
 ]
 
 
@@ -40,27 +40,32 @@ def vocab(
         ),
     ],
     output: Annotated[
-        str, typer.Option("--output", "-o", help="The folder or URL that vocab.txt is written to.")
+        str, typer.Option("--output", "-o", help="Folder or URL to write vocab.txt to.")
     ],
-    size: Annotated[int, typer.Option(help="Tokens, with special and unused ones.")] = 30522,
+    size: Annotated[
+        int, typer.Option(help="Number of tokens, including special and unused ones.")
+    ] = 30522,
     kind: Annotated[
-        str, typer.Option(help="wordpiece, or unigram: SentencePiece's, into spiece.model.")
+        str, typer.Option(help="wordpiece, or unigram for a SentencePiece model, spiece.model.")
     ] = "wordpiece",
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
     keep_accents: Annotated[
-        bool, typer.Option("--keep-accents", help="Also if not cased: for Korean and Japanese.")
+        bool,
+        typer.Option("--keep-accents", help="Lowercase but keep accents, for Korean and Japanese."),
     ] = False,
-    unused: Annotated[int, typer.Option(help="Entries kept free for words of your own.")] = 99,
+    unused: Annotated[int, typer.Option(help="Unused entries for words to add later.")] = 99,
     max_characters: Annotated[
-        int | None, typer.Option(help="The most characters that get entries.")
+        int | None, typer.Option(help="Maximum number of characters in the vocabulary.")
     ] = None,
-    min_frequency: Annotated[int, typer.Option(help="How often a piece has to occur.")] = 2,
+    min_frequency: Annotated[int, typer.Option(help="Minimum frequency of a piece.")] = 2,
     text_key: Annotated[
-        str | None, typer.Option(help="Where JSON or Parquet has the text.")
+        str | None, typer.Option(help="JSON key or Parquet column of the text.")
     ] = None,
     encoding: EncodingOption = None,
     errors: TextErrors = "strict",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a vocabulary.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing vocabulary.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes that count words.")] = None,
     runner: RunnerOption = None,
     beam: BeamOption = None,
@@ -108,8 +113,8 @@ def vocab(
         )
     print(
         f"{done['size']:,} tokens ({done['characters']:,} characters) from {done['words']:,} words "
-        f"of {done['kinds']:,} kinds; {done['unknown']:.2%} of the words have another character "
-        f"-> {done['file']}"
+        f"({done['kinds']:,} distinct); {done['unknown']:.2%} of the words have characters outside "
+        f"the vocabulary -> {done['file']}"
     )
 
 
@@ -117,22 +122,22 @@ def vocab(
 def deduplicate(
     corpus: TextOrJsonLines,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="An empty or new folder, for the same files.")
+        str, typer.Option("--output", "-o", help="New or empty folder for the cleaned files.")
     ],
     threshold: Annotated[
-        float, typer.Option(help="How alike documents are of which one stays: 1 for copies alone.")
+        float, typer.Option(help="Similarity of near duplicates; 1 removes only copies.")
     ] = 0.8,
     document_end: Annotated[
-        str | None, typer.Option(help="Where a document of text ends: empty_line, line or file.")
+        str | None, typer.Option(help="What ends a document of text: empty_line, line or file.")
     ] = None,
-    text_key: Annotated[str | None, typer.Option(help="Where a JSON line has its text.")] = None,
+    text_key: Annotated[str | None, typer.Option(help="JSON key of the text.")] = None,
     encoding: EncodingOption = None,
     errors: TextErrors = "strict",
     runner: RunnerOption = None,
     beam: BeamOption = None,
     as_json: JsonOption = False,
 ):
-    """Write a corpus without the documents that are nearly as an earlier one.
+    """Write a corpus without its near duplicates, keeping the first of each.
 
     \b
     Examples:
@@ -161,48 +166,50 @@ def deduplicate(
     gone = found["documents"] - found["kept"]
     share = 1 - found["kept_characters"] / found["characters"]
     print(
-        f"{gone:,} of {found['documents']:,} documents went, {share:.1%} of the characters; "
-        f"{found['kept']:,} stay -> {output}"
+        f"Removed {gone:,} of {found['documents']:,} documents ({share:.1%} of the characters), "
+        f"kept {found['kept']:,} -> {output}"
     )
     for pair in found["pairs"][:5]:
-        print(f"  {pair['document']} is like {pair['like']} ({pair['similarity']:.2f})")
+        print(f"  {pair['document']} resembles {pair['like']} ({pair['similarity']:.2f})")
 
 
 @app.command()
 def examples(
     corpus: TextOrJsonLines,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="The folder for the examples, and nothing else.")
+        str, typer.Option("--output", "-o", help="Folder for the examples, and nothing else.")
     ],
-    vocabulary: Annotated[str, typer.Option(help="Of vocab, a vocab.txt or a preset.")],
-    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens in a row.")] = 128,
+    vocabulary: Annotated[str, typer.Option(help="Output of vocab, a vocab.txt or a preset.")],
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per row.")] = 128,
     objective: Annotated[
         str, typer.Option(help="next_sentence, sentence_order or full_sentences.")
     ] = "next_sentence",
     copies: Annotated[int, typer.Option(min=1, help="Passes over the text.")] = 1,
     cut_sentences: Annotated[
-        bool, typer.Option("--cut-sentences", help="Fill rows of one text to the last token.")
+        bool, typer.Option("--cut-sentences", help="Fill rows of full sentences to the last token.")
     ] = False,
     cased: Annotated[
-        bool, typer.Option("--cased", help="Keep capitals and accents, by a plain vocab.txt.")
+        bool, typer.Option("--cased", help="Keep capitals and accents, for a plain vocab.txt.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     more: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="A further setting, such as mask_unit=word or block_bytes=1000000."
+            "--set", help="Further setting, such as mask_unit=word or block_bytes=1000000."
         ),
     ] = None,
     reading: Annotated[
         list[str] | None,
-        typer.Option(help="How text is read, such as sentences=lines or text_key=body."),
+        typer.Option(help="How to read the text, such as sentences=lines or text_key=body."),
     ] = None,
     encoding: EncodingOption = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes, without Beam.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes, without Beam.")
+    ] = None,
     runner: RunnerOption = None,
     beam: BeamOption = None,
 ):
-    """Write examples of text for `pretrain`, beforehand: on all cores, or by Apache Beam.
+    """Write pre-training examples for `pretrain`, on all cores or with Apache Beam.
 
     \b
     Examples:
@@ -210,7 +217,7 @@ def examples(
       kerasbert examples 'gs://b/text/*.txt.gz' -o gs://b/examples/128 --vocabulary vocab \\
           --runner FlinkRunner --beam flink_master=node0:8081
     """
-    with command(stopped="Stopped; without Beam the same command goes on with what is done."):
+    with command(stopped="Stopped; without Beam, run the same command again to resume."):
         from kerasbert._keywords import check_keyword
         from kerasbert.data import beam as pipeline
         from kerasbert.data import write_examples
@@ -250,7 +257,9 @@ def examples(
             )
         else:
             if workers is not None:
-                raise ValueError("--workers is for work without Beam, whose runner has its own.")
+                raise ValueError(
+                    "--workers cannot be used with --runner, which has its own; omit it."
+                )
             manifest = pipeline.write_examples(corpus, output, tokenizer, options=options, **made)
     counts = manifest["counts"]
     print(
@@ -259,10 +268,10 @@ def examples(
     )
 
 
-_encoder = functools.partial(typer.Option, rich_help_panel="The encoder")
-_examples = functools.partial(typer.Option, rich_help_panel="The examples")
-_training = functools.partial(typer.Option, rich_help_panel="The training")
-_records = functools.partial(typer.Option, rich_help_panel="What is kept of it")
+_encoder = functools.partial(typer.Option, rich_help_panel="Encoder")
+_examples = functools.partial(typer.Option, rich_help_panel="Examples")
+_training = functools.partial(typer.Option, rich_help_panel="Training")
+_records = functools.partial(typer.Option, rich_help_panel="Logs and checkpoints")
 
 
 @app.command()
@@ -271,147 +280,156 @@ def pretrain(
         list[str],
         typer.Argument(
             metavar="CORPUS",
-            help="Text, JSON lines, Parquet: files, folders, quoted patterns, URLs. Or examples.",
+            help="Text, JSON lines or Parquet: files, folders, quoted patterns, URLs. Or examples.",
         ),
     ],
     output: Annotated[
-        str, typer.Option("--output", "-o", help="The folder or URL for the preset and all else.")
+        str, typer.Option("--output", "-o", help="Folder or URL for the preset and other output.")
     ],
     preset: Annotated[
-        str | None, _encoder(help="One to go on with: a preset, or the output of another pretrain.")
+        str | None, _encoder(help="Preset, or output of another pretrain, to continue with.")
     ] = None,
-    layers: Annotated[int | None, _encoder(help="Layers of a new one; by default 12.")] = None,
-    hidden: Annotated[int | None, _encoder(help="Width of a new one; by default 768.")] = None,
+    layers: Annotated[int | None, _encoder(help="Layers of a new encoder; defaults to 12.")] = None,
+    hidden: Annotated[int | None, _encoder(help="Width of a new encoder; defaults to 768.")] = None,
     heads: Annotated[
-        int | None, _encoder(help="Attention heads of a new one; by default 64 wide.")
+        int | None,
+        _encoder(help="Attention heads of a new encoder; by default each is 64 wide."),
     ] = None,
     family: Annotated[
-        str | None, _encoder(help="Family of a new one: bert, roberta, ...; by default bert.")
+        str | None,
+        _encoder(help="Family of a new encoder: bert, roberta, ...; defaults to bert."),
     ] = None,
     encoder: Annotated[
-        list[str] | None, _encoder(help="Another setting of it, such as dropout=0.0.")
+        list[str] | None, _encoder(help="Further encoder setting, such as dropout=0.0.")
     ] = None,
     generator: Annotated[
         list[str] | None,
-        _encoder(help="For replaced_tokens, a setting of the generator, as hidden_dim=64."),
+        _encoder(help="Generator setting for replaced_tokens, such as hidden_dim=64."),
     ] = None,
     teacher: Annotated[
         str | None,
-        _encoder(help="An embedder whose vectors it learns beside; of its vocabulary and width."),
+        _encoder(help="Embedder to distill from; needs the same vocabulary and width."),
     ] = None,
     teacher_weight: Annotated[
-        float | None, _encoder(help="What that counts in the loss; by default 10.")
+        float | None, _encoder(help="Weight of the distillation loss; defaults to 10.")
     ] = None,
     vocabulary: Annotated[
         str | None,
         _encoder(
-            help="Of vocab, a vocab.txt or a preset; else the preset's, or trained on CORPUS."
+            help="Output of vocab, a vocab.txt or a preset; defaults to the preset's, or to one "
+            "trained on CORPUS."
         ),
     ] = None,
-    vocabulary_size: Annotated[int, _encoder(help="Tokens of one that is trained.")] = 30522,
+    vocabulary_size: Annotated[int, _encoder(help="Size of a trained vocabulary.")] = 30522,
     cased: Annotated[
-        bool, _encoder("--cased", help="Keep capitals and accents in one that is trained.")
+        bool, _encoder("--cased", help="Keep capitals and accents in a trained vocabulary.")
     ] = False,
     objective: Annotated[
         str, _examples(help="next_sentence, sentence_order, full_sentences or replaced_tokens.")
     ] = "next_sentence",
     cut_sentences: Annotated[
-        bool, _examples("--cut-sentences", help="Fill rows of one text to the last token.")
+        bool, _examples("--cut-sentences", help="Fill rows of full sentences to the last token.")
     ] = False,
     masking: Annotated[
-        str, _examples(help="dynamic: other tokens are hidden in each epoch; or static.")
+        str, _examples(help="dynamic masks again in every epoch; static masks once.")
     ] = "dynamic",
     mask: Annotated[
         list[str] | None,
         _examples(
-            help="A setting of it, such as unit=word or mask_selection_rate=0.3; [0.3,0.15] falls."
+            help="Masking setting, such as unit=word or mask_selection_rate=0.3; [0.3,0.15] is a "
+            "linear change."
         ),
     ] = None,
     reading: Annotated[
         list[str] | None,
-        _examples(help="How text is read, such as sentences=lines or text_key=body."),
+        _examples(help="How to read the text, such as sentences=lines or text_key=body."),
     ] = None,
     encoding: Annotated[str | None, _examples(help=ENCODING)] = None,
     copies: Annotated[int, _examples(help="Passes over the text to make examples.")] = 1,
-    held_out: Annotated[float, _examples(help="The share that is kept to evaluate on.")] = 0.01,
+    held_out: Annotated[float, _examples(help="Share of examples held out for evaluation.")] = 0.01,
     workers: Annotated[int | None, _examples(help="Processes that make examples.")] = None,
     steps: Annotated[
-        int, _training(help="Updates: nine of ten at 128 tokens, the last at 512.")
+        int, _training(help="Steps: nine tenths at 128 tokens, the rest at 512.")
     ] = 1_000_000,
-    batch_size: Annotated[int, _training(help="Examples of an update.")] = 256,
+    batch_size: Annotated[int, _training(help="Examples per step.")] = 256,
     phase: Annotated[
         list[str] | None,
         _training(
             metavar="LENGTH:STEPS:BATCH",
-            help="In place of those two, once for each phase, such as 128:9000:256.",
+            help="Phase instead of --steps and --batch-size, such as 128:9000:256; repeatable.",
         ),
     ] = None,
-    accumulate: Annotated[int, _training(help="Parts of a batch, to need less memory.")] = 1,
+    accumulate: Annotated[
+        int, _training(help="Number of parts to split each batch into, to save memory.")
+    ] = 1,
     optimizer: Annotated[
         str | None,
         _training(
-            help="adamw, lamb for large batches, or muon for the layers' matrices; by default muon "
-            "for a new encoder, adamw for a preset's and for replaced tokens."
+            help="adamw, lamb for large batches, or muon for the layers' matrices; defaults to "
+            "muon for a new encoder, to adamw for a preset and for replaced_tokens."
         ),
     ] = None,
     learning_rate: Annotated[
         float | None,
-        _training(help="The peak; by default 1e-4 for adamw, 1e-3 for lamb, 3e-3 for muon."),
+        _training(help="Peak; defaults to 1e-4 for adamw, 1e-3 for lamb, 3e-3 for muon."),
     ] = None,
     schedule: Annotated[
-        str, _training(help="After the warmup: linear, to 0; or wsd, which stays, then falls.")
+        str, _training(help="After warmup: linear decay to 0, or wsd, constant before a decay.")
     ] = "linear",
     warmup_steps: Annotated[
         int | None,
-        _training(help="Updates until the peak; by default 1% of all, at least 1,000 or 20%."),
+        _training(help="Defaults to 1% of all steps, at least 1,000 but at most 20%."),
     ] = None,
     decay_share: Annotated[
-        float | None, _training(help="For wsd: the share of the updates that fall; by default 0.2.")
+        float | None, _training(help="Share of steps in which wsd decays; defaults to 0.2.")
     ] = None,
-    weight_decay: Annotated[float, _training(help="Not of biases and norms.")] = 0.01,
+    weight_decay: Annotated[float, _training(help="Not applied to biases and norms.")] = 0.01,
     ema_momentum: Annotated[
-        float | None, _training(help="Keep the average of the weights, as 0.999 of it at each.")
+        float | None,
+        _training(help="Momentum of a moving average of the weights to save, such as 0.999."),
     ] = None,
     optimizer_state: Annotated[
-        str, _training(help="new, or kept: that of the other pretrain that --preset names.")
+        str, _training(help="new, or kept: continue that of the pretrain output in --preset.")
     ] = "new",
     finetuning_learning_rate: Annotated[
-        float | None, _training(help="What the preset records as good to fine-tune it with.")
+        float | None, _training(help="Learning rate for fine-tuning to record in the preset.")
     ] = None,
-    seed: Annotated[int, _training(help="Of the weights, the examples and their order.")] = 0,
+    seed: Annotated[int, _training(help="Random seed of weights, examples and their order.")] = 0,
     xla: Annotated[
-        bool | None, _training("--xla/--no-xla", help="Compile; else as Keras chooses.")
+        bool | None, _training("--xla/--no-xla", help="XLA compilation; Keras decides by default.")
     ] = None,
     precision: PrecisionOption = None,
     backend: BackendOption = None,
     devices: Annotated[
         int | None,
-        _training(help="Devices of this machine that share each batch: jax, tensorflow."),
+        _training(help="Devices of this machine that share each batch (jax, tensorflow)."),
     ] = None,
     mesh: Annotated[
         str | None,
         _training(
             metavar="BATCHxMODEL",
-            help="On jax, such as 2x4: each layer is cut over 4 devices, the batches over 2.",
+            help="On jax, such as 2x4: batches are split over 2 devices, each layer over 4.",
         ),
     ] = None,
     log_every: Annotated[
-        int | None, _records(help="Updates to a line of the log; by default a 200th, 10 to 100.")
+        int | None,
+        _records(help="Steps per log line; defaults to 1/200 of all, from 10 to 100."),
     ] = None,
     evaluate_every: Annotated[
-        int | None, _records(help="Updates to an evaluation; by default a 20th of all.")
+        int | None, _records(help="Steps between evaluations; defaults to 1/20 of all.")
     ] = None,
     checkpoint_every: Annotated[
-        int | None, _records(help="Updates to a checkpoint; by default a 20th, at most 1000.")
+        int | None,
+        _records(help="Steps between checkpoints; defaults to --evaluate-every, at most 1,000."),
     ] = None,
     tensorboard: Annotated[
-        bool, _records("--tensorboard", help="Write for TensorBoard, into OUTPUT/tensorboard.")
+        bool, _records("--tensorboard", help="Write TensorBoard logs to OUTPUT/tensorboard.")
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Do not resume; what is in OUTPUT goes.")
+        bool, typer.Option("--restart", help="Start over and remove previous results in OUTPUT.")
     ] = False,
 ):
-    """Pre-train an encoder, from text to a preset. The same command resumes what was interrupted.
+    """Pre-train an encoder from text to a preset. The same command resumes an interrupted run.
 
     \b
     Examples:
@@ -421,7 +439,7 @@ def pretrain(
           --precision mixed_bfloat16 --backend jax
       torchrun --nproc-per-node 8 -m kerasbert pretrain books/ -o mini --backend torch
     """
-    with command(backend, "Stopped; the same command goes on with what is done."):
+    with command(backend, "Stopped; run the same command again to resume."):
         from kerasbert.distribution import join
         from kerasbert.training.pretrain import pretrain
 
@@ -471,20 +489,20 @@ def pretrain(
             workers=workers,
         )
         if not join().is_first:
-            return  # One of several says it.
+            return  # Only the first process prints the results.
     for name, score in done["scores"].items():
         print(f"held out, {name}: {score:.4f}")
     print(f"{done['steps']:,} steps -> {done['preset']}")
 
 
 def _reading(texts, encoding):
-    """How text is read, from `--reading` and `--encoding`."""
+    """Merge `--reading` and `--encoding` into settings for reading text."""
     found = settings("--reading", texts)
     return found if encoding is None else {**found, "encoding": encoding}
 
 
 def _phase(text):
-    """`length:steps:batch_size` as three ints."""
+    """Parse `length:steps:batch_size` into three ints."""
     parts = text.split(":")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise ValueError(f"--phase {text!r} is not length:steps:batch_size, such as 128:9000:256.")

@@ -1,4 +1,4 @@
-"""Commands on search: `embed`."""
+"""The `embed` command."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -18,38 +18,38 @@ def embed(
         list[str],
         typer.Argument(
             metavar="CORPUS",
-            help="Tables, JSON lines, or text with a text a line: files, folders, patterns.",
+            help="Tables, JSON lines, or text with one text per line: files, folders, patterns.",
         ),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", help="The folder for the vectors.")],
-    preset: Annotated[
-        str, typer.Option(help="The embedder: a preset's name, a handle or a directory.")
-    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder for the embeddings.")],
+    preset: Annotated[str, typer.Option(help="Embedder: a preset name, a handle or a directory.")],
     text: Annotated[
-        list[str] | None, typer.Option(help="The column of the text; several are joined.")
+        list[str] | None, typer.Option(help="Column of the text; several are joined.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", help="The column of the ids; by default id or _id.")
+        str | None, typer.Option("--id", help="Column of the ids; defaults to id or _id.")
     ] = None,
     encoding: EncodingOption = None,
     format: Annotated[
-        Format, typer.Option("--format", help="parquet, or npy with a .jsonl of ids and texts.")
+        Format, typer.Option("--format", help="parquet, or npy with ids and texts in a .jsonl.")
     ] = Format.parquet,
-    dtype: Annotated[Dtype, typer.Option(help="Of the numbers.")] = Dtype.float32,
-    dims: Annotated[int | None, typer.Option(min=1, help="Keep the first numbers alone.")] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Data type of the embeddings.")] = Dtype.float32,
+    dims: Annotated[
+        int | None, typer.Option(min=1, help="Truncate embeddings to this many dimensions.")
+    ] = None,
     similarity: Annotated[
-        Similarity, typer.Option(help="cosine: vectors of length 1; dot: as the model gives them.")
+        Similarity, typer.Option(help="cosine normalizes embeddings to unit length; dot does not.")
     ] = Similarity.cosine,
     prompt: Annotated[
-        str, typer.Option(help="In front of each text; by default the preset's.")
+        str, typer.Option(help="Prefix of each text; defaults to the preset's.")
     ] = "",
-    rows: Annotated[int, typer.Option(min=1, help="The most rows of a file.")] = 10_000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 32,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum rows per file.")] = 10_000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per batch.")] = 32,
     runner: RunnerOption = None,
     beam: BeamOption = None,
     backend: BackendOption = None,
 ):
-    """Write the vectors of a corpus, for any index. The same command goes on with what is done.
+    """Embed a corpus for any vector index. The same command resumes an interrupted run.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def embed(
       kerasbert embed gs://b/texts/*.parquet -o gs://b/vectors --preset hf://org/name \\
           --runner DataflowRunner --beam project=p --beam temp_location=gs://b/tmp
     """
-    with command(backend, "Stopped; the same command goes on with what is done."):
+    with command(backend, "Stopped; run the same command again to resume."):
         from kerasbert.data.beam import beam_options
         from kerasbert.search.embed_corpus import embed_corpus
 
@@ -78,4 +78,4 @@ def embed(
             batch_size=batch_size,
             options=beam_options(runner, beam),
         )
-    print(f"{count:,} vectors -> {output}")
+    print(f"{count:,} embeddings -> {output}")

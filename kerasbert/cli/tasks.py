@@ -1,4 +1,4 @@
-"""Commands on tasks: `tasks`, `finetune`, `evaluate` and `predict`."""
+"""Commands for data tasks: `tasks`, `finetune`, `evaluate` and `predict`."""
 
 import functools
 import os
@@ -27,29 +27,31 @@ from kerasbert.cli.app import (
 )
 from kerasbert.kinds import kinds_with
 
-# The kinds of heads that read data.
 _HEADS = [kind.name for kind in kinds_with("tasks")]
 Head = StrEnum("Head", {name: name for name in _HEADS})
 Method = StrEnum("Method", {name: name for name in ("full", "lora", "frozen", "setfit")})
 
 TaskOption = Annotated[
-    str | None, typer.Option(help="A task of the papers; `kerasbert tasks` lists them.")
+    str | None, typer.Option(help="Built-in task; `kerasbert tasks` lists them.")
 ]
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="What finetune left, a handle or a directory.")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Model to use: an output folder of `finetune`, a handle or a preset."
+    ),
 ]
-BatchOption = Annotated[int, typer.Option(min=1, help="Examples at a time.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="The most examples.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Maximum number of examples.")]
 
 
 _own = functools.partial(typer.Option, rich_help_panel="Your own files")
-_grid = functools.partial(typer.Option, rich_help_panel="The search, lists such as 16,32")
-_training = functools.partial(typer.Option, rich_help_panel="The training")
+_grid = functools.partial(typer.Option, rich_help_panel="Search, with lists such as 16,32")
+_training = functools.partial(typer.Option, rich_help_panel="Training")
 
 
 @app.command()
 def tasks(as_json: JsonOption = False):
-    """List the tasks that `finetune`, `evaluate` and `predict` know by name.
+    """List the built-in tasks of `finetune`, `evaluate` and `predict`.
 
     \b
     Examples:
@@ -81,28 +83,26 @@ def tasks(as_json: JsonOption = False):
 @app.command()
 def finetune(
     preset: Annotated[
-        str, typer.Argument(metavar="PRESET", help="A preset's name, a handle or a directory.")
+        str, typer.Argument(metavar="PRESET", help="Preset name, handle or directory.")
     ],
-    output: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="The folder for all that comes out.")
-    ],
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder.")],
     task: TaskOption = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="The folder of the task's official files; without it the `datasets` library "
-            "gets them."
+            help="Folder of the task's official files; otherwise the `datasets` library "
+            "downloads them."
         ),
     ] = None,
     train: Annotated[
         str | None,
-        _own(help="File to train on: .csv .tsv .jsonl .json .parquet .xlsx or words a line."),
+        _own(help="Training file: .csv .tsv .jsonl .json .parquet .xlsx, or one word per line."),
     ] = None,
     dev: Annotated[
-        str | None, _own(help="File to choose by; by default a tenth of --train.")
+        str | None, _own(help="Validation file; defaults to --dev-share of --train.")
     ] = None,
     test: Annotated[
-        str | None, _own(help="File to predict, and to score where it has labels.")
+        str | None, _own(help="File to predict, and to score if it has labels.")
     ] = None,
     head: Annotated[
         Head,
@@ -111,93 +111,91 @@ def finetune(
             help=f"{', '.join(_HEADS[:-1])} or {_HEADS[-1]}.",
         ),
     ] = Head.text_classifier,
-    text: Annotated[
-        str | None, _own(help="Column of the text, the question, the prompt or the words.")
-    ] = None,
-    text_b: Annotated[str | None, _own(help="Column of the second text, or the context.")] = None,
+    text: Annotated[str | None, _own(help="Column of the text, question, prompt or words.")] = None,
+    text_b: Annotated[str | None, _own(help="Column of the second text or the context.")] = None,
     label: Annotated[
-        str | None, _own(help="Column of the labels; or a,b,c, of 0 and 1 for each class.")
+        str | None, _own(help="Column of the labels; or a,b,c with 0 and 1 for each class.")
     ] = None,
     choices: Annotated[
-        str | None, _own(help="Columns of the choices: a,b,c, or one that has lists of them.")
+        str | None, _own(help="Columns of the choices, as a,b,c, or one column of lists.")
     ] = None,
-    choice_start: Annotated[str, _own(help="Column that all choices begin with.")] = "",
-    id_column: Annotated[str, _own("--id", help="Column of the examples' names.")] = "",
+    choice_start: Annotated[str, _own(help="Column of the text that all choices start with.")] = "",
+    id_column: Annotated[str, _own("--id", help="Column of the example ids.")] = "",
     encoding: Annotated[str | None, _own(help=ENCODING)] = None,
-    metrics: Annotated[str | None, _own(help="Scores; the first one chooses: f1,accuracy.")] = None,
+    metrics: Annotated[
+        str | None, _own(help="Metrics, such as f1,accuracy; the first one selects the model.")
+    ] = None,
     batch_sizes: Annotated[
-        str | None, _grid(help="By default those of the task's paper; 32 for your own files.")
+        str | None, _grid(help="Defaults to those of the task's paper, or to 32 for your files.")
     ] = None,
     learning_rates: Annotated[
-        str | None, _grid(help="By default what PRESET records; else likewise, or 3e-5.")
+        str | None,
+        _grid(help="Defaults to the rate in PRESET, then to the paper's, or to 3e-5."),
     ] = None,
-    epochs: Annotated[str | None, _grid(help="Likewise; 3 for your own files.")] = None,
+    epochs: Annotated[
+        str | None, _grid(help="Defaults to those of the paper, or to 3 for your files.")
+    ] = None,
     record_rate: Annotated[
         bool,
         _grid(
-            "--record-rate", help="Write the best learning rate into PRESET, a directory of ours."
+            "--record-rate", help="Record the best learning rate in PRESET, a kerasbert directory."
         ),
     ] = False,
-    seeds: Annotated[str, _grid(help="Every setting runs with each of them.")] = "0",
-    sequence_length: Annotated[
-        int | None, _training(min=1, help="The most tokens of a row.")
-    ] = None,
-    warmup: Annotated[
-        float | None, _training(help="Share of the steps in which the rate rises.")
-    ] = None,
+    seeds: Annotated[str, _grid(help="Random seeds; each setting runs with every seed.")] = "0",
+    sequence_length: Annotated[int | None, _training(min=1, help="Maximum tokens per row.")] = None,
+    warmup: Annotated[float | None, _training(help="Share of the steps used for warmup.")] = None,
     early_stopping: Annotated[
         int | None,
-        _training(min=1, help="Stop after so many epochs that are no better; keep the best one."),
+        _training(
+            min=1, help="Stop after this many epochs without improvement; keep the best epoch."
+        ),
     ] = None,
-    balanced: Annotated[
-        bool, _training("--balanced", help="Let rare classes count as much as others.")
-    ] = False,
+    balanced: Annotated[bool, _training("--balanced", help="Weight all classes equally.")] = False,
     method: Annotated[
         Method | None,
         _training(
             metavar="METHOD",
-            help="full, lora (adapters), frozen (the head alone) or setfit (for few labels).",
+            help="full, lora (adapters), frozen (only the head) or setfit (for few labels).",
         ),
     ] = None,
     lora_rank: Annotated[
-        int | None, _training(min=1, help="Train adapters of this rank, at higher rates.")
+        int | None, _training(min=1, help="Rank of LoRA adapters, which need higher rates.")
     ] = None,
     pairs: Annotated[
         str | None,
-        _training(help="Of setfit: how many for each text, 20; or oversampling, unique, ..."),
+        _training(help="For setfit, pairs per text (20), or oversampling, unique, ..."),
     ] = None,
     dev_share: Annotated[
-        float, _training(help="Of the training examples, where there is no dev.")
+        float, _training(help="Share of training examples for validation if there is no dev file.")
     ] = 0.1,
     limit: Annotated[
-        int | None, _training(min=1, help="The most examples of each file, to try it out.")
+        int | None, _training(min=1, help="Maximum examples per file, for a quick test.")
     ] = None,
     model: Annotated[
         list[str] | None,
-        _training("--set", help="A further argument of from_preset, such as doc_stride=64."),
+        _training("--set", help="Further argument of from_preset, such as doc_stride=64."),
     ] = None,
     part: Annotated[
         str | None,
         _grid(
             metavar="I/N",
-            help="Only these runs, as 3/16; without it, then, what they made is used.",
+            help="Run only this part, such as 3/16; without --part, combine the parts.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove the runs that are in OUTPUT.")
+        bool, typer.Option("--overwrite", help="Remove existing runs from OUTPUT.")
     ] = False,
     backend: BackendOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ):
-    """Fine-tune a preset on a task, search its settings, and keep the best on dev.
+    """Fine-tune a preset on a task, search its settings, and keep the best model on dev.
 
-    A task of the papers runs with all settings of its paper, your own files
-    with one, unless you give lists. Stop it when you like: the same command
-    goes on.
+    A built-in task runs with all settings of its paper, your own files with
+    one unless you pass lists. An interrupted command resumes when run again.
 
     OUTPUT gets the model (a preset with its card), results.json and .csv,
-    predictions in the form that is handed in, and pictures.
+    predictions in submission format, and plots.
 
     \b
     Examples:
@@ -209,13 +207,13 @@ def finetune(
       kerasbert finetune klue_bert_base_ko ner --head token_classifier \\
           --train train.conll --dev dev.conll
     """
-    stopped = f"Stopped. What is done is kept in '{output}': the same command goes on from there."
+    stopped = f"Stopped. Finished runs are kept in '{output}'; run the same command to resume."
     with command(backend, stopped):
         from kerasbert import presets
         from kerasbert.training.finetune import finetune
         from kerasbert.training.report import class_tables, grid_table, score_table
 
-        presets.check(preset)  # Before files are read.
+        presets.check(preset)  # Fails before any file is read.
         lists = {
             "batch_sizes": numbers("--batch-sizes", batch_sizes, int),
             "learning_rates": numbers("--learning-rates", learning_rates, float),
@@ -259,18 +257,18 @@ def finetune(
         return
     if part is not None:
         print(
-            f"Part {part}: {len(results['runs'])} runs. The same without --part puts all together."
+            f"Part {part}: {len(results['runs'])} runs. Run it without --part to combine all parts."
         )
         return
     if "grid" not in results:
         print(
-            f"Runs of this process: {len(results['runs'])}. The last of the processes to end puts "
-            f"all together in '{output}'."
+            f"Runs of this process: {len(results['runs'])}. The last process to finish combines "
+            f"all in '{output}'."
         )
         return
     grid = [grid_table(results)] if len(results["runs"]) > 1 else []
     show(*grid, score_table(results), *class_tables(results))
-    print(f"The model, its scores and its answers are in '{output}'. To go on:")
+    print(f"The model, scores and predictions are in '{output}'. Next:")
     print(f"  kerasbert predict {results['model']} FILE")
 
 
@@ -280,15 +278,17 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="DATA", help="A file with labels, or the folder of a task's official files."
+            metavar="DATA", help="File with labels, or folder of a task's official files."
         ),
     ] = None,
     task: TaskOption = None,
-    split: Annotated[str, typer.Option(help="Which split of a folder.")] = "dev",
-    text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
-    text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    split: Annotated[str, typer.Option(help="Split of a folder.")] = "dev",
+    text: Annotated[str | None, typer.Option(help="Column of the text.")] = None,
+    text_b: Annotated[
+        str | None, typer.Option(help="Column of the second text, for text pairs.")
+    ] = None,
     label: Annotated[
-        str | None, typer.Option(help="Column of the labels; or a,b,c, of 0 and 1 for each class.")
+        str | None, typer.Option(help="Column of the labels; or a,b,c with 0 and 1 for each class.")
     ] = None,
     encoding: EncodingOption = None,
     batch_size: BatchOption = 32,
@@ -297,7 +297,7 @@ def evaluate(
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ):
-    """Score a model on examples with labels.
+    """Evaluate a model on labeled examples.
 
     \b
     Examples:
@@ -335,24 +335,27 @@ def predict(
         str | None,
         typer.Argument(
             metavar="DATA",
-            help="A table, a .txt of a text a line, or the folder of a task's official files; "
-            "with --rows or --runner a folder or a quoted pattern of tables.",
+            help="Table, .txt with one text per line, or folder of a task's official files; "
+            "with --rows or --runner, a folder or quoted pattern of tables.",
         ),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(help="A folder for the file to hand in; by default it is shown.")
+        str | None, typer.Option(help="Folder for the submission file; prints by default.")
     ] = None,
     task: TaskOption = None,
-    split: Annotated[str, typer.Option(help="Which split of a folder.")] = "test",
-    text: Annotated[str | None, typer.Option(help="Column of the text, if another one.")] = None,
-    text_b: Annotated[str | None, typer.Option(help="Column of the second text, if so.")] = None,
+    split: Annotated[str, typer.Option(help="Split of a folder.")] = "test",
+    text: Annotated[str | None, typer.Option(help="Column of the text.")] = None,
+    text_b: Annotated[
+        str | None, typer.Option(help="Column of the second text, for text pairs.")
+    ] = None,
     encoding: EncodingOption = None,
     batch_size: BatchOption = 32,
     limit: LimitOption = None,
     rows: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Write shards of so many examples; with --runner by default 10000."
+            min=1,
+            help="Write shards of at most this many examples; defaults to 10000 with --runner.",
         ),
     ] = None,
     runner: RunnerOption = None,
@@ -361,7 +364,7 @@ def predict(
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ):
-    """Write what a model says of examples: names, answers, and their probabilities.
+    """Write a model's predictions: ids, answers and their probabilities.
 
     \b
     Examples:
@@ -412,7 +415,7 @@ def predict(
             print(path)
     else:
         ids, rows = results["ids"], results["predictions"]
-        # Sentences of a document have no names of their own.
+        # The sentences of a document have no ids of their own.
         names = ids if len(ids) == len(rows) else range(len(rows))
         probabilities = results["probabilities"] or [None] * len(rows)
         for name, row, probable in zip(names, rows, probabilities):
@@ -425,53 +428,56 @@ def predict(
 
 
 def _predict_corpus(model, data, output, limit, settings, runner, backend, as_json):
-    """`predict` of many files, into shards."""
-    with command(backend, "Stopped; the same command goes on with what is done."):
+    """Run `predict` on many files and write shards."""
+    with command(backend, "Stopped; run the same command again to resume."):
         from kerasbert.data.beam import beam_options
         from kerasbert.training.predict_corpus import predict_corpus
 
         options = beam_options(*runner)
         if data is None or output is None:
-            raise ValueError("Shards need DATA, files or a quoted pattern, and --output, a folder.")
+            raise ValueError(
+                "--rows and --runner write shards: pass DATA, a folder or quoted pattern, and "
+                "--output, a folder."
+            )
         if limit is not None:
-            raise ValueError("--limit is for one file without --rows and --runner.")
+            raise ValueError("--limit cannot be used with --rows or --runner; omit it.")
         settings["columns"] = text_columns(*settings["columns"])
         count = predict_corpus(model, data, output, options=options, **settings)
     print(to_json({"count": count}) if as_json else f"{count:,} predictions -> {output}")
 
 
 def _largest(probabilities):
-    """The probability of the answer: the number itself, or the largest one."""
+    """Return the probability of the answer: the number itself, or the largest one."""
     if isinstance(probabilities, dict):
         probabilities = probabilities.values()
     return probabilities if isinstance(probabilities, float) else max(probabilities)
 
 
 def _count(examples, limit):
-    """How many examples there were; with a limit that was reached, which.
+    """Describe the number of examples, and whether `limit` was reached.
 
     >>> _count(7, None), _count(5, 5)
-    ('7 examples.', 'The first 5 examples alone (--limit).')
+    ('7 examples.', 'Only the first 5 examples (--limit).')
     """
     is_cut = limit is not None and examples >= limit
     return (
-        f"The first {examples:,} examples alone (--limit)." if is_cut else f"{examples:,} examples."
+        f"Only the first {examples:,} examples (--limit)." if is_cut else f"{examples:,} examples."
     )
 
 
 def _task(task, data, files, head, own):
-    """The task of the options: by name, or of files."""
+    """Return the built-in or file task that the options name."""
     from kerasbert.tasks import file_task, get_task
 
     has_files = any(path is not None for path in files.values())
     if task is None and not has_files:
         raise ValueError(
-            "Which task? Give --task with a name (`kerasbert tasks` lists them), or --train with "
-            "a file of your own."
+            "No task: pass --task with a name (`kerasbert tasks` lists them), or --train with your "
+            "own file."
         )
     if task is None:
         if data is not None:
-            raise ValueError("--data is the folder of a --task; your own files go by --train.")
+            raise ValueError("--data is the folder of a --task; pass your own files with --train.")
         own = {name: value for name, value in own.items() if value}
         first = next(path for path in files.values() if path is not None)
         return file_task(**files, head=head, name=_name(first), **own)
@@ -480,12 +486,15 @@ def _task(task, data, files, head, own):
     for name, value in own.items():
         if value:
             option = {"columns": "text", "choice_start": "choice-start"}.get(name, name)
-            raise ValueError(f"--{option} is for your own files; the task '{task}' knows its own.")
+            raise ValueError(
+                f"--{option} is for your own files, but the task '{task}' defines it; omit it."
+            )
     return found.with_files(encoding, **files) if has_files else found
 
 
 def _name(path):
-    """What a task of a file is called: as the file, or its folder where that says nothing.
+    """Name a file task after its file, or after its folder if the file is train, dev or test.
+
 
     >>> _name("data/films.csv"), _name("films/train.csv"), _name("train.csv")
     ('films', 'films', 'train')

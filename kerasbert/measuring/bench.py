@@ -1,7 +1,7 @@
 """`bench`: compare the formats that this machine can run a model in, on given texts.
 
 Each format has its own process. After all are prepared, they run one at a time in rounds
-A B C A B C, so that a slow minute of the machine affects all.
+A B C A B C, so that a slow phase of the machine affects all.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def bench(
         batch_size: int. Texts per request for throughput.
         rounds: int.
         seconds: float. Time per format and round, for single texts and again for batches.
-        threads: int. `None` takes all cores.
-        formats: list of strings, such as "onnx" or "onnx/int8"; `None` takes all.
+        threads: int. `None` uses all cores.
+        formats: list of strings, such as "onnx" or "onnx/int8"; `None` runs all.
         verbose: bool. Print progress.
 
     Returns:

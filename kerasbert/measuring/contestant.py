@@ -88,7 +88,7 @@ class Rows:
 
 
 def _warm(answer, rows, size):
-    """Answer texts of all lengths once, as libraries build plans for each new shape."""
+    """Answer texts of all lengths once, because libraries compile a plan for each new shape."""
     order = rows.by_length()
     places = {order[round(i)] for i in np.linspace(0, len(order) - 1, WARM)}
     for place in places:
@@ -143,7 +143,7 @@ def _difference(compute, folder, job):
 def _load_keras(_, precision, job):
     import keras
 
-    from kerasbert.export.served import served  # It registers the classes, too.
+    from kerasbert.export.served import served  # Also registers the classes.
 
     cls = keras.saving.get_registered_object(job["class"])
     dtype = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]

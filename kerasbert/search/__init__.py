@@ -1,4 +1,4 @@
-"""Vectors to answers: indexes of texts, and how well they find."""
+"""Semantic search, bulk embedding, and evaluation of embedders."""
 
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,6 @@ __all__ = [
     "read_vectors",
 ]
 
-# An alias until the next version; see the CHANGELOG.
-if not TYPE_CHECKING:  # These would otherwise accept any name.
+# Deprecated alias, removed in the next version; see the CHANGELOG.
+if not TYPE_CHECKING:  # A module `__getattr__` would make type checkers accept any name.
     __getattr__ = deprecated("kerasbert.search", {"SearchIndex": ""})

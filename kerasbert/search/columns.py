@@ -1,6 +1,6 @@
-"""Columns of an index: rows that are mapped from a file, and rows that came later, in memory.
+"""Columns of an index: rows mapped from a file, followed by later rows in memory.
 
-N rows.
+N: number of rows.
 """
 
 import os
@@ -10,15 +10,15 @@ import numpy as np
 from kerasbert._errors import reading
 from kerasbert.files import check_regular, describe_file
 
-# Rows that are read, changed and written at a time.
+# Rows that are read, changed and written together.
 BLOCK = 4096
 
 
 class ArrayColumn:
-    """An array that grows by rows. What a file holds of it stays in the file.
+    """An array that grows by rows; rows from a file stay in the file.
 
     Args:
-        base: array (N, ...), which may be a memory map; it is never written to.
+        base: array (N, ...), possibly a memory map; never written to.
     """
 
     def __init__(self, base):
@@ -36,7 +36,7 @@ class ArrayColumn:
     def append(self, values):
         needed = self._added + len(values)
         if needed > len(self._tail):
-            # By half more each time, so that adding texts one by one copies little.
+            # Growing by half keeps copying cheap when texts are added one by one.
             room = max(needed, len(self._tail) * 3 // 2) if len(self) else needed
             tail = np.empty((room, *self._tail.shape[1:]), self._tail.dtype)
             tail[: self._added] = self._tail[: self._added]
@@ -45,17 +45,17 @@ class ArrayColumn:
         self._added = needed
 
     def parts(self):
-        """`(number of the first row, array)` of what is in the file, and of what came later."""
+        """Return `(number of the first row, array)` for the base and for the added rows."""
         return [(0, self.base), (len(self.base), self._tail[: self._added])]
 
     def blocks(self, size=BLOCK):
-        """`(number of the first row, array)`, in order."""
+        """Yield `(number of the first row, array)`, in order."""
         for first, part in self.parts():
             for start in range(0, len(part), size):
                 yield first + start, part[start : start + size]
 
     def take(self, rows):
-        """The rows of these numbers, of any shape: a new array."""
+        """Return a new array of the rows with these numbers (any shape)."""
         rows = np.asarray(rows)
         later = rows >= len(self.base)
         if not later.any():
@@ -68,11 +68,11 @@ class ArrayColumn:
         return values
 
     def size(self, keep):
-        """How many bytes `write` writes of the rows that a mask (N,) keeps."""
+        """Return the bytes that `write` needs for the rows kept by a mask (N,)."""
         return int(keep.sum()) * self.row_bytes + 4096
 
     def write(self, path, keep):
-        """Write the rows that a mask (N,) keeps as a .npy file."""
+        """Write the rows kept by a mask (N,) to a .npy file."""
         header = {
             "descr": np.lib.format.dtype_to_descr(self.base.dtype),
             "fortran_order": False,
@@ -86,19 +86,19 @@ class ArrayColumn:
 
 
 def read_array(path, shape, dtype, mmap=False):
-    """An array of a .npy file; raises a `ValueError` in a sentence where it is not as expected."""
+    """Read an array from a .npy file, or raise a `ValueError` if it is not as expected."""
     check_regular(path)
     if not os.path.exists(path):
         raise ValueError(f"'{path}' is missing; {AGAIN}.")
     with reading(path, AGAIN), open(path, "rb") as file:
-        # Read only the header: its shape may ask for any amount of memory.
+        # Read only the header first; a damaged one could request any amount of memory.
         version = np.lib.format.read_magic(file)
         header = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
         found_shape, in_columns, found_dtype = getattr(np.lib.format, header)(file)
         start = file.tell()
     if (found_shape, found_dtype, in_columns) != (tuple(shape), np.dtype(dtype), False):
         raise ValueError(
-            f"'{path}' holds {found_dtype} {found_shape} where the index says {np.dtype(dtype)} "
+            f"'{path}' has {found_dtype} {found_shape}, but the index expects {np.dtype(dtype)} "
             f"{tuple(shape)}; {AGAIN}."
         )
     size = os.path.getsize(path)
@@ -115,17 +115,17 @@ AGAIN = "copy the whole index again, or save it again"
 
 
 def describe_files(folder):
-    """Sizes and hashes of the files in a folder: a dict of name to `{"bytes", "sha256"}`."""
+    """Return sizes and hashes of a folder's files, as name to `{"bytes", "sha256"}`."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     return {name: describe_file(os.path.join(folder, name)) for name in names}
 
 
 class TextColumn:
-    """Strings that grow by rows: in a file one after the other, with the places where they end.
+    """A growing list of strings: one concatenated file, and the offsets where strings end.
 
     Args:
         data: uint8 (B,). The UTF-8 bytes of all strings.
-        ends: int64 (N,). Where each ends.
+        ends: int64 (N,). End offset of each string.
     """
 
     def __init__(self, data=(), ends=()):
@@ -158,7 +158,7 @@ class TextColumn:
         return int(lengths.sum()) + more + 8 * int(keep.sum()) + 4096
 
     def write(self, path, keep):
-        """Write the rows that a mask (N,) keeps, as `path` and beside it `path` + ".ends.npy"."""
+        """Write the rows kept by a mask (N,) to `path`, and end offsets to `path` + ".ends.npy"."""
         ends, length = np.empty(int(keep.sum()), "int64"), 0
         with open(path, "wb") as file:
             for place, row in enumerate(np.flatnonzero(keep)):
@@ -170,17 +170,17 @@ class TextColumn:
 
     @classmethod
     def read(cls, path, count, mmap=True):
-        """The column of `count` strings of a file, see `write`.
+        """Read `count` strings that `write` wrote.
 
         Raises:
-            ValueError: in a sentence, unless both files are whole.
+            ValueError: if either file is incomplete or damaged.
         """
         ends = read_array(path + ".ends.npy", (count,), "int64", mmap)
         check_regular(path)
         size = os.path.getsize(path) if os.path.exists(path) else -1
         expected = int(ends[-1]) if count else 0
         if (np.diff(ends, prepend=0) < 0).any():
-            raise ValueError(f"'{path}.ends.npy' has places in no order; {AGAIN}.")
+            raise ValueError(f"'{path}.ends.npy' has offsets that are not sorted; {AGAIN}.")
         if size != expected:
             state = "is missing" if size < 0 else f"has {size:,} bytes, expected {expected:,}"
             raise ValueError(f"'{path}' {state}; {AGAIN}.")
@@ -189,7 +189,7 @@ class TextColumn:
         return cls(np.memmap(path, "uint8", "r") if mmap else np.fromfile(path, "uint8"), ends)
 
 
-# Names of files and texts of the web may hold half a character, which strict UTF-8 refuses.
+# File names and web texts may contain lone surrogates, which strict UTF-8 rejects.
 def _encoded(text):
     return text.encode("utf-8", "surrogatepass")
 

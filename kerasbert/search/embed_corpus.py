@@ -1,10 +1,9 @@
-"""The vectors of a corpus as files, for any index: on one machine, or on many by Apache Beam.
+"""Write a corpus' embeddings to files for any index, on one machine or with Apache Beam.
 
-Parquet and .npy are what Vespa, Elasticsearch, OpenSearch and faiss are fed with. A shard has the
-rows of one file of the corpus, in their order, so that a file is read in one place and shards are
-made in many.
+Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. A shard has consecutive rows of
+one corpus file, so that a file is read in one place and its shards are embedded in many.
 
-N rows of a shard, D width of a vector.
+N: rows per shard, D: embedding width.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "vectors.json"
 FORMATS = ("parquet", "npy")
-# Of the files of a shard, in the order in which they are written.
+# File endings of a shard, in the order in which they are written.
 _ENDINGS = {"parquet": (".parquet",), "npy": (".jsonl", ".npy")}
 DTYPES = ("float32", "float16")
 _IDS = ("id", "_id")
@@ -60,10 +59,10 @@ def embed_corpus(
     batch_size: int = 32,
     options: Any = None,
 ) -> dict[str, Any]:
-    """Write the vectors of a corpus as shards, each whole or not at all; go on with what is done.
+    """Embed a corpus and write the embeddings as shards, each of them atomically.
 
-    The same call rebuilds missing or damaged shards, which the hashes in the manifest reveal, and
-    no others. `read_vectors` reads the folder.
+    The same call resumes an interrupted one. It also rebuilds shards that are missing or, by the
+    hashes in the manifest, damaged. `read_vectors` reads the folder.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
@@ -71,31 +70,31 @@ def embed_corpus(
             or plain text with one text per line; text may be compressed (`.gz`). Blank texts are
             skipped. A line, a field or a row may have up to 64 MiB.
         output: path of the folder.
-        preset: a name or a folder of a `BertTextEmbedder`, or, without `options`, one itself.
-        text: string or list of strings. The column with the text, or several that are joined by
+        preset: name or folder of a `BertTextEmbedder`, or, without `options`, a model.
+        text: string or list of strings. The column of the text, or several that are joined by
             spaces, such as `["title", "text"]`.
-        id: string. The column with the ids; by default "id" or "_id", and where there is none the
-            name of the file and the number of the row.
+        id: string. The column of the ids; defaults to "id" or "_id", and without these to file
+            name and row number.
         encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
-        format: "parquet", columns `id`, `text` and `vector`; or "npy", an array (N, D) a shard,
-            with ids and texts in a `.jsonl` of the same name.
+        format: "parquet", with columns `id`, `text` and `vector`; or "npy", one array (N, D) per
+            shard, with ids and texts in a `.jsonl` of the same name.
         dtype: "float32" or "float16".
-        dims: int. Keep the first numbers alone, as `SearchIndex` does.
-        similarity: "cosine" writes vectors of length 1, "dot" those that the model gives.
-        prompt: string in front of each text, such as "passage: "; by default what the embedder's
-            preprocessor has as that of "text", as of a `SearchIndex`.
-        rows: int. The most rows of a shard.
-        batch_size: int, of the model.
-        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner, for
-            a cluster; paths are Beam's then (`gs://`, `s3://`, `hdfs://`). `None` needs no Beam.
+        dims: int. Truncate embeddings to this many dimensions, as in `SearchIndex`.
+        similarity: "cosine" writes unit vectors, "dot" the model's output.
+        prompt: string. Prefix of each text, such as "passage: "; defaults to the prompt that the
+            embedder's preprocessor has for "text", as in `SearchIndex`.
+        rows: int. Maximum number of rows per shard.
+        batch_size: int.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner; with
+            them, paths are Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.
 
     Returns:
         The number of rows.
 
     Raises:
-        ValueError: in a sentence for a corpus that cannot be read, and for a folder with vectors of
-            another model, other settings or another corpus, even of the same size.
-        ImportError: where Beam or pyarrow is missing.
+        ValueError: for an unreadable corpus, or a folder with embeddings from another model, other
+            settings or another corpus, even of the same size.
+        ImportError: if Beam or pyarrow is missing.
 
     Example:
 
@@ -129,8 +128,8 @@ def embed_corpus(
         need_beam()
         if not isinstance(preset, (str, os.PathLike)):
             raise ValueError(
-                "A model in memory is in this process alone; save it with save_to_preset, and pass "
-                "a folder that all workers can read."
+                "A model in memory exists only in this process; save it with save_to_preset, and "
+                "pass a folder that all workers can read."
             )
     settings = {
         "text": [text] if isinstance(text, str) else list(text),
@@ -142,7 +141,9 @@ def embed_corpus(
         "prompt": prompt,
         "rows": rows,
     }
-    if encoding is not None:  # Shards that were made without it depend on nothing new.
+    if (
+        encoding is not None
+    ):  # Added only if set, so that the manifests of older shards still match.
         settings["encoding"] = encoding
     encoded = functools.partial(_encoded, settings=settings, size=batch_size)
     embedder = _embedder(preset)
@@ -175,7 +176,9 @@ def _encoded_by_beam(preset, model, encoded, shard, part):
 def _loaded(preset, model):
     embedder = _embedder(preset)
     if _describe(embedder) != json.loads(model):
-        raise ValueError(f"'{preset}' is another model on this worker; use a folder of all.")
+        raise ValueError(
+            f"'{preset}' is a different model on this worker; pass a folder that all workers share."
+        )
     return embedder
 
 
@@ -183,7 +186,7 @@ def _loaded(preset, model):
 
 
 def read_vectors(folder: AnyPath) -> Any:
-    """Read what `embed_corpus` wrote: for an index of ours, or any other.
+    """Read the embeddings that `embed_corpus` wrote, for a `SearchIndex` or any other index.
 
         index = kerasbert.SearchIndex(embedder)
         for ids, texts, vectors in read_vectors("vectors"):
@@ -212,18 +215,19 @@ def _endings(settings):
 
 
 def _encoded(embedder, shard, part, settings, size):
-    """The bytes of the files of a shard, one after the other."""
+    """Yield the bytes of each file of a shard, in order."""
     ids, texts = part
     vectors = embed_in_role(embedder, texts, "text", size, settings["prompt"] or None)
     if settings["dims"] is not None and settings["dims"] > vectors.shape[1]:
         raise ValueError(
-            f"dims={settings['dims']} is more than the {vectors.shape[1]} numbers of a vector."
+            f"dims={settings['dims']} is more than the {vectors.shape[1]} dimensions of the "
+            "embeddings."
         )
     vectors = vectors[:, : settings["dims"]]
     if not np.isfinite(vectors).all():
         raise ValueError(
-            f"A vector of {shard} holds NaN or infinite numbers; look for them in the weights of "
-            "the model, or compute in float32."
+            f"An embedding of {shard} has NaN or infinite values; check the model's weights, or "
+            "compute in float32."
         )
     if settings["similarity"] == "cosine":
         vectors = unit_vectors(vectors)
@@ -246,7 +250,7 @@ def _encoded(embedder, shard, part, settings, size):
 
 
 def _decoded(files, settings):
-    """`(ids, texts, vectors)` from the files of a shard: paths, or open files."""
+    """Return `(ids, texts, vectors)` from the files of a shard: paths or open files."""
     if len(files) == 1:
         import pyarrow.parquet
 
@@ -280,7 +284,7 @@ def _fits(contents, part, settings):
     """Whether the bytes of a shard's files hold the ids and texts of a part, and valid vectors."""
     try:
         ids, texts, _ = _decoded([io.BytesIO(data) for data in contents], settings)
-    except Exception:  # pyarrow, NumPy and json raise many kinds.
+    except Exception:  # pyarrow, NumPy and json raise many types.
         return False
     return (ids, texts) == part
 
@@ -293,18 +297,18 @@ def _embedder(preset):
     embedder = BertTextEmbedder.from_preset(os.fspath(preset)) if is_name else preset
     if getattr(embedder, "kind", None) != BertTextEmbedder.kind or embedder.preprocessor is None:
         raise ValueError(
-            f"preset={type(embedder).__name__} is no BertTextEmbedder with a preprocessor."
+            f"preset={type(embedder).__name__} must be a BertTextEmbedder with a preprocessor."
         )
     if embedder.pooling == "tokens":
         raise ValueError(
-            "The embedder has pooling='tokens', a vector for each token; use pooling='mean' or "
-            "'cls'."
+            "The embedder has pooling='tokens', which gives one vector per token; use "
+            "pooling='mean' or 'cls'."
         )
     return embedder
 
 
 def _describe(embedder):
-    """What the vectors depend on: a dict of plain values."""
+    """Return a dict of plain values that determine the embeddings."""
     model = {
         "weights_sha256": weights_digest(embedder),
         "pooling": embedder.pooling,
@@ -317,21 +321,21 @@ def _describe(embedder):
     prompt = embedder.preprocessor.for_role("text").prompt
     if prompt:
         model["prompt"] = prompt
-    return json.loads(to_json(model, default=str))  # As it will be read.
+    return json.loads(to_json(model, default=str))  # In the form that the manifest stores.
 
 
 # === The corpus ===
 
 
 def _read(name, path, settings):
-    """Yield `(rows, (ids, texts))` of the shards of a file."""
+    """Yield `(rows, (ids, texts))` for each shard of a file."""
     found = _rows(name, path, settings)
     while some := list(itertools.islice(found, settings["rows"])):
         yield len(some), tuple(map(list, zip(*some)))
 
 
 def _rows(name, path, settings):
-    """Yield `(id, text)` of a file's rows that are not blank."""
+    """Yield `(id, text)` for the rows of a file that are not blank."""
     columns = settings["text"]
     wanted = [x for x in [*columns, settings["id"]] if x is not None]
     for number, row in _records(name, path, wanted, settings.get("encoding")):
@@ -354,7 +358,7 @@ def _rows(name, path, settings):
 
 
 def _records(name, path, wanted, encoding):
-    """Yield `(number, row)` from 1: a dict, or a string of a text alone."""
+    """Yield `(number, row)`, counted from 1; a row is a dict, or a string of only the text."""
     check_regular(path)
     with reading(name):
         if ending_of(name) not in TABLES or ending_of(name) == ".txt":
@@ -364,5 +368,5 @@ def _records(name, path, wanted, encoding):
             return
         for number, row in records(path, name=name, wanted=wanted, encoding=encoding):
             if not isinstance(row, (str, dict)):
-                raise ValueError(f"'{name}', row {number}, is neither an object nor a string.")
+                raise ValueError(f"'{name}', row {number}, must be an object or a string.")
             yield number, row

@@ -1,9 +1,9 @@
-"""Approximate search by other packages: `faiss` and `usearch`, each an extra.
+"""Approximate nearest neighbor search with the extras `faiss` and `usearch`.
 
-They only choose candidates: the index scores these again by its own vectors. Their numbers of
-vectors are the index' rows. They are in memory, also where the index' own vectors are mapped.
+Engines only choose candidates, which the index rescores with its own vectors. They number vectors
+by the index' rows, and hold them in memory, even if the index maps its own.
 
-N vectors, Q queries, D width of a vector, K candidates.
+N: number of vectors, Q: queries, D: width of a vector, K: candidates.
 """
 
 import re
@@ -13,26 +13,26 @@ import numpy as np
 from kerasbert._errors import check_choice, check_whole, did_you_mean, first_line, need_packages
 from kerasbert.search.vectors import to_bits
 
-_BLOCK = 65536  # vectors that are handed over at a time
-# By default both draw a graph in which neighbours are linked (Malkov and Yashunin 2018, HNSW).
+_BLOCK = 65536  # Vectors that are passed to an engine at once.
+# Both engines build an HNSW graph by default (Malkov and Yashunin 2018).
 _FAISS = {
     "float32": "HNSW32,Flat",
     "float16": "HNSW32,SQfp16",
     "int8": "HNSW32,SQ8",
     "binary": "BHNSW32",
 }
-# Its int8 takes numbers from -1 to 1 alone; `dtype="i8"` among the options chooses it.
+# usearch's int8 only takes numbers from -1 to 1; the option `dtype="i8"` selects it.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
-# Limits of options, since an index's file may come from elsewhere: no option may name a file, or
-# ask for far more memory than the vectors take.
+# Limits of options, because an index may come from an untrusted source: none may name a file, or
+# request far more memory than the vectors take.
 _MOST = {"connectivity": 1024, "expansion_add": 1 << 20, "expansion_search": 1 << 20}
 _CHOICES = {
     "dtype": ("f64", "f32", "bf16", "f16", "i8", "b1"),
     "metric": ("ip", "cos", "l2sq", "hamming", "tanimoto", "sorensen"),
 }
 _FACTORY = re.compile(r"[A-Za-z0-9_,()+]{1,200}")
-_CELLS = 1 << 20  # the largest number in a factory, such as the cells of IVF1048576
-_LINKS = 1024  # the most links of a graph, such as 32 in HNSW32
+_CELLS = 1 << 20  # Largest number in a factory string, such as the cells of IVF1048576.
+_LINKS = 1024  # Largest number of links per node, such as 32 in HNSW32.
 REMAKE = "remove it, and it is rebuilt from the vectors next to it"
 
 
@@ -50,25 +50,24 @@ def _check_factory(factory):
     if max(numbers, default=0) > _CELLS or max(links, default=0) > _LINKS:
         raise ValueError(
             f"factory={factory!r:.90} must have no number above {_CELLS:,}, and no graph with more "
-            f"than {_LINKS:,} links."
+            f"than {_LINKS:,} links per node."
         )
 
 
 class FaissEngine:
-    """An index of faiss.
+    """A faiss index.
 
     Args:
-        width, dtype: of the vectors.
-        factory: string. What `faiss.index_factory` makes, such as "IVF1024,Flat", or "SQfp16" and
-            "SQ8", which compare with all vectors and answer one query several times as fast as
-            engine="exact" does with float16 and int8; with binary vectors what
-            `faiss.index_binary_factory` makes.
-        search: int, how far to look: `efSearch` of a graph, `nprobe` of cells; faiss' own default
-            without.
+        width, dtype: width and dtype of the vectors.
+        factory: string for `faiss.index_factory`, such as "IVF1024,Flat"; for binary vectors, for
+            `faiss.index_binary_factory`. "SQfp16" and "SQ8" compare with all vectors and answer
+            single queries several times as fast as engine="exact" with float16 and int8.
+        search: int. Search effort: `efSearch` of a graph, `nprobe` of cells; defaults to faiss' own
+            value.
     """
 
     name = "faiss"
-    # A graph cannot be drawn before there are vectors, and cells are trained on them.
+    # Maximum number of vectors to train cells on.
     _train = 200_000
 
     def __init__(self, width, dtype, /, factory=None, search=None):
@@ -93,12 +92,12 @@ class FaissEngine:
         return self._index.ntotal
 
     def add(self, vectors, start=0):
-        """Take over those of `Vectors` from a row on."""
+        """Add the rows of `Vectors` from `start` on."""
         if not self._index.is_trained:
             few = np.linspace(0, len(vectors) - 1, min(self._train, len(vectors))).astype(int)
             try:
                 self._index.train(_form(vectors, few, self._binary))
-            except RuntimeError as error:  # Fewer vectors than cells.
+            except RuntimeError as error:  # For example, fewer vectors than cells.
                 raise ValueError(
                     f"factory={self._factory!r}: faiss says {first_line(error)}"
                 ) from None
@@ -106,7 +105,7 @@ class FaissEngine:
             self._index.add(_form(vectors, rows, self._binary))
 
     def nearest(self, queries, count):
-        """The rows int64 (Q, K) of candidates, -1 where there are fewer."""
+        """Return the rows of candidates, int64 (Q, K), padded with -1."""
         if self._binary:
             queries = to_bits(queries).view("uint8")
         self._look_far(count)
@@ -117,7 +116,7 @@ class FaissEngine:
 
         index = self._index if self._binary else faiss.downcast_index(self._index)
         if hasattr(index, "hnsw"):
-            # As many as are asked for, or the graph gives fewer good ones.
+            # With fewer than `count` visited nodes, a graph returns fewer good results.
             index.hnsw.efSearch = max(self._search or 64, count)
         elif self._search and hasattr(index, "nprobe"):
             index.nprobe = self._search
@@ -141,12 +140,12 @@ class FaissEngine:
 
 
 class UsearchEngine:
-    """An index of usearch.
+    """A usearch index.
 
     Args:
-        width, dtype: of the vectors.
-        **options: of `usearch.index.Index`: `connectivity`, `expansion_add`, `expansion_search`,
-            `dtype` and `metric`.
+        width, dtype: width and dtype of the vectors.
+        **options: options of `usearch.index.Index`: `connectivity`, `expansion_add`,
+            `expansion_search`, `dtype` and `metric`.
     """
 
     name = "usearch"
@@ -179,21 +178,21 @@ class UsearchEngine:
         return len(self._index)
 
     def add(self, vectors, start=0):
-        """As `FaissEngine.add`."""
+        """Add vectors, as `FaissEngine.add` does."""
         for rows in _blocks(start, len(vectors)):
             self._index.add(rows.astype("uint64"), _form(vectors, rows, self._binary))
 
     def nearest(self, queries, count):
-        """As `FaissEngine.nearest`."""
+        """Return candidates, as `FaissEngine.nearest` does."""
         if self._binary:
             queries = to_bits(queries).view("uint8")
-        # As of faiss: fewer are looked at than are asked for otherwise.
+        # As with faiss, fewer than `count` nodes would be visited otherwise.
         self._index.expansion_search = max(self._index.expansion_search, count)
         matches = self._index.search(np.atleast_2d(queries), count)
         keys = np.atleast_2d(matches.keys).astype("int64")
         rows = np.full((len(queries), count), -1, "int64")
         rows[:, : keys.shape[1]] = keys
-        # One query gives as many as there are; several give a number of each, and rubbish behind.
+        # A single query returns only matches; several are padded with garbage after `counts`.
         counts = np.reshape(getattr(matches, "counts", [keys.shape[1]]), (-1, 1))
         rows[np.arange(count) >= counts] = -1
         return rows
@@ -204,7 +203,7 @@ class UsearchEngine:
     def read(self, path):
         made = self._index.ndim, self._index.dtype, self._index.metric_kind
         try:
-            # `load` believes the sizes that a file names, and asks for as much memory.
+            # `load` trusts the sizes in the file and allocates them; `metadata` checks the file.
             self._index.metadata(path)
             self._index.load(path)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -217,7 +216,7 @@ ENGINES = {engine.name: engine for engine in (FaissEngine, UsearchEngine)}
 
 
 def _form(vectors, rows, binary):
-    """Rows of `Vectors` as an engine takes them: float32 (N, D), or bytes of bits."""
+    """Return rows of `Vectors` in an engine's format: float32 (N, D), or bytes of bits."""
     return vectors.columns["bits"].take(rows).view("uint8") if binary else vectors.take(rows)
 
 

@@ -1,6 +1,6 @@
-"""How good vectors are: scores of retrieval, similarity and clusters, and the files of benchmarks.
+"""Evaluate embedders on retrieval, similarity and clustering, and read benchmark files.
 
-In `fit` they stand in the logs by `kerasbert.metrics.ScoreCallback`:
+`kerasbert.metrics.ScoreCallback` logs the scores during `fit`:
 
     ScoreCallback(lambda model: evaluate_retrieval(model, queries, corpus, relevant))
 """
@@ -44,29 +44,29 @@ def evaluate_retrieval(
     ks: Sequence[Any] = (1, 5, 10),
     **settings: Any,
 ) -> dict[str, Any]:
-    """How well a model finds the texts that are right for queries.
+    """Evaluate how well a model retrieves the relevant texts for queries.
 
     Args:
-        model: an embedder, as `SearchIndex` takes it, or a `SearchIndex` whose ids are those of
-            `relevant`, with its reranker if it has one.
-        queries: dict of ids to Q strings.
-        corpus: dict of ids to strings. `None` with an index.
-        relevant: dict of ids of queries to the ids of the right texts, a list or set, or a dict of
-            ids to grades: whole numbers, of which those above 0 are right. Queries without a right
-            text do not count.
-        ks: how many of the best hits are looked at, one number or several.
-        **settings: of the `SearchIndex` that is made of an embedder, such as `query_prompt`.
+        model: an embedder, as for `SearchIndex`; or a `SearchIndex`, with its reranker if it has
+            one, whose ids are those in `relevant`.
+        queries: dict of id to string, Q queries.
+        corpus: dict of id to string; `None` if `model` is an index.
+        relevant: dict of query id to a list or set of ids of relevant texts, or to a dict of text
+            id to grade: whole numbers, of which those above 0 are relevant. Queries without a
+            relevant text are skipped.
+        ks: one or several cutoffs k: only the first k hits are evaluated.
+        **settings: settings of the `SearchIndex` built with an embedder, such as `query_prompt`.
 
     Returns:
         A dict of means over the queries, for each k:
 
-        - `ndcg@k`: gains by grade, less further down (Järvelin and Kekäläinen 2002),
-        - `mrr@k`: one divided by the rank of the first right text,
-        - `map@k`: the mean precision at the right texts, of the most that can be among k,
-        - `recall@k`: the share of the right texts that are found.
+        - `ndcg@k`: normalized discounted cumulative gain (Järvelin and Kekäläinen 2002),
+        - `mrr@k`: reciprocal rank of the first relevant text,
+        - `map@k`: average precision, normalized by the number of relevant texts, at most k,
+        - `recall@k`: share of the relevant texts that are retrieved.
 
     Raises:
-        ValueError: in a sentence for ids that are not there, and if no query has a right text.
+        ValueError: for unknown ids, and if no query has a relevant text.
 
     Example:
 
@@ -84,11 +84,14 @@ def evaluate_retrieval(
     index = model
     if isinstance(model, SearchIndex):
         if corpus is not None or settings:
-            raise ValueError("An index has its texts and settings; pass corpus=None and no others.")
+            raise ValueError(
+                "model is a SearchIndex, which has its own texts and settings; pass corpus=None "
+                "and no settings."
+            )
     else:
         if not isinstance(corpus, dict):
             raise ValueError(
-                f"corpus={corpus!r:.50} has to be a dict of ids and texts, or None with an index."
+                f"corpus must be a dict of id to text, or None with an index; got {corpus!r:.50}."
             )
         texts = list(corpus.values())
         index = SearchIndex(model, texts, [str(id) for id in corpus], **settings)
@@ -109,22 +112,22 @@ def evaluate_retrieval(
 
 
 def _grades(relevant, queries):
-    """A dict of queries' ids to dicts of texts' ids and grades above 0, of those that have any."""
+    """Return a dict of query id to relevant text ids and grades, for queries that have any."""
     for name, given in (("queries", queries), ("relevant", relevant)):
         if not isinstance(given, dict):
-            raise ValueError(f"{name}={given!r:.50} has to be a dict with the ids of the queries.")
+            raise ValueError(f"{name} must be a dict with query ids as keys; got {given!r:.50}.")
     grades = {}
     for query, right in relevant.items():
         if query not in queries:
-            raise ValueError(f"relevant has the query {query!r}, which is not among the queries.")
+            raise ValueError(f"relevant has the query {query!r}, which is not in queries.")
         if isinstance(right, str):
-            raise ValueError(f"relevant[{query!r}]={right!r} has to be a list of ids.")
+            raise ValueError(f"relevant[{query!r}] must be a list of ids, got {right!r}.")
         right = right if isinstance(right, dict) else dict.fromkeys(right, 1)
         right = {str(id): grade for id, grade in right.items() if grade > 0}
         if right:
             grades[query] = right
     if not grades:
-        raise ValueError("No query has a right text: relevant names none with a grade above 0.")
+        raise ValueError("relevant has no text with a grade above 0 for any query.")
     return grades
 
 
@@ -134,23 +137,23 @@ def _check_ids(grades, index):
         for id in right:
             if id not in known:
                 raise ValueError(
-                    f"relevant[{query!r}] names the text {id!r}, which is not in the corpus."
+                    f"relevant[{query!r}] has the text {id!r}, which is not in the corpus."
                 )
 
 
 def evaluate_similarity(
     model: Any, texts: Texts, others: Texts, scores: Any, batch_size: int = 32
 ) -> dict[str, Any]:
-    """How well cosines follow people's scores of how alike texts are.
+    """Compare cosine similarities of text pairs with human similarity scores.
 
     Args:
-        model: a `BertTextEmbedder`, or what `SearchIndex` takes.
-        texts, others: lists of N strings, which are compared one by one.
+        model: an embedder, as for `SearchIndex`.
+        texts, others: lists of N strings, the two sides of the pairs.
         scores: N numbers, of any range.
         batch_size: int.
 
     Returns:
-        A dict of `spearman`, the usual figure, and `pearson`, from -1 to 1.
+        A dict of correlations from -1 to 1: `spearman`, the usual one, and `pearson`.
 
     Example:
 
@@ -176,7 +179,7 @@ def evaluate_similarity(
         except TypeError:
             is_finite = False
         if not is_finite:
-            raise ValueError(f"The score number {position} is {score!r}; pass finite numbers.")
+            raise ValueError(f"scores[{position}] is {score!r}; pass finite numbers.")
     different = list(dict.fromkeys([*texts, *others]))
     places = {text: place for place, text in enumerate(different)}
     vectors = unit_vectors(np.asarray(model.embed(different, batch_size=batch_size)))
@@ -188,14 +191,14 @@ def evaluate_similarity(
 def evaluate_clusters(
     model: Any, texts: Sequence[str], labels: Any, batch_size: int = 32, seed: int = 0
 ) -> dict[str, Any]:
-    """How well groups of near vectors agree with classes: the V-measure of k-means.
+    """Measure how well k-means clusters of the embeddings agree with classes, by V-measure.
 
     Args:
-        model: a `BertTextEmbedder`, or what `SearchIndex` takes.
+        model: an embedder, as for `SearchIndex`.
         texts: list of N strings.
-        labels: N classes, of which there are as many as groups.
+        labels: N classes; k-means makes as many clusters as there are classes.
         batch_size: int.
-        seed: int. Of k-means.
+        seed: int, for k-means.
 
     Returns:
         A dict of `v_measure`, from 0 to 1.
@@ -208,17 +211,19 @@ def evaluate_clusters(
     >>> evaluate_clusters(Letters(), ["a", "aa", "aab", "c", "cc", "ccb"], [0, 0, 0, 1, 1, 1])
     {'v_measure': 1.0}
 
-    Sources: Rosenberg and Hirschberg 2007 (the measure); mteb 2 (k-means of batches of 512).
+    Sources: Rosenberg and Hirschberg 2007 (V-measure); mteb 2 (k-means with batches of 512).
     """
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.metrics import v_measure_score
 
     texts, labels = list(texts), list(labels)
     if len(texts) != len(labels):
-        raise ValueError(f"There are {len(texts)} texts and {len(labels)} labels; pass one each.")
+        raise ValueError(
+            f"There are {len(texts)} texts and {len(labels)} labels; pass one label per text."
+        )
     count = len(set(labels))
     if count < 2:
-        raise ValueError("The labels name one class, and clusters need two or more.")
+        raise ValueError("The labels have only one class; pass at least two.")
     vectors = np.asarray(model.embed(texts, batch_size=batch_size))
     groups = MiniBatchKMeans(count, batch_size=512, n_init="auto", random_state=seed)
     found = groups.fit_predict(vectors)
@@ -229,19 +234,19 @@ def evaluate_clusters(
 
 
 def read_sts(path: AnyPath) -> Any:
-    """Read pairs of texts with scores of how alike they are.
+    """Read text pairs with similarity scores.
 
     Args:
-        path: string. `.tsv` or `.csv` as the STS benchmark has it (seven columns with tabs, the
-            score in the fifth), or with a line of names, as GLUE; `.jsonl` as mteb. Names are
-            `sentence1`, `sentence2` and `score`.
+        path: string. `.tsv` or `.csv` in the format of the STS benchmark (seven tab-separated
+            columns, the score in the fifth), or with a header line, as in GLUE; `.jsonl` as in
+            mteb. Names are `sentence1`, `sentence2` and `score`.
 
     Returns:
-        `(texts, others, scores)`, as `evaluate_similarity` takes them; and `fit`, as
+        `(texts, others, scores)` for `evaluate_similarity`; `fit` takes them as
         `((texts, others), scores)`.
 
     Raises:
-        ValueError: in a sentence with the file and the line.
+        ValueError: with the file and line of the problem.
     """
     path = os.path.expanduser(os.fspath(path))
     texts, others, scores = [], [], []
@@ -253,16 +258,16 @@ def read_sts(path: AnyPath) -> Any:
             scores.append(float(score))
         except (KeyError, TypeError, ValueError):
             raise ValueError(
-                f"Line {number} of '{path}' is {str(row):.80}; it has to have sentence1, sentence2 "
+                f"Line {number} of '{path}' is {str(row):.80}; it must have sentence1, sentence2 "
                 "and score, a number."
             ) from None
     if not texts:
-        raise ValueError(f"'{path}' has no pair.")
+        raise ValueError(f"'{path}' has no text pairs.")
     return texts, others, scores
 
 
 def _sts_rows(path):
-    """The number and the fields of each line."""
+    """Yield the number and the fields of each line."""
     lines = enumerate(_lines(path), start=1)
     if path.endswith((".jsonl", ".json")):
         for number, line in lines:
@@ -275,30 +280,30 @@ def _sts_rows(path):
     for number, line in lines:
         mark = "\t" if "\t" in line else ","
         quoting = csv.QUOTE_NONE if mark == "\t" else csv.QUOTE_MINIMAL
-        with reading(path, f"mend line {number}"):  # A field may be too long.
+        with reading(path, f"fix line {number}"):  # A field may be too long.
             cells = next(csv.reader([line], delimiter=mark, quoting=quoting))
         if names is None and "sentence1" in cells:
             names = cells
         elif names is not None:
             yield number, dict(zip(names, cells))
-        else:  # genre, file, year, number, score, and the two texts; perhaps their sources.
+        else:  # genre, file, year, number, score, both texts, and optionally their sources.
             yield number, dict(zip(("score", "sentence1", "sentence2"), cells[4:7]))
 
 
 def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
-    """Read a folder of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
+    """Read a folder in the format of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
 
     Args:
-        folder: string, with `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, or `.jsonl`
-            as mteb has it.
+        folder: string, with `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, or
+            `.jsonl` as in mteb.
         split: string.
 
     Returns:
-        `(queries, corpus, relevant)` as `evaluate_retrieval` takes them: of the queries those of
-        the split; a text is its title, if it has one, and its text, with a space between.
+        `(queries, corpus, relevant)` for `evaluate_retrieval`, with only the queries of the split.
+        A title, if present, is put before its text, separated by a space.
 
     Raises:
-        ValueError: in a sentence with the file and the line.
+        ValueError: with the file and line of the problem.
     """
     folder = os.path.expanduser(os.fspath(folder))
     corpus = {}
@@ -315,18 +320,20 @@ def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
             continue
         if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
             raise ValueError(
-                f"Line {number} of '{path}' is {row!r:.80}; it has to be the id of a query, the id "
-                "of a text and a whole number."
+                f"Line {number} of '{path}' is {row!r:.80}; it must be a query id, a text id and a "
+                "whole number."
             )
         query, text, grade = cells
         if query not in texts:
-            raise ValueError(f"Line {number} of '{path}' has a query {query!r} of no text.")
+            raise ValueError(
+                f"Line {number} of '{path}' has the query {query!r}, which is not in queries.jsonl."
+            )
         relevant.setdefault(query, {})[text] = int(grade)
     return {query: texts[query] for query in relevant}, corpus, relevant
 
 
 def _judgement(line, is_json):
-    """The three cells of a line: ids of a query and of a text, and a grade."""
+    """Return the three cells of a line: a query id, a text id and a grade."""
     if not is_json:
         return next(csv.reader([line], delimiter="\t", quoting=csv.QUOTE_NONE))
     try:
@@ -337,14 +344,14 @@ def _judgement(line, is_json):
 
 
 def _jsonl(path):
-    """`(id, object)` of each line."""
+    """Yield `(id, object)` for each line."""
     for number, line in enumerate(_lines(path), start=1):
         try:
             row = json.loads(line)
             yield str(row["_id"]), {**row, "text": str(row["text"])}
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
-                f"Line {number} of '{path}' is {line!r:.80}; it has to be a JSON object with `_id` "
+                f"Line {number} of '{path}' is {line!r:.80}; it must be a JSON object with `_id` "
                 "and `text`."
             ) from None
 
@@ -357,6 +364,6 @@ def _lines(path):
                 if line.strip():
                     yield line.rstrip("\r\n")
     except FileNotFoundError:
-        raise ValueError(f"'{path}' is missing; look at the name and the folder.") from None
+        raise ValueError(f"'{path}' is missing; check the name and the folder.") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"'{path}' is not UTF-8 ({error}).") from None
+        raise ValueError(f"'{path}' is not UTF-8 ({error}); convert it.") from None

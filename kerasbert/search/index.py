@@ -1,6 +1,6 @@
-"""Texts to be found by what they mean.
+"""`SearchIndex`: semantic search over a collection of texts.
 
-N texts, Q queries, D' width of the embedder's vectors, D of those that are kept.
+N: number of texts, Q: queries, D': width of the embedder's output, D: dimensions that are kept.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 FORMAT = 1
 MANIFEST = "index.json"
 _EMBEDDER = "embedder"
-_CHUNK = 8192  # different texts that are embedded in one call
-# Vectors of these tell models apart: long and short, and in several scripts.
+_CHUNK = 8192  # Distinct texts that are embedded per call.
+# Embeddings of these texts tell models apart; they are long and short, in several scripts.
 _PROBES = (
     "A cat sat on the mat.",
     "Interest rates rose again in the third quarter, said the central bank on Monday.",
     "서울의 날씨",
     "How?",
 )
-# Files that may be memory-mapped, of texts and of vectors.
+# Files of texts and of vectors that may be memory-mapped.
 _MAPPED = ("texts.bin", "ids.bin", "ids.npy")
 _VECTORS = ("bits.npy", "vectors.npy", "scales.npy")
 _SETTINGS = (
@@ -79,13 +79,13 @@ _SETTINGS = (
     "batch_size",
 )
 _NO_SPARSE = (
-    "an index takes dense vectors, as of a BertTextEmbedder. Compare sparse ones by products of "
-    "SciPy's matrices, such as embedder.similarity(queries, texts)."
+    "an index takes dense embeddings, such as those of a BertTextEmbedder. Compare sparse ones as "
+    "SciPy matrices, such as with embedder.similarity(queries, texts)."
 )
 
 
 def embed_in_role(embedder, texts, role, batch_size, prompt=None):
-    """Vectors of texts as queries or as what is searched; without a prompt with the embedder's."""
+    """Embed texts in a role, "query" or "text"; `None` uses the embedder's own prompt."""
     settings = {"batch_size": batch_size}
     if prompt is not None:
         texts = [prompt + text for text in texts]
@@ -95,43 +95,43 @@ def embed_in_role(embedder, texts, role, batch_size, prompt=None):
 
 
 class SearchIndex:
-    """Texts that are found by their meaning: `search` gives the nearest ones to a query.
+    """Semantic search over texts: `search` returns a query's nearest neighbors.
 
-    Vectors have the length 1, so scores are cosines. By default each query is compared with all
-    vectors, which is exact; equal scores come in the order in which the texts were added.
-    A text that is empty, or holds nothing that the embedder's tokenizer knows, is kept but is no
-    hit, and as a query it has none.
-    Threads may search while another one adds and removes: they find what was there before, or
-    after. An engine answers them one after the other.
+    Scores are cosines. By default the search is exact: it compares queries with all vectors, and
+    ties keep the order in which texts were added. Texts that are empty, or have no token known to
+    the embedder's tokenizer, are stored but never found, and as queries have no hits.
+
+    Threads may search while another thread adds or removes texts: they see the state before or
+    after the change. An engine serves threads one at a time.
 
     Args:
-        embedder: a `BertTextEmbedder` with a preprocessor, or anything with
-            `embed(texts, batch_size=...)` that gives float (N, D'). Without one, `add` and
-            `search_vectors` take vectors.
-        texts: list of N strings, to begin with.
-        ids: list of N different strings, or of whole numbers; by default 0, 1, 2, ...
-        reranker: anything with `rank(query, texts)` that gives a list of dicts with `corpus_id`,
-            the place among the texts, and `score`. It puts the best hits into its own order.
-        reader: a `BertQuestionAnswering`. It marks the answer in each hit.
-        dtype: what a vector is kept in. "float32", "float16" (half the memory), "int8" (a quarter,
-            with a scale a vector), or "binary": the search compares one bit a number, and int8
-            vectors, which may stay on the disk, score the best `rescore * top_k` once more.
-        dims: int. Keep the first numbers of a vector alone, for models that are trained for that
-            (Kusupati et al. 2022, arXiv 2205.13147, "Matryoshka").
-        rescore: int. How many times `top_k` candidates of "binary", or of an engine, are scored
-            again. 0 keeps no int8 vectors: a thirty-second of the memory, and worse hits.
-        engine: "exact", or "faiss" or "usearch", packages that compare with a part of the vectors
-            (extras of the same names). They draw a graph of them when it is first needed.
+        embedder: a `BertTextEmbedder` with a preprocessor, or any object with
+            `embed(texts, batch_size=...)` that returns floats (N, D'). If `None`, pass vectors to
+            `add` and `search_vectors`.
+        texts: list of N strings to start with.
+        ids: list of N distinct strings, or of whole numbers; defaults to 0, 1, 2, ...
+        reranker: any object with `rank(query, texts)` that returns a list of dicts with
+            `corpus_id`, the position in `texts`, and `score`. It reorders the best hits.
+        reader: a `BertQuestionAnswering`, which extracts the answer from each hit.
+        dtype: storage of vectors. "float32"; "float16" (half the memory); "int8" (a quarter, with
+            one scale per vector); or "binary": the search compares one bit per dimension, and int8
+            vectors, which may stay on disk, rescore the best `rescore * top_k`.
+        dims: int. Keep only the first dimensions, for models trained with Matryoshka representation
+            learning (Kusupati et al. 2022, arXiv 2205.13147).
+        rescore: int. Rescore this many times `top_k` candidates of "binary" or of an engine. With
+            0, "binary" keeps no int8 vectors: 1/32 of the memory, with worse hits.
+        engine: "exact", or "faiss" or "usearch" for approximate search with these packages (extras
+            of the same names). They build a graph when it is first needed.
         engine_options: dict. For faiss `factory` and `search`, for usearch the arguments of its
             `Index`; see `kerasbert.search.engines`.
-        similarity: "cosine", or "dot" for models whose lengths of vectors mean something.
-        query_prompt, text_prompt: strings in front of queries and of texts, such as "query: " and
-            "passage: ", for models that were trained with them. `None` takes those that the
-            embedder's preprocessor has as `prompts`.
-        batch_size: int, of the embedder.
+        similarity: "cosine", or "dot" for models whose vector lengths are meaningful.
+        query_prompt, text_prompt: strings. Prefixes of queries and texts, such as "query: " and
+            "passage: ", for models trained with them. `None` uses the `prompts` of the embedder's
+            preprocessor.
+        batch_size: int.
 
     Raises:
-        ValueError: in a sentence for settings, texts and ids that are none.
+        ValueError: for invalid settings, texts or ids.
         ImportError: if the package of an engine is missing.
 
     Example:
@@ -172,7 +172,7 @@ class SearchIndex:
             check_whole("dims", dims)
         for name, prompt in (("query_prompt", query_prompt), ("text_prompt", text_prompt)):
             if not isinstance(prompt, (str, type(None))):
-                raise ValueError(f"{name}={prompt!r} is no string; '' is none.")
+                raise ValueError(f"{name} must be a string ('' for none), got {prompt!r}.")
         for name, part, method in (
             ("embedder", embedder, "embed"),
             ("reranker", reranker, "rank"),
@@ -181,12 +181,12 @@ class SearchIndex:
             if part is not None and not hasattr(part, method):
                 raise ValueError(
                     f"{name}={type(part).__name__} has no method `{method}`; pass a model that "
-                    "has, or None."
+                    "has it, or None."
                 )
         if getattr(embedder, "pooling", None) == "tokens":
             raise ValueError(
-                "The embedder has pooling='tokens', a vector for each token, and an index takes "
-                "one a text; use pooling='mean' or 'cls'."
+                "The embedder has pooling='tokens', which gives one vector per token, but an index "
+                "needs one per text; use pooling='mean' or 'cls'."
             )
         if getattr(embedder, "kind", None) == "sparse_embedder":
             raise ValueError(f"The embedder is a {type(embedder).__name__}; {_NO_SPARSE}")
@@ -195,19 +195,19 @@ class SearchIndex:
         self.engine_options, self.similarity = dict(engine_options or {}), similarity
         self.query_prompt, self.text_prompt = query_prompt, text_prompt
         self.batch_size = batch_size
-        self._vectors = None  # `Vectors`, when their width is known
+        self._vectors = None  # `Vectors`, once their width is known.
         self._texts = TextColumn()
-        self._ids = None  # a column, when it is known whether they are numbers
-        self._rows = None  # a dict from ids to rows, when it is needed
-        self._alive = np.empty(0, bool)  # rows that were not removed
-        self._empty = np.empty(0, bool)  # those whose texts say nothing
+        self._ids = None  # A column, once the type of the ids is known.
+        self._rows = None  # A dict of id to row, built when needed.
+        self._alive = np.empty(0, bool)  # Rows that were not removed.
+        self._empty = np.empty(0, bool)  # Rows of texts without a known token.
         self._given_width = None  # D'
-        self._sample = None  # what the embedder gave first: role, texts and their vectors
-        self._finder = None  # an engine, when it is needed
-        self._changing = threading.RLock()  # held by what changes the texts, or writes them
-        self._finding = threading.RLock()  # held by what uses the engine
+        self._sample = None  # The first output of the embedder: role, texts and their vectors.
+        self._finder = None  # An engine, built when needed.
+        self._changing = threading.RLock()  # Held while texts are changed or written.
+        self._finding = threading.RLock()  # Held while the engine is used.
         if engine != "exact":
-            self._new_finder(dims or 8)  # It says now what is wrong with it.
+            self._new_finder(dims or 8)  # Report invalid engine options early.
         if texts is not None:
             self.add(texts, ids)
 
@@ -218,24 +218,24 @@ class SearchIndex:
 
     @property
     def ids(self) -> list[Any]:
-        """The ids of all texts, in the order in which they were added: a list."""
+        """The ids of all texts, in the order in which they were added."""
         return self._ids_of(np.flatnonzero(self._alive))
 
     @property
     def texts(self) -> list[str]:
-        """All texts, in the same order: a list."""
+        """All texts, in the same order."""
         return self._texts.take(np.flatnonzero(self._alive))
 
     def add(self, texts: Texts, ids: Any = None, vectors: ArrayLike | None = None) -> None:
-        """Add texts. Of equal ones the vector is computed once.
+        """Add texts. Duplicate texts are embedded once.
 
         Args:
             texts: list of N strings.
-            ids: list of N ids that are not in the index; by default the next whole numbers.
-            vectors: float (N, D'), if they are there already, from the same model.
+            ids: list of N ids that are not in the index; defaults to the next whole numbers.
+            vectors: float (N, D'). Precomputed embeddings from the same model.
 
         Raises:
-            ValueError: in a sentence. Nothing was added then.
+            ValueError: for invalid arguments; nothing is added then.
         """
         texts = _strings(texts, "texts")
         with self._changing:
@@ -247,14 +247,14 @@ class SearchIndex:
         if not texts:
             return
         empty = np.zeros(len(texts), bool)
-        if self.embedder is not None:  # Without one, texts may stand for nothing.
+        if self.embedder is not None:  # Without an embedder, texts may be placeholders.
             empty = say_nothing(self.embedder if vectors is None else None, texts)
         if empty.any():
             first = int(np.argmax(empty))
             warnings.warn(
-                f"{empty.sum()} of {len(texts)} texts are empty, or hold nothing that the "
-                f"embedder's tokenizer knows, such as the one with the id {ids[first]!r}, "
-                f"{texts[first]!r:.50}: no search finds them.",
+                f"{empty.sum()} of {len(texts)} texts are empty or have no token known to the "
+                f"embedder's tokenizer, such as the one with the id {ids[first]!r}, "
+                f"{texts[first]!r:.50}. No search finds them.",
                 stacklevel=4,
             )
         places, sample = np.arange(len(texts)), None
@@ -274,7 +274,7 @@ class SearchIndex:
             most = float(np.abs(vectors[:, : self.dims]).max())
             if most > float(np.finfo("float16").max):
                 raise ValueError(
-                    f"The vectors hold {most:.3g}, and float16 ends at 65504; use another dtype, "
+                    f"The vectors hold {most:.3g}, but float16 ends at 65504; use another dtype, "
                     "or similarity='cosine'."
                 )
         if self._vectors is None:
@@ -290,21 +290,21 @@ class SearchIndex:
             self._rows.update(zip(ids, range(first, first + len(ids))))
         self._sample = self._sample or sample
         self._empty = np.append(self._empty, empty)
-        # Last: a search in another thread looks at these rows alone.
+        # Must come last: other threads search only rows that `_alive` covers.
         self._alive = np.append(self._alive, np.ones(len(texts), bool))
 
     def remove(self, ids: Any) -> None:
-        """Remove the texts of some ids: a list, or one id.
+        """Remove texts by a list of ids or one id.
 
         Raises:
-            ValueError: if one is not there. Nothing was removed then.
+            ValueError: if an id is not in the index; nothing is removed then.
         """
         ids = [ids] if isinstance(ids, str) or is_whole(ids) else _listed(ids, "ids")
         with self._changing:
             places = self._places()
             for id in ids:
                 if not (isinstance(id, str) or is_whole(id)) or id not in places:
-                    raise ValueError(f"There is no text with the id {id!r} in the index.")
+                    raise ValueError(f"The index has no text with the id {id!r}.")
             for id in ids:
                 row = places.pop(id, None)
                 if row is not None:
@@ -315,22 +315,22 @@ class SearchIndex:
     def search(
         self, queries: Texts, top_k: int = 10, candidates: int | None = None, **answer_settings: Any
     ) -> list[Any]:
-        """The nearest texts of queries.
+        """Find the nearest texts of queries.
 
         Args:
             queries: a string or a list of Q strings.
-            top_k: int. The most hits.
-            candidates: int. How many of the nearest the reranker reads; by default five times
-                `top_k`, and 50 at least.
-            **answer_settings: of the reader's `answer`, such as `null_threshold`.
+            top_k: int. Maximum number of hits.
+            candidates: int. Number of nearest texts that the reranker scores; defaults to five
+                times `top_k`, and at least 50.
+            **answer_settings: passed to the reader's `answer`, such as `null_threshold`.
 
         Returns:
-            For each query a list of dicts, best first; one list for a single query:
+            A list of dicts per query, best first; one list for a string:
 
             - `id`, `text`,
-            - `score`: the cosine, or the reranker's score, and `vector_score` is the cosine then,
-            - `answer`: with a reader, the best of its `answer`: a dict of `answer`, `start` and
-              `end` in the text, `score` and `null_score`.
+            - `score`: the cosine; or the reranker's score, with the cosine as `vector_score`,
+            - `answer`: with a reader, its best answer, a dict of `answer`, `start` and `end` in the
+              text, `score` and `null_score`.
         """
         single = isinstance(queries, str)
         queries = _strings([queries] if single else queries, "queries")
@@ -340,7 +340,7 @@ class SearchIndex:
         if answer_settings and self.reader is None:
             name = next(iter(answer_settings))
             known = ("top_k", "candidates")
-            others = f"; it takes {' and '.join(known)}, and with a reader what its `answer` takes."
+            others = f"; use {' and '.join(known)}, and with a reader settings of its `answer`."
             raise ValueError(
                 f"search() has no argument '{name}'" + did_you_mean(name, known, others)
             )
@@ -363,11 +363,11 @@ class SearchIndex:
         return results[0] if single else results
 
     def query_vectors(self, queries: Any) -> np.ndarray:
-        """The vectors (Q, D') of a list of queries, as `search_vectors` takes them."""
+        """Embed a list of queries as vectors (Q, D') for `search_vectors`."""
         return self._embed(queries, "query")
 
     def search_vectors(self, vectors: Any, top_k: int = 10) -> list[Any]:
-        """As `search`, of vectors (Q, D') or (D',) of the embedder; without reranker and reader."""
+        """Search with embeddings (Q, D') or (D',), without reranker and reader; see `search`."""
         check_whole("top_k", top_k)
         single = np.ndim(vectors) == 1
         queries = self._kept(self._checked([vectors] if single else vectors))
@@ -380,8 +380,8 @@ class SearchIndex:
         return results[0] if single else results
 
     def _nearest(self, queries, top_k):
-        """Rows (Q, K), -1 where there are fewer, and their scores, best first."""
-        alive = self._findable()  # Another thread may add rows meanwhile, to a longer one.
+        """Return rows (Q, K), padded with -1, and their scores, best first."""
+        alive = self._findable()  # A copy; another thread may add rows meanwhile.
         size = int(alive.sum())
         count = min(top_k, size)
         if not count or not len(queries):
@@ -398,11 +398,11 @@ class SearchIndex:
         return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
 
     def findable(self) -> int:
-        """How many texts a search can find: those that are not empty."""
+        """The number of texts that a search can find."""
         return int(self._findable().sum())
 
     def _findable(self):
-        """Rows that a search looks at: a bool array."""
+        """Return a bool array of the rows that a search considers."""
         alive = self._alive
         return alive & ~self._empty[: len(alive)]
 
@@ -413,7 +413,7 @@ class SearchIndex:
             if len(self._finder) < len(self._vectors):
                 self._finder.add(self._vectors, len(self._finder))
             rows = self._finder.nearest(queries, wanted)
-        # What was removed is still in the engine, and what came later too.
+        # The engine also has rows that were removed, or added after `alive` was read.
         rows[(rows < 0) | (rows >= len(alive))] = -1
         rows[~alive[rows] & (rows >= 0)] = -1
         short = (rows >= 0).sum(axis=1) < count
@@ -454,50 +454,53 @@ class SearchIndex:
     def _embed(self, texts, role):
         if self.embedder is None:
             raise ValueError(
-                "The index has no embedder; pass one, or vectors to `add` and `search_vectors`."
+                "The index has no embedder; pass one, or pass vectors to `add` and "
+                "`search_vectors`."
             )
         prompt = self.query_prompt if role == "query" else self.text_prompt
         vectors = embed_in_role(self.embedder, texts, role, self.batch_size, prompt)
         return self._checked(vectors, len(texts))
 
     def _checked(self, vectors, count=None):
-        """Vectors (N, D') as float32; raises a `ValueError` in a sentence for others."""
+        """Return vectors (N, D') as float32, or raise a `ValueError` if they are invalid."""
         if hasattr(vectors, "tocsr"):
             raise ValueError(f"The vectors are sparse; {_NO_SPARSE}")
         try:
             vectors = np.asarray(vectors)
         except ValueError as error:
             raise ValueError(
-                f"Vectors have to be numbers (N, D), all of the same width: {first_line(error)}"
+                f"Vectors must be numbers (N, D), all of the same width: {first_line(error)}"
             ) from None
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.shape[1]:
             raise ValueError(
-                f"Vectors have to be numbers (N, D), and these are {vectors.dtype} {vectors.shape}."
+                f"Vectors must be numbers (N, D), got {vectors.dtype} {vectors.shape}."
             )
         if count is not None and len(vectors) != count:
-            raise ValueError(f"There are {len(vectors)} vectors for {count} texts.")
+            raise ValueError(f"There are {len(vectors)} vectors for {count} texts; pass one each.")
         width = vectors.shape[1]
         if width != (self._given_width or width):
             raise ValueError(
-                f"The vectors have {width} numbers, and those of the index {self._given_width}: "
-                "use the model that the index was made with, or make a new index."
+                f"The vectors have {width} dimensions, but those of the index {self._given_width}: "
+                "use the model of the index, or make a new index."
             )
         if self.dims is not None and width < self.dims:
-            raise ValueError(f"dims={self.dims} is more than the {width} numbers of a vector.")
-        # A sum is finite only where all are, and takes no memory.
+            raise ValueError(
+                f"dims={self.dims} is more than the {width} dimensions of the vectors."
+            )
+        # A row sum is finite only if all its values are, and needs no temporary array.
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = vectors.astype("float32", copy=False)
             sums = vectors.sum(axis=1)
         if not np.isfinite(sums).all():
             row = int(np.flatnonzero(~np.isfinite(sums))[0])
             raise ValueError(
-                f"The vector number {row} holds NaN or infinite numbers; look for them in the "
-                "weights of the model, or compute in float32."
+                f"Vector {row} has NaN or infinite values; check the model's weights, or compute "
+                "in float32."
             )
         return vectors
 
     def _kept(self, vectors):
-        """Vectors (N, D') as they are compared: float32 (N, D)."""
+        """Return vectors (N, D') in the form that is compared: float32 (N, D)."""
         vectors = vectors[:, : self.dims]
         return unit_vectors(vectors) if self.similarity == "cosine" else vectors
 
@@ -515,19 +518,21 @@ class SearchIndex:
     # === Ids ===
 
     def _new_ids(self, ids, count):
-        """Ids of texts to add, as a list; the column for their kind is made."""
+        """Return ids for new texts as a list, and create the column for their type if needed."""
         known = self._places()
         if ids is None:
             if isinstance(self._ids, TextColumn) and len(self._ids):
-                raise ValueError("The ids of this index are strings; pass `ids` for new texts too.")
+                raise ValueError(
+                    "The ids of this index are strings; pass `ids` for new texts, too."
+                )
             start = self._next_id()
             ids = list(range(start, start + count))
         ids = _listed(ids, "ids")
         if len(ids) != count:
-            raise ValueError(f"There are {len(ids)} ids for {count} texts.")
+            raise ValueError(f"There are {len(ids)} ids for {count} texts; pass one each.")
         are_strings = all(isinstance(id, str) for id in ids)
         if not are_strings and not all(is_whole(id) and -(2**63) <= id < 2**63 for id in ids):
-            raise ValueError("ids have to be all strings, or all whole numbers of 64 bits.")
+            raise ValueError("ids must be all strings, or all whole numbers of 64 bits.")
         if not are_strings:
             ids = [int(id) for id in ids]
         seen = set()
@@ -542,7 +547,7 @@ class SearchIndex:
             elif isinstance(self._ids, TextColumn) != are_strings:
                 kinds = ("strings", "whole numbers")
                 mine = kinds[not isinstance(self._ids, TextColumn)]
-                raise ValueError(f"The ids of this index are {mine}, and {ids[0]!r} is not.")
+                raise ValueError(f"The ids of this index are {mine}, but {ids[0]!r} is not.")
         return ids
 
     def _next_id(self):
@@ -551,7 +556,7 @@ class SearchIndex:
         return max(int(part.max()) for _, part in self._ids.parts() if len(part)) + 1
 
     def _places(self):
-        """The rows of all ids: a dict."""
+        """Return a dict of id to row."""
         if self._rows is None:
             rows = np.flatnonzero(self._alive)
             self._rows = dict(zip(self._ids_of(rows), rows.tolist()))
@@ -566,18 +571,18 @@ class SearchIndex:
     # === Files ===
 
     def save(self, directory: AnyPath, overwrite: bool = False, models: bool = True) -> None:
-        """Write the index to a folder: whole, or not at all.
+        """Write the index to a folder, atomically.
 
         Args:
             directory: string.
-            overwrite: bool. Whether an index that is there goes. No other folder does.
-            models: bool. Whether the embedder is written too, as a preset in the folder
-                `embedder`. Reranker and reader never are; pass them to `load`.
+            overwrite: bool. Replace an existing index; other folders are never replaced.
+            models: bool. Also write the embedder, as a preset in the subfolder `embedder`.
+                Reranker and reader are not written; pass them to `load`.
 
         Raises:
-            ValueError: if the folder holds something else, or an index without `overwrite`, or if
-                the embedder was trained after it gave the index its vectors.
-            OSError: if it cannot be written, or the disk has no room for it.
+            ValueError: if the folder has other files, or an index without `overwrite`, or if the
+                embedder was trained after it embedded the texts.
+            OSError: if the folder cannot be written, or the disk is full.
         """
         target = output_folder(directory, "directory")
         self._check_target(target, overwrite)
@@ -587,7 +592,7 @@ class SearchIndex:
 
     def _save(self, target, models):
         models = models and hasattr(self.embedder, "save_to_preset")
-        # Rows of an engine keep their numbers: what was removed stays, unless that is much.
+        # Keep removed rows unless they are many, so that the engine's row numbers stay valid.
         keep = self._alive
         if self._finder is not None and 10 * (len(keep) - len(self)) < len(keep):
             keep = np.ones(len(keep), bool)
@@ -626,17 +631,17 @@ class SearchIndex:
             return
         if MANIFEST not in names:
             raise ValueError(
-                f"'{target}' is no search index and not empty, and would be replaced; name another "
-                "folder."
+                f"'{target}' is not empty and has no search index, so it is not replaced; choose "
+                "another folder."
             )
         if not overwrite:
             raise ValueError(
-                f"'{target}' holds a search index already; pass overwrite=True, or name another "
+                f"'{target}' already has a search index; pass overwrite=True, or choose another "
                 "folder."
             )
 
     def write_rows(self, folder: AnyPath) -> None:
-        """Write vectors, texts and ids of what can be found to a folder, a file a column."""
+        """Write vectors, texts and ids of all findable texts to a folder, one file per column."""
         with self._changing:
             self._check_sample()
             self._write_columns(folder, self._findable())
@@ -649,7 +654,7 @@ class SearchIndex:
             column.write(os.path.join(folder, name), keep)
 
     def _columns(self):
-        """The columns by the names of their files."""
+        """Return the columns by file name."""
         columns = {"texts.bin": self._texts}
         if self._ids is not None:
             columns["ids.bin" if isinstance(self._ids, TextColumn) else "ids.npy"] = self._ids
@@ -666,28 +671,27 @@ class SearchIndex:
         reader: Any = None,
         mmap: bool = True,
     ) -> Self:
-        """Open an index that `save` wrote.
+        """Load an index that `save` wrote.
 
         Args:
             directory: string.
-            embedder: the model that the index was made with; by default the one in the folder.
+            embedder: the model that the index was made with; defaults to the one in the folder.
             reranker, reader: as in the constructor.
-            mmap: bool. Leave vectors and texts in their files until they are needed. Otherwise
-                they are read into memory, which costs no speed later, and verified against the
-                hashes that `save` wrote. An engine's file, which is always read into memory, is
-                always verified, together with the vectors that it was built from.
+            mmap: bool. Memory-map vectors and texts. `False` reads them into memory, which costs
+                no speed later, and verifies them against the hashes from `save`. An engine's file
+                is always read and verified, with the vectors that it was built from.
 
         Raises:
-            ValueError: in a sentence, if files are missing or damaged, are of another version, or
-                the embedder is another model.
+            ValueError: if files are missing, damaged or of another version, or if the embedder is
+                another model.
         """
         directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
         if not os.path.isdir(directory):
-            raise ValueError(f"There is no folder '{directory}'; name one that `save` wrote.")
+            raise ValueError(f"There is no folder '{directory}'; pass one that `save` wrote.")
         settle(directory)
         path = os.path.join(directory, MANIFEST)
         if not os.path.exists(path):
-            raise ValueError(f"'{directory}' is no search index: it has no {MANIFEST}.")
+            raise ValueError(f"'{directory}' is not a search index: it has no {MANIFEST}.")
         manifest = read_json(path)
         _check_manifest(manifest, path)
         preset = os.path.join(directory, _EMBEDDER)
@@ -714,7 +718,7 @@ class SearchIndex:
         self._alive = ~_read_rows(directory, "removed.npy", rows - manifest["count"], rows)
         empty = manifest.get("empty", 0)
         self._empty = np.zeros(rows, bool)
-        if empty:  # Indexes of earlier versions have no such file.
+        if empty:  # Indexes of earlier versions lack this file.
             self._empty = _read_rows(directory, "empty.npy", empty, rows)
         path = os.path.join(directory, f"engine.{self.engine}")
         if os.path.exists(path) and "files" in manifest:  # Otherwise it is rebuilt on demand.
@@ -738,7 +742,7 @@ class SearchIndex:
         if files is None:
             if has_engine:
                 warnings.warn(
-                    f"'{path}' was written by a version without hashes and is not opened: the "
+                    f"'{path}' was written by a version without hashes and is not loaded: the "
                     "engine is rebuilt from the vectors. Save the index again to keep it.",
                     stacklevel=4,
                 )
@@ -754,15 +758,15 @@ class SearchIndex:
                 continue
             hashed = name not in (*_MAPPED, *_VECTORS) or not mmap
             hashed = hashed or (has_engine and name in _VECTORS)
-            hashed = hashed and name != "probe.npy"  # It is compared with the model's embeddings.
+            hashed = hashed and name != "probe.npy"  # Compared with the model's output instead.
             check_file(os.path.join(directory, name), described, hashed, AGAIN)
 
     def _probe(self):
-        """The embedder's vectors of some fixed texts: float32 (4, D')."""
+        """Return the embeddings of the probe texts: float32 (4, D')."""
         return unit_vectors(self._embed(_PROBES, ""))
 
     def _check_sample(self):
-        """Raise if the embedder no longer gives what it gave: it learned something since."""
+        """Raise if the embedder was trained since it embedded the first texts."""
         if self._sample is None or self.embedder is None:
             return
         role, texts, before = self._sample
@@ -771,38 +775,38 @@ class SearchIndex:
         worst = float(np.divide((a * b).sum(axis=1), sizes, where=sizes > 0, out=sizes + 1).min())
         if worst < 0.98:  # As in `_check_model`.
             raise ValueError(
-                "The embedder has changed since it gave the index its vectors: those of the same "
-                f"text have a cosine of {worst:.2f}. Make a new index after training."
+                "The embedder has changed since it embedded the texts of the index: its embeddings "
+                f"of the same text have a cosine of {worst:.2f}. Make a new index after training."
             )
 
     def _check_model(self, expected, manifest):
-        """Raise unless the embedder's vectors are those that the index was made with."""
+        """Raise if the embedder is not the model that the index was made with."""
         mine = self._probe()
-        # All vectors of a model may have much in common: what counts is how they differ.
+        # A model's embeddings may share a large common part; compare without it.
         a, b = (x - x.mean(axis=0) for x in (mine, expected))
         like = float((a * b).sum() / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))
-        if not like >= 0.98:  # bfloat16 has 0.999, int8 0.99; of a damaged file it is NaN.
+        if not like >= 0.98:  # bfloat16 gives 0.999, int8 0.99; a damaged file gives NaN.
             raise ValueError(
                 "The embedder is not the model that the index was made with "
-                f"('{manifest['embedder']}'): its vectors of the same texts have a cosine of "
-                f"{like:.2f} with those. Pass that model, or make a new index."
+                f"('{manifest['embedder']}'): their embeddings of the same texts have a cosine of "
+                f"{like:.2f}. Pass that model, or make a new index."
             )
         self._sample = "", list(_PROBES), mine
 
 
 def _listed(values, name, of=""):
-    """A list; raises a `ValueError` in a sentence for what is none."""
+    """Return values as a list, or raise a `ValueError` for strings, dicts and scalars."""
     if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-        raise ValueError(f"{name}={values!r:.50} has to be a list{of}.")
+        raise ValueError(f"{name} must be a list{of}, got {values!r:.50}.")
     return list(values)
 
 
 def _strings(texts, name):
-    """A list of strings; raises a `ValueError` in a sentence for others."""
+    """Return a list of strings, or raise a `ValueError` if any is not."""
     texts = _listed(texts, name, " of strings")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"{name}[{i}]={text!r:.50} is no string.")
+            raise ValueError(f"{name}[{i}] must be a string, got {text!r:.50}.")
     return [str(text) for text in texts]
 
 
@@ -810,12 +814,15 @@ def _check_manifest(manifest, path):
     version = manifest.get("format")
     if version != FORMAT:
         raise ValueError(
-            f"'{path}' is of format {version!r}, and this version reads {FORMAT}; update "
-            "kerasbert, or make the index again."
+            f"'{path}' has format {version!r}, but this version reads {FORMAT}; update kerasbert, "
+            "or make the index again."
         )
     for name in ("rows", "count", "width", "embedder_width"):
         if not is_whole(manifest.get(name)) or manifest[name] < 0:
-            raise ValueError(f"{name}={manifest.get(name)!r} in '{path}' is no number from 0.")
+            raise ValueError(
+                f"{name}={manifest.get(name)!r} in '{path}' must be a whole number from 0; copy "
+                "the whole index again."
+            )
     check_value("empty", manifest.get("empty", 0), "whole", path)
     missing = [name for name in (*_SETTINGS, "string_ids", "probe") if name not in manifest]
     if missing or manifest["count"] > manifest["rows"]:
@@ -824,13 +831,13 @@ def _check_manifest(manifest, path):
     width = manifest["dims"] or manifest["embedder_width"]
     if (manifest["rows"] and not manifest["width"]) or manifest["width"] not in (0, width):
         raise ValueError(
-            f"width={manifest['width']} in '{path}' cannot be, with dims={manifest['dims']} and "
+            f"width={manifest['width']} in '{path}' contradicts dims={manifest['dims']} and "
             f"embedder_width={manifest['embedder_width']}; copy the whole index again."
         )
     if not isinstance(manifest["engine_options"], dict):
         raise ValueError(
-            f"engine_options={manifest['engine_options']!r} in '{path}' is no object; copy the "
-            "whole index again."
+            f"engine_options={manifest['engine_options']!r} in '{path}' must be an object; copy "
+            "the whole index again."
         )
     files = manifest.get("files", {})
     check_value("files", files, "object", path)
@@ -842,11 +849,11 @@ def _check_manifest(manifest, path):
 
 
 def _read_rows(directory, name, count, rows):
-    """Read the numbers of `count` rows of an index from a file: bools (rows,), true for these."""
+    """Read `count` row numbers from a file and return them as a bool mask (rows,)."""
     path = os.path.join(directory, name)
     found = read_array(path, (count,), "int64")
     if count and not (0 <= found.min() and found.max() < rows):
-        raise ValueError(f"'{path}' names rows that the index does not have; save it anew.")
+        raise ValueError(f"'{path}' has row numbers outside the index; copy the whole index again.")
     mask = np.zeros(rows, bool)
     mask[found] = True
     return mask

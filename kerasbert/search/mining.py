@@ -1,4 +1,4 @@
-"""Texts that are near to a query and wrong: what an embedder learns most from."""
+"""Hard-negative mining."""
 
 from __future__ import annotations
 
@@ -34,33 +34,34 @@ def mine_hard_negatives(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Any:
-    """Find texts for each pair that a model takes for right, and that are not.
+    """Mine hard negatives: texts that are similar to a query but not its positives.
 
-    All texts of equal queries are right for them. Empty texts, and those that the embedder's
-    tokenizer knows nothing of, are never wrong ones. Pairs with too few of such texts are left out.
+    All texts of equal queries are positives. Empty texts, and those with only tokens unknown to the
+    embedder's tokenizer, are never negatives. Pairs with too few negatives are left out.
 
     Args:
-        embedder: a `BertTextEmbedder`, or what `SearchIndex` takes. Prompts are its own.
+        embedder: an embedder, as for `SearchIndex`; its own prompts are used.
         queries: list of N strings.
-        texts: list of N strings, the right text of each.
-        corpus: list of more texts to choose from.
-        num_negatives: int. How many for each pair.
-        range_min, range_max: ints. Which of the nearest wrong texts are looked at; by default the
-            first `10 * num_negatives`. What comes before `range_min` may be right after all.
-        max_score, min_score: floats. Take texts whose cosine, or the reranker's score, is below
+        texts: list of N strings, the positive of each query.
+        corpus: list of further texts to choose from.
+        num_negatives: int. Negatives per pair.
+        range_min, range_max: ints. Range of ranks, among texts that are no positives, to choose
+            from; defaults to the first `10 * num_negatives`. Skipped ranks below `range_min` may
+            be unlabeled positives.
+        max_score, min_score: floats. Choose only texts whose cosine, or reranker score, is below
             and above these.
-        absolute_margin: float. Take texts whose score is less than that of the right text by this.
-        relative_margin: float. And less than it by this share, 0.05 for 95 percent at most.
-        sampling_strategy: "top", the nearest of them, or "random".
-        reranker: a `BertReranker`, or anything with `score`. Its scores are compared then.
+        absolute_margin: float. Least margin below the score of the positive.
+        relative_margin: float. The same, as a share of that score: 0.05 means below 95 percent.
+        sampling_strategy: "top" chooses the nearest of them, "random" draws.
+        reranker: a `BertReranker`, or any object with `score`. Its scores replace the cosines.
         batch_size, seed: ints.
 
     Returns:
-        A tuple of `2 + num_negatives` lists: queries, their texts, and texts that are wrong, as
-        `BertTextEmbedder.fit` takes them.
+        A tuple of `2 + num_negatives` lists for `BertTextEmbedder.fit`: queries, positives and
+        negatives.
 
     Raises:
-        ValueError: for settings that leave nothing, and if no pair has enough such texts.
+        ValueError: for invalid settings, and if no pair has enough negatives.
 
     Example:
 
@@ -76,7 +77,7 @@ def mine_hard_negatives(
     queries, texts = list(queries), list(texts)
     if len(queries) != len(texts) or not queries:
         raise ValueError(
-            f"There are {len(queries)} queries and {len(texts)} texts; pass one text for each."
+            f"There are {len(queries)} queries and {len(texts)} texts; pass one text per query."
         )
     check_whole("num_negatives", num_negatives)
     check_whole("range_min", range_min, 0)
@@ -136,7 +137,7 @@ def mine_hard_negatives(
             rows.append((query, corpus[place], *negatives))
     if not rows:
         raise ValueError(
-            f"None of the {len(queries)} pairs has {num_negatives} wrong texts that fit; add texts "
-            "as corpus, or take smaller margins."
+            f"None of the {len(queries)} pairs has {num_negatives} negatives that meet the "
+            "conditions; pass more texts as corpus, or smaller margins."
         )
     return tuple(map(list, zip(*rows)))

@@ -1,6 +1,6 @@
-"""Embedders as the `mteb` package calls them.
+"""Adapter of embedders for the `mteb` package.
 
-N texts, D width of a vector.
+N: number of texts, D: embedding width.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class MTEBEncoder:
     """An embedder for `mteb.evaluate`, version 2 (Muennighoff et al. 2023, arXiv 2210.07316).
 
-    Queries and documents get the embedder's prompts of "query" and "text". Vectors have the length
-    1, so similarities are cosines.
+    Queries and documents get the embedder's prompts for "query" and "text". Embeddings are
+    normalized to length 1, so similarities are cosines.
 
     Args:
-        embedder: a `BertTextEmbedder`, or what `SearchIndex` takes.
-        name: string. What results are filed under, "organization/model".
-        revision: string. Of the model, in the same place.
+        embedder: an embedder, as for `SearchIndex`.
+        name: string. "organization/model", under which results are stored.
+        revision: string, also for results.
 
     Example:
 
@@ -46,7 +46,7 @@ class MTEBEncoder:
     ) -> None:
         if not hasattr(embedder, "embed"):
             raise ValueError(
-                f"embedder={type(embedder).__name__} has no method `embed`; pass a model that has."
+                f"embedder={type(embedder).__name__} has no method `embed`; pass a model with it."
             )
         self.embedder, self.name, self.revision = embedder, name, revision
 
@@ -62,43 +62,42 @@ class MTEBEncoder:
         show_progress_bar: bool = False,
         precision: str | None = None,
     ) -> np.ndarray:
-        """Vectors (N, D) of texts.
+        """Embed texts: (N, D).
 
         Args:
-            inputs: list of N strings, or batches of dicts with a list `text`, as mteb gives them.
-            prompt_type: "query" or "document", or none.
+            inputs: list of N strings, or mteb's batches: dicts with a list `text`.
+            prompt_type: "query", "document" or `None`.
             batch_size: int.
-            task_metadata, hf_split, hf_subset, show_progress_bar, precision: what mteb says beside;
-                nothing hangs on it.
+            task_metadata, hf_split, hf_subset, show_progress_bar, precision: passed by mteb and
+                ignored.
         """
         check_whole("batch_size", batch_size)
         texts = []
         for batch in inputs:
             if not isinstance(batch, str) and "text" not in batch:
                 raise ValueError(
-                    f"A batch has {', '.join(batch)} and no text; an embedder here reads texts "
-                    "alone."
+                    f"A batch has {', '.join(batch)} but no text; embedders here only take texts."
                 )
             texts += [batch] if isinstance(batch, str) else batch["text"]
         if not texts:
-            raise ValueError("There are no texts to encode.")
+            raise ValueError("inputs has no texts to encode.")
         role = getattr(prompt_type, "value", prompt_type)
         role = {"document": "text", "passage": "text"}.get(role, role)
         return unit_vectors(embed_in_role(self.embedder, texts, role, batch_size))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Products of all with all: float32 (M, D) and (N, D) to (M, N)."""
+        """Return all pairwise products: float32 (M, D) and (N, D) to (M, N)."""
         return np.atleast_2d(embeddings1) @ np.atleast_2d(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Products of each with its own: (N, D) twice to (N,)."""
+        """Return the products of corresponding rows: (N, D) twice to (N,)."""
         return (np.atleast_2d(embeddings1) * np.atleast_2d(embeddings2)).sum(axis=1)
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb files results under."""
+        """The metadata that mteb stores results under."""
         try:
             from mteb.models import ModelMeta
         except ImportError as error:
-            raise ImportError("It needs mteb; run `pip install mteb`.") from error
+            raise ImportError("mteb_model_meta needs mteb; run `pip install mteb`.") from error
         return ModelMeta.create_empty(overwrites={"name": self.name, "revision": self.revision})

@@ -1,6 +1,6 @@
-"""Vectors in four precisions, and the exact search among them.
+"""Vectors in four precisions, and exact search over them.
 
-N vectors, Q queries, D width of a vector, K candidates of a query.
+N: number of vectors, Q: queries, D: width of a vector, K: candidates per query.
 """
 
 import numpy as np
@@ -8,32 +8,32 @@ import numpy as np
 from kerasbert.search.columns import ArrayColumn, read_array
 
 DTYPES = ("float32", "float16", "int8", "binary")
-_WORD = 64  # bits of a word of a binary vector
-_QUERIES = 256  # queries that are compared at a time, which bounds the memory
+_WORD = 64  # Bits per word of a binary vector.
+_QUERIES = 256  # Queries that are compared together, which limits memory.
 
 
 def unit_vectors(vectors):
-    """Vectors (N, D) of length 1; those of zeros stay."""
+    """Scale vectors (N, D) to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, np.finfo("float32").tiny)
 
 
 class Vectors:
-    """N vectors of D numbers in one precision, of which those in a file stay there.
+    """N vectors of D numbers in one precision; those from a file stay in the file.
 
-    - "float32", "float16": as they are. A vector takes 4 or 2 bytes a number.
-    - "int8": whole numbers from -127 to 127 and one scale a vector; 1 byte a number.
-    - "binary": one bit a number, whether it is above 0. With `keep_int8` the int8 form is kept
-      too: the search reads the bits of all vectors, and the int8 form of the best few alone.
+    - "float32", "float16": unchanged, 4 or 2 bytes per number.
+    - "int8": whole numbers from -127 to 127 and one scale per vector; 1 byte per number.
+    - "binary": one bit per number, set if it is above 0. With `keep_int8` the int8 form is kept as
+      well: the search reads the bits of all vectors, and the int8 form of only the best few.
 
     Args:
         width: int. D.
-        dtype: one of these.
+        dtype: one of the above.
         keep_int8: bool.
-        columns: dict of columns by name, as they were read; by default there are no vectors.
+        columns: dict of name to column, as read from files; `None` starts without vectors.
 
-    Source: the two steps of "binary", and the int8 form on the disk, are those of Shakir, Aarsen
-    and Lee 2024, "Binary and scalar embedding quantization".
+    Source: Shakir, Aarsen and Lee 2024, "Binary and scalar embedding quantization", for the two
+    steps of "binary" and the int8 form on disk.
     """
 
     def __init__(self, width, dtype, keep_int8=False, columns=None):
@@ -49,7 +49,7 @@ class Vectors:
 
     @classmethod
     def read(cls, folder, count, width, dtype, keep_int8, mmap):
-        """The vectors of a folder, a file a column."""
+        """Read the vectors of a folder with one file per column."""
         columns = {
             name: ArrayColumn(read_array(f"{folder}/{name}.npy", (count, *shape), kind, mmap))
             for name, (shape, kind) in _layout(width, dtype, keep_int8).items()
@@ -65,14 +65,14 @@ class Vectors:
             self.columns["bits"].append(to_bits(vectors))
         if self.dtype == "int8" or self.keep_int8:
             values, scales = _to_int8(vectors)
-            # A search in another thread takes the scales of all vectors that it sees.
+            # Scales first: a search in another thread needs the scales of all vectors that it sees.
             self.columns["scales"].append(scales)
             self.columns["vectors"].append(values)
         elif self.dtype != "binary":
             self.columns["vectors"].append(vectors)
 
     def take(self, rows):
-        """The vectors of some rows, of any shape, in the highest precision that is kept."""
+        """Return the vectors of rows, of any shape, in the highest precision that is stored."""
         if "vectors" not in self.columns:
             bits = self.columns["bits"].take(rows).view("uint8")
             signs = np.unpackbits(bits, axis=-1, count=self.width).astype("float32")
@@ -83,9 +83,9 @@ class Vectors:
         return vectors
 
     def scores(self, queries, rows):
-        """The products of queries (Q, D) with the vectors of rows (Q, K): float32 (Q, K).
+        """Return the products of queries (Q, D) with the vectors of rows (Q, K): float32 (Q, K).
 
-        Rows below 0 have -inf. Equal vectors get equal products, wherever they stand.
+        Rows below 0 score -inf. Equal vectors get equal products, whatever their position.
         """
         scores = np.full(rows.shape, -np.inf, "float32")
         for query, some, found in zip(queries, rows, scores):
@@ -94,15 +94,15 @@ class Vectors:
         return scores
 
     def nearest(self, queries, count, alive):
-        """The rows of the largest products with queries (Q, D), compared with all vectors.
+        """Find the rows with the largest products with queries, among all vectors.
 
         Args:
             queries: float32 (Q, D).
-            count: int. K. Of binary vectors, those of the fewest differing bits.
-            alive: bool (N,). Which rows count; later ones do not.
+            count: int. K. Binary vectors are ranked by the fewest differing bits.
+            alive: bool (N,). Rows to consider; rows added later are ignored.
 
         Returns:
-            int64 (Q, K), in no order, -1 where there are fewer; of equals the first ones.
+            int64 (Q, K), unordered, padded with -1; ties go to the first rows.
         """
         parts = [queries[i : i + _QUERIES] for i in range(0, len(queries), _QUERIES)]
         return np.concatenate([self._nearest(part, count, alive) for part in parts])
@@ -112,17 +112,17 @@ class Vectors:
         compare = self._bit_scores if self.dtype == "binary" else self._products
         for start, scores in compare(queries):
             is_alive = alive[start : start + scores.shape[1]]
-            scores = scores[:, : len(is_alive)]  # More, if another thread adds some.
+            scores = scores[:, : len(is_alive)]  # Longer if another thread added rows.
             if not all_alive:
                 scores[:, ~is_alive] = -np.inf
             best.add(start, scores)
         return best.rows()
 
     def _products(self, queries):
-        """`(first row, products (Q, rows of the block))`."""
+        """Yield `(first row, products (Q, rows of the block))`."""
         column, scales = self.columns["vectors"], self.columns.get("scales")
-        # What is made float32 should stay in the processor's cache: with blocks of 4 MB instead of
-        # 1 MB a query of 100,000 int8 vectors of 384 takes 60 ms instead of 7.
+        # The float32 copy should fit into the CPU cache: with blocks of 4 MB instead of 1 MB, one
+        # query against 100,000 int8 vectors of width 384 takes 60 ms instead of 7.
         is_float32 = column.base.dtype == np.float32
         size = max(128, (1 << (20 if is_float32 else 18)) // self.width)
         buffer = np.empty((0 if is_float32 else size, self.width), "float32")
@@ -135,7 +135,7 @@ class Vectors:
             yield start, scores
 
     def _bit_scores(self, queries):
-        """As `_products`, of minus the number of bits that differ."""
+        """Yield blocks as `_products` does, with the negative number of differing bits."""
         queries = to_bits(queries)  # (Q, words)
         for start, block in self.columns["bits"].blocks(16384):
             words = np.ascontiguousarray(block.T)  # (words, rows)
@@ -149,20 +149,20 @@ class Vectors:
 
 
 class _Best:
-    """The best rows of queries among scores that come block by block."""
+    """The best rows per query, from scores that arrive block by block."""
 
     def __init__(self, queries, count):
         self._count = count
-        self._bar = np.full(queries, -np.inf, "float32")  # what a row has to be above
+        self._bar = np.full(queries, -np.inf, "float32")  # Score that a row must exceed.
         self._found = [np.empty(0, "int64")] * 2 + [np.empty(0, "float32")]
         self._waiting, self._size = [], 0
 
     def add(self, start, scores):
-        """Scores (Q, rows) of the rows from `start` on, which is above all that came before."""
+        """Add scores (Q, rows) of the rows from `start` on, which must follow all earlier rows."""
         width = scores.shape[1]
         above = scores > self._bar[:, None]
         if np.count_nonzero(above) > 4 * len(scores) * self._count:
-            # The first blocks: what has better ones beside it in its own block is left out.
+            # Only in the first blocks: drop rows that are outranked within their own block.
             place = width - min(self._count, width)
             above &= scores >= np.partition(scores, place, axis=1)[:, place, None]
         queries, places = np.nonzero(above)
@@ -192,35 +192,35 @@ class _Best:
 
 
 def to_bits(vectors):
-    """Vectors (N, D) as whether each number is above 0: uint64 (N, D / 64, rounded up)."""
+    """Return whether each number of vectors (N, D) is above 0: uint64 (N, ceil(D / 64))."""
     bits = np.packbits(np.asarray(vectors) > 0, axis=-1)
     padding = -bits.shape[-1] % (_WORD // 8)
     return np.ascontiguousarray(np.pad(bits, ((0, 0), (0, padding)))).view("uint64")
 
 
 def _to_float32(block, buffer):
-    """Write float16 or int8 (N, D) into a float32 buffer (N, D), and return that."""
+    """Write float16 or int8 (N, D) into a float32 buffer (N, D), and return the buffer."""
     if block.dtype == np.int8:
         np.copyto(buffer, block)
         return buffer
-    # NumPy takes 6 ns a float16. Their bits, moved to where float32 has exponent and mantissa, are
-    # a number that is 2 ** 112 times too small, as the exponent counts from 127 instead of 15.
+    # NumPy needs 6 ns per float16. Its bits, shifted to the exponent and mantissa of float32, make
+    # a number too small by 2 ** 112, because the exponent bias is 127 instead of 15.
     bits = buffer.view("int32")
-    np.copyto(bits, block.view("int16"))  # The sign fills the left half.
+    np.copyto(bits, block.view("int16"))  # The sign extends into the left half.
     np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # Only the first bit is the sign's.
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # Keep only the first bit as the sign.
     return np.multiply(buffer, np.float32(2.0**112), out=buffer)
 
 
 def _to_int8(vectors):
-    """Vectors (N, D) as int8 (N, D) and scales (N,)."""
+    """Quantize vectors (N, D) to int8 (N, D) and scales (N,)."""
     scales = np.abs(vectors).max(axis=-1) / np.float32(127)
     values = vectors / np.maximum(scales, np.finfo("float32").tiny)[:, None]
     return np.rint(values).astype("int8"), scales
 
 
 def _layout(width, dtype, keep_int8):
-    """The shape of a row and the dtype of each column."""
+    """Return the row shape and the dtype of each column."""
     columns = {}
     if dtype == "binary":
         columns["bits"] = ((-(-width // _WORD),), "uint64")
@@ -232,10 +232,10 @@ def _layout(width, dtype, keep_int8):
 
 
 def _count_by_table(words):
-    """The bits that are 1 in each word, uint64 (N,)."""
+    """Count the 1 bits of each word, uint64 (N,)."""
     table = np.unpackbits(np.arange(1 << 16, dtype="uint16").view("uint8")).reshape(-1, 16)
     counts = table.sum(axis=1, dtype="uint8")[words.view("uint16")]
     return counts.reshape(-1, 4).sum(axis=1, dtype="uint8")
 
 
-_count_bits = getattr(np, "bitwise_count", _count_by_table)  # NumPy has one from 2.0 on.
+_count_bits = getattr(np, "bitwise_count", _count_by_table)  # NumPy 2.0 added it.

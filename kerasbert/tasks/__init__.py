@@ -1,16 +1,16 @@
-"""Tasks of the papers, and of your own files, as data.
+"""Data tasks: benchmarks of the papers, and your own files.
 
-    task = kerasbert.tasks.get_task("rte")            # builtin_tasks() has them all
-    train = task.read("train", "glue_data")           # or by name: task.read("train")
+    task = kerasbert.tasks.get_task("rte")            # builtin_tasks() returns all of them
+    train = task.read("train", "glue_data")           # or with `datasets`: task.read("train")
     dev = task.read("dev", "glue_data")
     model = task.model_class.from_preset("bert_base_en_uncased", **task.model_settings())
     model.fit(train.x, train.y, callbacks=[task.score_callback(dev)])  # val_accuracy
     predictions = task.predict(model, dev)
-    task.score(dev, predictions)                      # {"accuracy": ...}, beside task.published
+    task.score(dev, predictions)                      # {"accuracy": ...}; see task.published
     task.write("handed_in", dev, predictions)         # RTE.tsv
 
-`file_task(train="a.csv", dev="b.csv", columns=["text"], label="label")` is a task of your files.
-`kerasbert.finetune(task, preset, output)` does all of it, with the settings of the paper.
+`file_task(train="a.csv", dev="b.csv", columns=["text"], label="label")` makes a task of your files.
+`kerasbert.finetune(task, preset, output)` runs all of this, with the paper's settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def builtin_tasks() -> dict[str, Task]:
-    """The tasks that the package describes: a dict of name to `Task`.
+    """Return the built-in tasks, a dict of name to `Task`.
 
     >>> builtin_tasks()["stsb"].metrics
     ('spearman', 'pearson')
@@ -46,13 +46,13 @@ def builtin_tasks() -> dict[str, Task]:
 
 
 def get_task(name: str) -> Task:
-    """A task by its name, however it is written.
+    """Return a task by name, ignoring case and punctuation.
 
     >>> get_task("STS-B").name
     'stsb'
 
     Raises:
-        ValueError: for an unknown one, with the nearest names.
+        ValueError: for an unknown name, with the closest known ones.
     """
 
     def plain(text):

@@ -1,4 +1,4 @@
-"""CoNLL-2003's named entities in English (Tjong Kim Sang and De Meulder 2003)."""
+"""CoNLL-2003, named entity recognition in English (Tjong Kim Sang and De Meulder 2003)."""
 
 from kerasbert.tasks.task import Published, Settings, Source, Task
 
@@ -30,7 +30,7 @@ CONLL2003 = Task(
             "test": ("eng.testb", "test.txt"),
         },
         columns={"tokens": 0, "ner_tags": 3},
-        # Whole documents are in the official files only.
+        # Only the official files mark documents.
         dataset=("eriktks/conll2003", {"revision": "refs/convert/parquet"}),
     ),
     submission="conlleval.txt",

@@ -1,4 +1,4 @@
-"""What a task's reader gives."""
+"""`Examples`: the data that a task reads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Examples:
-    """What `read` gives.
+    """Examples that `Task.read` returns.
 
     Args:
-        x: what `fit`, `evaluate` and `predict` of the task's model take.
-        y: the labels that they take; `None` where the data have none.
-        ids: list of N. What a submission calls the examples.
-        gold: list of what `Task.score` compares predictions with; `None` where there is none.
-        sentences: list of N lists: of each document's sentences, their words' other columns. Only
-            of taggers of words.
+        x: input of `fit`, `evaluate` and `predict` of the task's model.
+        y: labels for these methods; `None` for unlabeled data.
+        ids: list of N. Ids of the examples in submissions.
+        gold: list of references for `Task.score`; `None` for unlabeled data.
+        sentences: list of N documents, each a list of its sentences with the other columns of their
+            words. Only for taggers of words.
     """
 
     x: object
@@ -33,7 +33,7 @@ class Examples:
         return len(self.ids)
 
     def take(self, rows: slice | Sequence[int]) -> Examples:
-        """Some of the examples.
+        """Select examples.
 
         Args:
             rows: a slice, or a list of ints.
@@ -47,13 +47,13 @@ class Examples:
         x = tuple(map(part, self.x)) if isinstance(self.x, tuple) else part(self.x)
         if self.gold is None or self.sentences is None:
             gold = part(self.gold)
-        else:  # One entry a sentence.
+        else:  # `gold` has one entry per sentence, not per document.
             documents = part(_by_document(self.gold, self.sentences))
             gold = list(itertools.chain.from_iterable(documents))
         return Examples(x, part(self.y), part(self.ids), gold, part(self.sentences))
 
 
 def _by_document(rows, sentences):
-    """Rows, one a sentence, as lists, one a document."""
+    """Group rows, one per sentence, into one list per document."""
     rows = iter(rows)
     return [list(itertools.islice(rows, len(document))) for document in sentences]

@@ -1,4 +1,4 @@
-"""GLUE's eleven tasks (Wang et al. 2019, arXiv 1804.07461)."""
+"""The eleven GLUE tasks (Wang et al. 2019, arXiv 1804.07461)."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ _LARGE = "arXiv 1810.04805, table 6"
 
 
 def _published(metric, base, large, dev_base=None, dev_large=None):
-    """The paper's scores of the test set, and accuracies of the dev set where it has them."""
+    """Return the paper's test scores, and its dev accuracies where it reports them."""
     found = [
         Published("BERT-Base", "test", metric, base, _TEST),
         Published("BERT-Large", "test", metric, large, _TEST),
@@ -137,7 +137,7 @@ QNLI = Task(
     labels=("entailment", "not_entailment"),
     metrics=("accuracy",),
     published=_published("accuracy", 0.905, 0.927, 0.884),
-    # Version 2 of January 2019, in whose archive the folder may have the version in its name.
+    # Version 2, of January 2019; its archive may have the version in the folder name.
     source=_source(
         "qnli",
         "QNLI",
@@ -167,7 +167,7 @@ WNLI = Task(
     columns=("sentence1", "sentence2"),
     labels=("not_entailment", "entailment"),
     metrics=("accuracy",),
-    # The paper leaves it out.
+    # The paper excludes WNLI.
     source=_source("wnli", "WNLI", values=_NUMBERS),
     submission="WNLI.tsv",
 )

@@ -1,4 +1,4 @@
-"""Japanese: JGLUE (Kurihara et al. 2022, LREC), its settings and its scores of the dev sets."""
+"""JGLUE (Kurihara et al. 2022, LREC): Japanese tasks with its settings and dev scores."""
 
 from kerasbert.tasks.squad import WINDOWS
 from kerasbert.tasks.task import Published, Settings, Source, Task
@@ -17,7 +17,7 @@ def _settings(length, batch_size=32):
 
 
 def _source(name, id, versions=("v1.3", "v1.2", "v1.1", "v1.0"), license="CC BY-SA 4.0"):
-    """The newest version that is there."""
+    """Make a source that takes the newest version present in the folder."""
 
     def files(split):
         named = [f"{name}-{version}/{split}-{version}.json" for version in versions]

@@ -1,6 +1,6 @@
-"""Korean: NSMC, KLUE's tasks (Park et al. 2021, arXiv 2105.09680) and KorQuAD 1.0.
+"""Korean tasks: NSMC, KLUE (Park et al. 2021, arXiv 2105.09680) and KorQuAD 1.0.
 
-KLUE's scores are those on which its paper's versions agree.
+Only KLUE scores on which all versions of its paper agree are listed.
 """
 
 from kerasbert.tasks.squad import WINDOWS

@@ -1,11 +1,11 @@
-"""Choices of how a text goes on."""
+"""Multiple-choice data."""
 
 from kerasbert.tasks.annotations import as_lists
 from kerasbert.tasks.tables import Data, column_of, examples_of, ids_of, texts_of, written
 
 
 class MultipleChoice(Data):
-    """Prompts with choices, and the number of the right one."""
+    """Prompts with choices and the index of the correct one."""
 
     columns = ("prompt",)
 
@@ -22,7 +22,7 @@ class MultipleChoice(Data):
             choices = [self._list(row, table, i) for i, row in enumerate(rows)]
         else:
             columns = [texts_of(table, column_of(task, table, name)) for name in task.choices]
-            # Where there are fewer choices, the last columns are empty.
+            # Rows with fewer choices leave the last columns empty.
             choices = [_without_empty(list(row)) for row in zip(*columns)]
         if task.choice_start:
             starts = texts_of(table, column_of(task, table, task.choice_start))
@@ -38,7 +38,7 @@ class MultipleChoice(Data):
             if not 0 <= label < len(choices[position]):
                 raise ValueError(
                     f"{table.place(position)}: the label {label} is none of its "
-                    f"{len(choices[position])} choices, which count from 0."
+                    f"{len(choices[position])} choices, counted from 0."
                 )
         return examples_of((prompts, choices), y, ids_of(task, table), gold=y)
 
@@ -46,7 +46,7 @@ class MultipleChoice(Data):
         if not isinstance(row, list) or not all(isinstance(choice, str) for choice in row):
             raise ValueError(
                 f"{table.place(position)}: the choices are {row!r}; give a list of strings, or "
-                "name a column for each choice."
+                "name one column per choice."
             )
         return row
 
@@ -54,7 +54,8 @@ class MultipleChoice(Data):
         text = written(value)
         if not text.isdecimal():
             raise ValueError(
-                f"{table.place(position)}: the label {value!r} is no number of a choice from 0."
+                f"{table.place(position)}: the label {value!r} is not the number of a choice, "
+                "counted from 0."
             )
         return int(text)
 

@@ -1,4 +1,4 @@
-"""Your own files as a task."""
+"""`file_task` and `model_task`: data tasks of your own files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# One run, at the preset's rate; the grid of the papers is for their tasks.
+# A single run with the preset's learning rate; only the papers' tasks use their grid.
 _SETTINGS = Settings((32,), None, (3,))
 
 
@@ -37,43 +37,42 @@ def file_task(
     encoding: str | None = None,
     name: str = "own",
 ) -> Task:
-    """Make a task of your own files.
+    """Make a task from your own files.
 
     Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx` (see
-    `readers.read_table`). Questions may be in SQuAD's JSON. Words with tags may be in CoNLL's
-    columns, one word a line, in a file of any other ending; in a table with a word a row and a
-    column "sentence" with the number of its sentence; or as lists. Texts with spans, a list of
-    `[start, end, type]` each, are tagged by characters. Exports of doccano and Label Studio are
-    read as they are.
+    `readers.read_table`). Questions may be in SQuAD's JSON. Tagged words may be in CoNLL columns,
+    one word per line, in a file with any other extension; in a table with one word per row and a
+    column "sentence" of sentence numbers; or in lists. Texts with spans, lists of
+    `[start, end, type]`, are tagged by characters. Exports of doccano and Label Studio work, too.
 
     Args:
-        train, dev, test: strings, the paths of files, at least one of them.
+        train, dev, test: strings, paths of files. At least one is required.
         head: string. See `Task`.
-        columns: string, or list of strings. Those of the text: one, or two for pairs ("text" by
-            default); "question" and "context"; "prompt"; "query" and "text"; of a table of lists
-            of words "tokens". Of CoNLL's columns the number of the words', 0 by default.
-        label: string. The column of labels, "label" by default, of texts for a query numbers from
-            0 on; "answers" of questions, "tags" of lists of words. Of CoNLL's columns their
-            number, the last one by default.
-        labels: list of strings. The classes in their order, or the tags; by default those of the
-            training file (without one of the first one there is), sorted.
-        choices: list of strings. The columns of the choices, or one column of lists.
-        choice_start: string. A column that all choices begin with.
-        id: string. The column of what an example is called in the file of predictions; by
-            default "id", where each row has another one.
-        metrics: list of names in `kerasbert.metrics.METRICS`. The first one chooses models.
-            Above two classes "f1", "precision" and "recall" are means over the classes.
-        settings: a `Settings`; by default of one run, with the middle of the papers' values.
-        quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
-        encoding: string. Of files that are not UTF-8, such as "cp949" or "shift_jis", which is
-            read as its superset cp932 (and "euc-kr" as cp949).
+        columns: string or list of strings. Text columns: one, or two for pairs (default "text");
+            "question" and "context"; "prompt"; "query" and "text"; "tokens" for lists of words.
+            For CoNLL columns the number of the words' column, 0 by default.
+        label: string. Column of the labels, "label" by default (numbers from 0 for texts of a
+            query); "answers" for questions, "tags" for lists of words. For CoNLL columns a column
+            number, by default the last. A list names one column of 0 and 1 per class.
+        labels: list of strings. Classes in order, or tags; defaults to those in the training file
+            (or the first file, without one), sorted.
+        choices: list of strings. One column per choice, or one column of lists.
+        choice_start: string. Column of the text that all choices start with.
+        id: string. Column of the ids in the prediction file; defaults to "id" if its values are
+            unique.
+        metrics: list of names in `kerasbert.metrics.METRICS`. The first one selects models. With
+            more than two classes, "f1", "precision" and "recall" are means over the classes.
+        settings: a `Settings`; defaults to one run: batches of 32, 3 epochs, the preset's rate.
+        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
+        encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis",
+            which is read as its superset cp932 (and "euc-kr" as cp949).
         name: string.
 
     Returns:
         A `Task`; `task.read("train")` reads the file.
 
     Raises:
-        ValueError: for a file that is missing, or has not what it should have.
+        ValueError: for a file that is missing or lacks required columns or labels.
     """
     check_choice("head", head, [kind.name for kind in kinds_with("tasks")])
     if train is dev is test is None:
@@ -84,8 +83,8 @@ def file_task(
     if isinstance(label, (list, tuple)):
         if head != "text_classifier":
             raise ValueError(
-                f"label={list(label)!r} is for classes of texts, a column of 0 and 1 each; a "
-                f"{head} has one column of labels."
+                f"label={list(label)!r} names one column of 0 and 1 per class, which is for "
+                f"text_classifier; a {head} has one column of labels."
             )
         label = tuple(map(written, label))
     else:
@@ -97,7 +96,7 @@ def file_task(
         )
     for metric in metrics or ():
         check_choice("metrics", metric, METRICS)
-    # Numbers of CoNLL's columns.
+    # Column numbers in CoNLL files.
     given = (*columns, label) if isinstance(label, str) else columns
     numbers = {text: int(text) for text in given if text.lstrip("-").isdecimal()}
     task = Task(
@@ -122,7 +121,7 @@ def file_task(
 
 
 def model_task(model):
-    """The task that a model does, on files with the columns that people need not name.
+    """Return the task that a model performs, for files with the default columns.
 
     >>> from kerasbert.models import BertBackbone, BertTextClassifier
     >>> backbone = BertBackbone(
@@ -135,7 +134,8 @@ def model_task(model):
     if head not in KINDS or not KINDS[head].tasks:
         known = ", ".join(kind.models for kind in kinds_with("tasks"))
         raise ValueError(
-            f"A {type(model).__name__} gives no answers that could be scored; take one of {known}."
+            f"A {type(model).__name__} makes no predictions that could be scored; use one of "
+            f"{known}."
         )
     kind = KINDS[head].load("tasks")()
     task = Task(

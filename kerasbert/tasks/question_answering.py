@@ -1,4 +1,4 @@
-"""Questions that a context answers."""
+"""Question answering data."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from kerasbert.tasks.tables import Data, column_of, examples_of, ids_of, is_test
 
 
 class QuestionAnswering(Data):
-    """Questions, contexts, and answers in SQuAD's form."""
+    """Questions, contexts, and answers in SQuAD's format."""
 
     columns = ("question", "context")
     column_counts = (2,)
@@ -54,9 +54,9 @@ class QuestionAnswering(Data):
         data = examples_of((questions, contexts), y, ids, gold=[row["text"] for row in rows])
         if lost:
             warnings.warn(
-                f"{len(lost)} of the {len(rows)} answers of {table.source} do not stand in their "
-                f"contexts, the first one that of question {ids[lost[0]]!r}; "
-                + ("they are left out." if split == "train" else "they are scored all the same."),
+                f"{len(lost)} of the {len(rows)} answers of {table.source} are not in their "
+                f"contexts, the first one for question {ids[lost[0]]!r}; "
+                + ("they are left out." if split == "train" else "they are scored anyway."),
                 stacklevel=2,
             )
         if lost and split == "train":
@@ -64,12 +64,12 @@ class QuestionAnswering(Data):
         return data
 
     def _answers(self, row, context, table, position):
-        """A dict of `text` and `answer_start`, lists; `None` where the data hold no answers."""
+        """Return a dict of lists `text` and `answer_start`, or `None` for unlabeled data."""
         if row is None:
             return None
         if isinstance(row, list) and all(isinstance(one, dict) for one in row):
             row = {name: [one.get(name) for one in row] for name in ("text", "answer_start")}
-        if isinstance(row, str):  # A column of a plain table: where it stands is to be found.
+        if isinstance(row, str):  # A plain table has no position; search for the answer.
             return {"text": [row] if row else [], "answer_start": [max(context.find(row), 0)]}
         if isinstance(row, dict) and {"text", "answer_start"} <= set(row):
             text, starts = row["text"], row["answer_start"]
@@ -79,7 +79,7 @@ class QuestionAnswering(Data):
                 return {"text": list(text), "answer_start": [int(start) for start in starts]}
         raise ValueError(
             f"{table.place(position)}: the answers are {row!r}; give a string, or 'text' and "
-            "'answer_start' with as many of each."
+            "'answer_start' lists of equal length."
         )
 
     def answers(self, task, model, data, batch_size):
@@ -102,7 +102,7 @@ class QuestionAnswering(Data):
             answers = with_threshold(answers, nulls, threshold)
         files = {task.submission: dict(zip(data.ids, answers))}
         if "squad2" in task.metrics:
-            odds = (math.exp(-abs(score)) for score in nulls)  # Never above 1: no overflow.
+            odds = (math.exp(-abs(score)) for score in nulls)  # At most 1, so no overflow.
             files["na_prob.json"] = {
                 i: (1 if score > 0 else odd) / (1 + odd)
                 for i, score, odd in zip(data.ids, nulls, odds)
@@ -114,10 +114,10 @@ class QuestionAnswering(Data):
 
 
 def aligned(texts, starts, context):
-    """Where an answer stands in its context: its first and last character, the end exclusive.
+    """Find the span `(start, end)` of an answer in its context, `end` exclusive.
 
-    The first answer that stands where it should counts; if none does, the first one that is found
-    elsewhere, as near as it can be, with any white space between its words.
+    The first answer that is at its given position counts. If none is, the first one found elsewhere
+    does: its nearest occurrence, with any white space between words.
 
     >>> aligned(["Rome"], [9], "In old Rome")
     (7, 11)

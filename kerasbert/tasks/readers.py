@@ -1,4 +1,4 @@
-"""Files to columns: tables, SQuAD's JSON, CoNLL's columns, and the `datasets` library."""
+"""Read tables, SQuAD's JSON, CoNLL columns and the `datasets` library into columns."""
 
 import json
 import os
@@ -23,14 +23,14 @@ from kerasbert.tasks.annotations import flat_annotations
 
 @dataclass
 class Table:
-    """Named columns, and where each row stands.
+    """Named columns, and the position of each row in the file.
 
     Args:
         columns: dict of name to a list of N values.
         source: string. The file, for errors.
-        numbers: list of N ints. The line, or the row, of each.
+        numbers: list of N ints. Line or row numbers.
         unit: string. "line" or "row".
-        repeated: names that several columns of the file have; `columns` has the last of each.
+        repeated: names of several columns of the file; `columns` has the last of each.
     """
 
     columns: dict
@@ -43,14 +43,14 @@ class Table:
         return len(self.numbers)
 
     def find(self, name):
-        """How the table writes the name of a column, or `None`; see `tables.find_name`."""
+        """Return the table's spelling of a column name, or `None`; see `tables.find_name`."""
         return find_name(self.columns, name)
 
     def column(self, name, wanted=""):
-        """The values of a column.
+        """Return the values of a column.
 
         Raises:
-            ValueError: where there is none, with those that there are, and where there are two.
+            ValueError: if the column is missing, with the existing ones, or ambiguous.
         """
         found = self.find(name)
         if found in self.repeated:
@@ -60,8 +60,8 @@ class Table:
         alike = [x for x in self.columns if plain_name(x) == plain_name(name)]
         if alike:
             raise ValueError(
-                f"{self.source} has the columns {' and '.join(map(repr, alike))}, and no "
-                f"'{name}'{wanted}; name the one that is meant."
+                f"{self.source} has the columns {' and '.join(map(repr, alike))}, but no "
+                f"'{name}'{wanted}; name the intended one."
             )
         raise ValueError(
             f"{self.source} has no column '{name}'{wanted}; its columns are "
@@ -70,36 +70,36 @@ class Table:
         )
 
     def place(self, position):
-        """Where a row is, for errors."""
+        """Return a row's place in the file, for errors."""
         return f"{self.source}, {self.unit} {self.numbers[position]}"
 
 
 def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encoding=None):
-    """Read a file of columns.
+    """Read a table from a file.
 
-    `.csv` is split at commas, semicolons, tabs or `|`: at what gives its header the wanted columns,
-    or else the first of them that it has; `.tsv` and `.txt` at tabs, or at what gives it all of the
-    wanted columns. `.jsonl` and `.json` hold dicts, one a line or in a list, whose inner ones give
-    columns such as "labels.score"; exports of Label Studio are read as the data of their tasks with
-    a column "label". `.parquet` needs pyarrow, and `.xlsx` and `.ods` python-calamine, which read
-    the first sheet. Text may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
+    `.csv` is split at commas, semicolons, tabs or `|`: the first that gives the header the wanted
+    columns, or else the first in the header. `.tsv` and `.txt` are split at tabs, or at the one
+    that gives all wanted columns. `.jsonl` and `.json` hold dicts, one per line or in a list;
+    nested dicts become columns such as "labels.score". Label Studio exports give one row per task,
+    with its data and a column "label". `.parquet` needs pyarrow; `.xlsx` and `.ods` (first sheet
+    only) need python-calamine. Text may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
 
     Args:
         path: string.
-        names: list of strings. Those of the columns, where the first line does not name them.
-        wanted: list of strings. If they are not all in the first line, and `names` are given, the
-            first line is a row.
-        quotes: bool. Whether `"` may stand around a value; so by default in `.csv` only.
-        keep_broken: bool. Keep rows with too few values, with "" for these, and blank ones, as
-            files do that are answered row by row; by default broken rows are left out, with a
-            warning, and blank ones without.
+        names: list of strings. Column names for files without a header.
+        wanted: list of strings. If `names` are given and the first line lacks any of these, it is
+            a row.
+        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
+        keep_broken: bool. Keep blank rows, and rows with too few values, padded with "", for
+            files that need one prediction per row. By default both are left out, broken rows with a
+            warning.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
         A `Table`.
 
     Raises:
-        ValueError: for an empty file, one that is not what its name says, or not UTF-8.
+        ValueError: for a file that is empty, not what its extension says, or not UTF-8.
     """
     source = f"'{path}'"
     if ending_of(path) not in TABLES:
@@ -119,7 +119,7 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
     broken = [number for number, cells in rows if len(cells) != width]
     if 2 * len(broken) > len(rows):
         raise ValueError(
-            f"{source} is no table: {len(broken)} of its {len(rows)} rows do not have the "
+            f"{source} is not a table: {len(broken)} of its {len(rows)} rows do not have the "
             f"{width} values of its header, the first one in line {broken[0]}."
         )
     if broken and not keep_broken:
@@ -129,13 +129,13 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
             stacklevel=2,
         )
         rows = [(number, cells) for number, cells in rows if len(cells) == width]
-    # Values beyond the header have no name.
+    # Drop values beyond the header.
     if broken:
         rows = [(number, [*cells, *[""] * width][:width]) for number, cells in rows]
     columns = {}
     for place, name in enumerate(header):
         values = [cells[place] for _, cells in rows]
-        if unit == "row":  # Of Parquet, whose cells may be arrays and objects.
+        if unit == "row":  # Parquet cells may be arrays and objects.
             inner = _table_of([{name: _plain(value)} for value in values], source)
             columns |= inner.columns
         else:
@@ -145,21 +145,21 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
 
 
 def _is_blank(cells):
-    """Whether a row of several columns holds nothing."""
+    """Whether a row of several columns is empty."""
     return len(cells) > 1 and not any(x is not None and str(x).strip() for x in cells)
 
 
 def read_lines(path, columns, encoding=None):
-    """Read plain text, an example a line, to be answered line by line.
+    """Read plain text with one example per line, to make one prediction per line.
 
     Args:
-        path: string. Where its first line names the columns, with tabs or `|` between, it is a
-            table.
-        columns: list of strings. Of several, each line has as many texts, with tabs between.
+        path: string. If the first line names the columns, separated by tabs or `|`, the file is
+            read as a table.
+        columns: list of strings. With several, each line has as many texts, separated by tabs.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
-        A `Table`, also of the empty lines.
+        A `Table`, including empty lines.
     """
     lines = read_text(path, encoding).rstrip("\n").split("\n")
     for mark in "\t|":
@@ -172,27 +172,27 @@ def read_lines(path, columns, encoding=None):
         if len(row) != len(columns):
             raise ValueError(
                 f"{table.place(position)}, has {len(row)} text{'s' if len(row) > 1 else ''}; give "
-                f"{' and '.join(columns)}, with a tab between them, or a table that names them."
+                f"{' and '.join(columns)}, separated by a tab, or a table with these columns."
             )
     table.columns.update(zip(columns, map(list, zip(*rows))))
     return table
 
 
 def read_inputs(path, columns=("text",), encoding=None):
-    """Read what a model is asked, an input a row.
+    """Read inputs of a model, one per row.
 
     Args:
-        path: string. A table with these columns, or a text a line, of several columns with tabs
-            between. In a `.jsonl` a line may be a string or a list, such as a question and its
-            context.
+        path: string. A table with these columns, or text with one input per line, several columns
+            separated by tabs. A line of `.jsonl` may be a string or a list, such as a question and
+            its context.
         columns: list of strings.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
-        List of strings, of several columns of lists of them. Blank ones are left out.
+        List of strings, or of lists of strings for several columns, without blank inputs.
 
     Raises:
-        ValueError: where there are none.
+        ValueError: for a file without inputs.
     """
     ending = ending_of(path)
     if ending in (".jsonl", ".ndjson"):
@@ -221,12 +221,12 @@ def _is_list_of_objects(text):
 
 def _json_table(rows, source):
     if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{source} has to hold objects, one a line or in a list.")
+        raise ValueError(f"{source} must contain objects, one per line or in a list.")
     return _table_of(flat_annotations(rows, source), source)
 
 
 def _table_of(rows, source):
-    """A table of dicts, which may have others in them."""
+    """Make a table from dicts, which may be nested."""
     rows = [dict(_flat(row)) for row in rows]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -234,7 +234,7 @@ def _table_of(rows, source):
 
 
 def _flat(row, prefix=""):
-    """A dict's items, and those of the dicts in it as "outer.inner"."""
+    """Yield a dict's items, and those of nested dicts as "outer.inner"."""
     for name, value in row.items():
         yield prefix + name, value
         if isinstance(value, dict):
@@ -242,7 +242,7 @@ def _flat(row, prefix=""):
 
 
 def _plain(value):
-    """Arrays, of arrays too, as lists; a missing value as `None`."""
+    """Convert arrays, also nested ones, to lists, and missing values to `None`."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
@@ -257,24 +257,24 @@ def _plain(value):
 
 
 def is_squad(path, encoding=None):
-    """Whether a file is an object with its articles under "data", as SQuAD's; not rows of JSON."""
+    """Whether a file is a JSON object with articles under "data", as in SQuAD."""
     text = read_text(path, encoding)
     return not text.lstrip().startswith("[") and re.search(r'"data"\s*:', text) is not None
 
 
 def read_squad(path, encoding=None):
-    """Read SQuAD's JSON, of 1.1 or 2.0 or another language, in an encoding, see `read_text`.
+    """Read JSON in SQuAD's format (1.1, 2.0 or in another language).
 
     Returns:
-        A `Table` of `id`, `question`, `context` and `answers`, a dict of `text` and `answer_start`
-        with a list each, empty for "no answer"; `None` where there are none, as in a test set.
+        A `Table` of `id`, `question`, `context` and `answers`: a dict of lists `text` and
+        `answer_start`, empty for "no answer"; `None` if unlabeled, as in a test set.
     """
     source = f"'{path}'"
     try:
         articles = json.loads(read_text(path, encoding))["data"]
         rows = [
             {
-                # KLUE calls it "guid".
+                # KLUE's key is "guid".
                 "id": str(qa["guid"] if "id" not in qa and "guid" in qa else qa["id"]),
                 "question": qa["question"],
                 "context": paragraph["context"],
@@ -292,7 +292,7 @@ def read_squad(path, encoding=None):
             f"answers ({type(error).__name__}: {first_line(error)})."
         ) from None
     if not rows:
-        raise ValueError(f"{source} holds no questions.")
+        raise ValueError(f"{source} has no questions.")
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     return Table(columns, source, list(range(1, len(rows) + 1)), "question")
 
@@ -310,8 +310,8 @@ def _answers(qa):
 DOCUMENT = "-DOCSTART-"
 
 
-# The numbers of CoNLL-U's columns of words and of their parts of speech, of all that it has, and
-# those of tokens of several words and of words that are not in the text.
+# Numbers of CoNLL-U's columns of words and of parts of speech, its number of columns, and ids of
+# multiword tokens and of words that are not in the text.
 CONLLU_WORD, CONLLU_TAG, CONLLU_WIDTH = 1, 3, 10
 _NO_WORD = re.compile("[0-9]+[-.][0-9]+")
 _NAMED = re.compile("#+ [^\t]")
@@ -319,13 +319,13 @@ _NAMED = re.compile("#+ [^\t]")
 
 @dataclass
 class Columns:
-    """Words a line, with their tags in columns.
+    """One word per line, with tags in columns.
 
     Args:
         documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
         source: string. The file, for errors.
-        is_conllu: bool. Whether they are the ten columns of CoNLL-U.
-        has_tabs: bool. Whether tabs stand between them, so that words may hold spaces.
+        is_conllu: bool. Whether these are the ten columns of CoNLL-U.
+        has_tabs: bool. Whether tabs separate the columns, so that words may contain spaces.
     """
 
     documents: list
@@ -334,20 +334,20 @@ class Columns:
     has_tabs: bool = False
 
     def rows(self):
-        """Yield `(line, cells)` of all words."""
+        """Yield `(line, cells)` for all words."""
         for document in self.documents:
             for sentence in document:
                 yield from sentence
 
     def checked(self, label):
-        """The same without comments, with as many columns in each line.
+        """Return a copy without comments; raise unless all lines have as many columns.
 
         Args:
-            label: int. The number of the column of tags.
+            label: int. Number of the column of tags.
 
         Raises:
-            ValueError: for a line with more or fewer columns, whose tag or word would be another
-                one: a word with a space in it.
+            ValueError: for a line with other columns, which would be misread, such as a word with a
+                space.
         """
         usual = Counter(len(cells) for _, cells in self.rows()).most_common(1)[0][0]
 
@@ -360,8 +360,8 @@ class Columns:
             if len(cells) > 1 and is_misread:
                 raise ValueError(
                     f"{self.source}, line {number}, has {len(cells)} columns, where most lines "
-                    f"have {usual}: {' '.join(cells)!r}. Write tabs between the columns, so that a "
-                    "word may hold spaces."
+                    f"have {usual}: {' '.join(cells)!r}. Separate the columns with tabs, so that "
+                    "words may contain spaces."
                 )
             return True
 
@@ -373,14 +373,14 @@ class Columns:
 
 
 def read_columns(path, comment=None, encoding=None):
-    """Read one word a line, with its tags beside it, and an empty line after each sentence.
+    """Read one word per line with its tags, and an empty line after each sentence.
 
-    Columns are separated by tabs, or else by any white space. A line of `-DOCSTART-` begins a new
-    document, and is no word. Of CoNLL-U, comments and tokens of several words are left out.
+    Columns are separated by tabs, or else by white space. A line of `-DOCSTART-` starts a new
+    document. In CoNLL-U, comments and multiword tokens are left out.
 
     Args:
         path: string.
-        comment: string. What lines to leave out begin with.
+        comment: string. Prefix of lines to leave out.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
@@ -398,7 +398,7 @@ def read_columns(path, comment=None, encoding=None):
     for number, line in enumerate([*lines, ""], start=1):
         if comment is not None and line.startswith(comment):
             continue
-        # A comment, which has no tabs, or as KLUE's of a sentence's name and its text.
+        # A comment has no tabs, except KLUE's, of a sentence's id and text.
         if has_tabs and line.startswith("#") and ("\t" not in line or _NAMED.match(line)):
             continue
         first = line.split()[:1]
@@ -416,22 +416,22 @@ def read_columns(path, comment=None, encoding=None):
             documents.append([])
     documents = [document for document in documents if document]
     if not documents:
-        raise ValueError(f"'{path}' holds no words.")
+        raise ValueError(f"'{path}' has no words.")
     return Columns(documents, f"'{path}'", is_conllu, has_tabs)
 
 
-# === Where the files are ===
+# === Locations of files ===
 
 
 def find_file(folder, candidates, name, page):
-    """The first of a task's files that is in a folder, at its official place or right there.
+    """Find the first of a task's files in a folder, at its official path or directly in it.
 
     Raises:
-        ValueError: where there is none, with the page to get it from.
+        ValueError: if there is none, with the page to get it from.
     """
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
-        raise ValueError(f"'{folder}' is no folder; give the one that holds the files of '{name}'.")
+        raise ValueError(f"'{folder}' is not a folder; pass the one with the files of '{name}'.")
     candidates = [candidates] if isinstance(candidates, str) else candidates
     for candidate in candidates:
         check_name(candidate, name, nested=True)
@@ -447,30 +447,29 @@ def find_file(folder, candidates, name, page):
 
 
 def from_datasets(dataset, split, name, page):
-    """A split by name through the `datasets` library: a `Table`.
+    """Read a split with the `datasets` library into a `Table`.
 
     Args:
-        dataset: tuple of the arguments of `datasets.load_dataset`; a last one that is a dict holds
-            named ones.
-        split: string. The library's name of it.
-        name: string. The task's, for errors.
-        page: string. Where else to get the files.
+        dataset: tuple of arguments of `datasets.load_dataset`; a dict at the end holds keyword
+            arguments.
+        split: string. The library's name of the split.
+        name: string. The task, for errors.
+        page: string. Where else to get the files, for errors.
 
     Raises:
-        ValueError: where the library is not installed, or cannot get it, with the page.
+        ValueError: if the library is missing or cannot load the data, with the page.
     """
-    way_out = f"get the files from {page} and name their folder"
+    way_out = f"get the files from {page} and pass their folder"
     try:
         import datasets
     except ImportError:
         raise ValueError(
-            f"The data of '{name}' must come from somewhere: {way_out}, or run "
-            f"{how_to_install('data')}."
+            f"The data of '{name}' are missing: {way_out}, or run {how_to_install('data')}."
         ) from None
     named = dataset[-1] if isinstance(dataset[-1], dict) else {}
     try:
         loaded = datasets.load_dataset(*dataset[: len(dataset) - bool(named)], split=split, **named)
-    except Exception as error:  # It raises what its many parts raise.
+    except Exception as error:  # The library raises many types.
         raise ValueError(
             f"The datasets library cannot get '{dataset[0]}' ({first_line(error)}); {way_out}."
         ) from error
@@ -478,7 +477,7 @@ def from_datasets(dataset, split, name, page):
 
 
 def table_of_dataset(loaded, source):
-    """A `datasets.Dataset` as a `Table`, with the names of its classes in place of numbers."""
+    """Convert a `datasets.Dataset` to a `Table`, with class names instead of numbers."""
     columns = {}
     for name in loaded.column_names:
         values, feature = [_plain(value) for value in loaded[name]], loaded.features[name]

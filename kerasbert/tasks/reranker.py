@@ -1,4 +1,4 @@
-"""Grades of texts for queries."""
+"""Reranking data."""
 
 import dataclasses
 import math
@@ -7,9 +7,9 @@ from kerasbert.tasks.tables import Data, column_of, first_table, index_file
 
 
 class Reranking(Data):
-    """Numbers from 0 on of pairs of a query and a text, scored by query.
+    """Relevance grades from 0 for pairs of a query and a text, scored by query.
 
-    A model is trained on their share of the highest one in the training file.
+    Models are trained on grades divided by the highest one in the training file.
     """
 
     columns = ("query", "text")
@@ -24,8 +24,8 @@ class Reranking(Data):
         grades = [self._label(task, value, table, i) for i, value in enumerate(values)]
         if not any(grades):
             raise ValueError(
-                f"The column '{task.label}' of {table.source} has no label above 0; right texts "
-                "have 1, or grades such as 1 to 3."
+                f"The column '{task.label}' of {table.source} has no label above 0; label relevant "
+                "texts 1, or by grades such as 1 to 3."
             )
         return {"range": (0.0, max(grades))}
 
@@ -53,7 +53,7 @@ class Reranking(Data):
             number = math.nan
         if not 0 <= number < math.inf:
             raise ValueError(
-                f"{table.place(position)}: the label {value!r} is no number from 0 on."
+                f"{table.place(position)}: the label {value!r} must be a number from 0."
             )
         return number
 

@@ -1,4 +1,4 @@
-"""SWAG (Zellers et al. 2018, arXiv 1808.05326): which ending a scene has."""
+"""SWAG (Zellers et al. 2018, arXiv 1808.05326): choose the ending of a scene."""
 
 from kerasbert.tasks.task import Published, Settings, Source, Task
 

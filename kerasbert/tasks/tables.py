@@ -1,6 +1,6 @@
-"""What the kinds of data share: a table's columns to examples, a model's answers to files.
+"""Base class of data kinds: convert columns to examples, and predictions to files.
 
-N examples. One class a kind, in a file of its name, all of the same methods and none with a state.
+N: number of examples. Each kind is one stateless class with these methods, in a file of its name.
 """
 
 import math
@@ -15,10 +15,10 @@ from kerasbert.tasks.examples import Examples
 
 
 class Data:
-    """What is the same for most kinds."""
+    """Base class with the most common behavior."""
 
-    # Of your own files: the columns of text and how many they may be, the column of labels, the
-    # scores, and the file of predictions.
+    # Defaults for your own files: text columns, their allowed numbers, the label column, metrics
+    # and the prediction file.
     columns = ("text",)
     column_counts = (1,)
     label = "label"
@@ -26,25 +26,25 @@ class Data:
     submission = "predictions.tsv"
 
     def fields_of_files(self, task, given):
-        """Further fields of the `Task` of your own files.
+        """Return further `Task` fields for your own files.
 
         Args:
             task: the `Task` so far.
-            given: dict of `labels`, `choices`, `choice_start`, `metrics` and `settings`, as the
-                caller of `file_task` gave them.
+            given: dict of `labels`, `choices`, `choice_start`, `metrics` and `settings` as passed
+                to `file_task`.
         """
         return {}
 
     def fields_of_model(self, model):
-        """Further fields of the `Task` that a model does, beside the names of its classes."""
+        """Return further `Task` fields for a model, besides its class names."""
         return {}
 
     def settings(self, task):
-        """The arguments of `from_preset` that make the new head."""
+        """Return the arguments of `from_preset` for a new head."""
         return {"new_head": True}
 
     def open(self, task, path, split):
-        """A file as a `readers.Table`, or as what `examples` takes."""
+        """Read a file into a `readers.Table`, or into another input of `examples`."""
         source = task.source
         wanted = [source.columns.get(name, name) for name in task.columns]
         if is_test(split) and ending_of(path) == ".txt":
@@ -59,25 +59,25 @@ class Data:
         )
 
     def examples(self, task, table, split):
-        """A table as `Examples`."""
+        """Convert a table to `Examples`."""
         columns = tuple(texts_of(table, column_of(task, table, name)) for name in task.columns)
         y = self._labels(task, table, split)
         x = columns if len(columns) > 1 else columns[0]
         return examples_of(x, y, ids_of(task, table), gold=y)
 
     def check_model(self, task, model):
-        """Refuse a model of other classes."""
+        """Raise a `ValueError` if the model has other classes."""
 
     def count(self, data):
-        """How many predictions there are."""
+        """Return the number of predictions."""
         return len(data)
 
     def groups(self, data):
-        """What each example belongs to; those of one stay together where data are cut."""
+        """Return each example's group; splits keep groups together."""
         return range(len(data))
 
     def answers(self, task, model, data, batch_size):
-        """`(predictions, probabilities)`, see `Task.answers`."""
+        """Return `(predictions, probabilities)`, see `Task.answers`."""
         raise NotImplementedError
 
     def scores(self, task, data, predictions):
@@ -88,7 +88,7 @@ class Data:
         return {}
 
     def _labels(self, task, table, split):
-        """The labels of all rows; `None` where a test set has none."""
+        """Return the labels of all rows; `None` for a test set without labels."""
         name = name_in(task, table, task.label)
         if is_test(split) and _is_empty(table, name):
             return None
@@ -101,7 +101,7 @@ class Data:
 
 
 def _is_empty(table, name):
-    """Whether a table has no such column, or nothing in it."""
+    """Whether a column is missing or has only empty values."""
     found = table.find(name)
     return found is None or all(written(value) == "" for value in table.columns[found])
 
@@ -111,12 +111,12 @@ def is_test(split):
 
 
 def column_of(task, table, name):
-    """A column by the name that it has in the files, or else by the task's own."""
+    """Return the values of a column, by its name in the files or in the task."""
     return table.column(name_in(task, table, name), f" of the task '{task.name}'")
 
 
 def name_in(task, table, name):
-    """How a table calls a column: as the task's files do, or else by the task's own name."""
+    """Return the table's name of a column: that in the task's files, or else the task's."""
     there = task.source.columns.get(name, name)
     return name if table.find(there) is None and table.find(name) is not None else there
 
@@ -125,30 +125,30 @@ def texts_of(table, values):
     texts = []
     for position, value in enumerate(values):
         if isinstance(value, (list, dict)):
-            raise ValueError(f"{table.place(position)}: {value!r} is no text.")
-        # A table says of a text that is missing what it says of an empty one.
+            raise ValueError(f"{table.place(position)}: {value!r} is not a text.")
+        # Tables do not distinguish missing texts from empty ones.
         texts.append(value if isinstance(value, str) else written(value))
     return texts
 
 
 def ids_of(task, table):
-    """What the examples are called; they are counted where that is not said, or not clear."""
+    """Return the examples' ids; they are counted if there are none or they are ambiguous."""
     given, counted = task.source.id, list(range(len(table)))
-    if not task.has_own_files:  # Of the papers' tasks the numbers are what is handed in.
+    if not task.has_own_files:  # Submissions of built-in tasks use running numbers.
         found = table.find(given)
         return counted if found is None else table.columns[found] or counted
-    # KLUE's files call it "guid".
+    # KLUE's column is "guid".
     names = [given] if given else ["id", "guid"]
     name = next((x for x in names if table.find(x) is not None), None)
     if name is not None:
         ids = table.column(name) if given else table.columns[table.find(name)]
         is_clear = len(set(map(str, ids))) == len(ids) and not any(i in (None, "") for i in ids)
-        # Answers go by their ids: of two with one id, one would be lost.
+        # Answers are stored by id, so duplicate ids would lose one.
         if is_clear or (given and task.head != "question_answering"):
             return ids
         if not given and task.head != "question_answering":
             return counted
-        lack = f"whose column '{name}' gives not each of them a name of its own"
+        lack = f"whose column '{name}' has empty or duplicate ids"
     elif given:
         lack = f"which has no column '{given}'"
     else:
@@ -163,7 +163,7 @@ def examples_of(x, y, ids=None, gold=None, sentences=None):
 
 
 def written(value):
-    """A label as a file writes it: 1.0, which pandas makes of 1 beside missing ones, is "1".
+    """Normalize a label to its text; 1.0, which pandas makes of 1 if others are missing, is "1".
 
     >>> written(1.0), written(" ham "), written(None), written(math.nan)
     ('1', 'ham', '', '')
@@ -171,12 +171,12 @@ def written(value):
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_missing = value is None or isinstance(value, float) and math.isnan(value)
-    # Files that were written on a Mac may have one label in two forms.
+    # Files from macOS may have the same label in two Unicode forms.
     return "" if is_missing else composed(trimmed(str(value)))
 
 
 def by_size(text):
-    """A key to sort labels by: numbers by their size, before names."""
+    """Return a key that sorts labels: numbers by value, before names."""
     try:
         return 0, float(text), text
     except ValueError:
@@ -203,12 +203,12 @@ def index_file(task, data, values):
 
 
 def first_table(task):
-    """The training file of a task of your own, or else the first one, as a table."""
+    """Read the training file of your own task, or else its first file."""
     return readers.read_table(
         first_file(task), (), task.columns, task.source.quotes, encoding=task.source.encoding
     )
 
 
 def first_file(task):
-    """The path of that file."""
+    """Return the path for `first_table`."""
     return task.source.files.get("train") or next(iter(task.source.files.values()))

@@ -1,4 +1,4 @@
-"""A task as data: its columns and labels, its head, its scores, and where its data come from."""
+"""`Task`: columns, labels, head, metrics and data source of a benchmark or of your files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to fine-tune: one value of each, or more to search.
+    """Fine-tuning settings: one value each, or several to search.
 
     Args:
-        batch_sizes, learning_rates, epochs: tuples; `None` for the learning rates is the one that
-            the preset records, 3e-5 where it has none.
-        warmup: float. The share of the steps in which the rate rises; after it it falls to 0.
-        sequence_length: int. The most tokens of a row.
+        batch_sizes, learning_rates, epochs: tuples. `None` as learning rates takes the one recorded
+            in the preset, or 3e-5.
+        warmup: float. Share of the steps used for warmup; the rate then decays to 0.
+        sequence_length: int. Maximum tokens per row.
 
     >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
     (18, {'batch_size': 16, 'learning_rate': 5e-05, 'epochs': 3})
@@ -47,7 +47,7 @@ class Settings:
     sequence_length: int = 128
 
     def grid(self) -> list[dict[str, Any]]:
-        """All combinations: a list of dicts of `batch_size`, `learning_rate` and `epochs`."""
+        """Return all combinations, dicts of `batch_size`, `learning_rate` and `epochs`."""
         names = ("batch_size", "learning_rate", "epochs")
         rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
         values = (self.batch_sizes, rates, self.epochs)
@@ -56,13 +56,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Published:
-    """A score in print.
+    """A published score.
 
     Args:
-        model: string. As it is called there, for example "BERT-Base".
+        model: string. The publication's name of it, such as "BERT-Base".
         split: string. "dev" or "test".
         metric: string. Its name among the task's scores.
-        value: float. A fraction, as our scores are.
+        value: float. A fraction, like our scores.
         where: string. The paper and the table.
     """
 
@@ -75,23 +75,23 @@ class Published:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task's data come from, and how their files are written.
+    """Where a task's data come from, and the format of its files.
 
     Args:
-        page: string. Where people get them.
-        license: string. Of the data; "" where the page says more than fits here.
-        files: dict of split to a path in the folder, or a tuple of those that it may have.
-        columns: dict of a column's name to that in the files, where it is another one; to its
-            number in files of one word a line.
-        header: tuple. The columns of files whose first line does not name them.
-        values: tuple. How the files write the labels, where it is not by name.
-        id: string. The column of what an example is called; of your own files "id" by default,
-            where each row has another one. Otherwise they are counted from 0.
+        page: string. Download page.
+        license: string. License of the data; "" if the page says more than fits here.
+        files: dict of split to a path in the folder, or to a tuple of alternatives.
+        columns: dict of column name to the different name in the files, or to the column number in
+            files with one word per line.
+        header: tuple. Column names of files without a header.
+        values: tuple. Labels as written in the files, if these are not the names.
+        id: string. Column of the ids; for your own files "id" by default, if unique. Otherwise
+            examples are counted from 0.
         quotes: bool. See `readers.read_table`.
         comment: string. See `readers.read_columns`.
-        encoding: string. Of your own files, see `readers.read_text`.
-        dataset: tuple. The arguments of `datasets.load_dataset`; empty for none.
-        splits: dict of split to that library's name of it, where it is another one.
+        encoding: string. Encoding of your own files, see `readers.read_text`.
+        dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
+        splits: dict of split to the library's name, if different.
     """
 
     page: str = ""
@@ -110,33 +110,32 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: `kerasbert.tasks.get_task` has those of the papers, `file_task` makes yours.
+    """A data task; `kerasbert.tasks.get_task` returns built-in ones, `file_task` makes your own.
 
     Args:
         name: string, such as "rte".
-        title: string, as papers write it.
+        title: string. Name in papers.
         head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
             "question_answering", "multiple_choice" or "reranker".
-        columns: tuple. The columns of text: one, or two for pairs; question and context; the
-            prompt; query and text; the words and nothing else.
-        metrics: tuple. Names in `kerasbert.metrics.METRICS`, the first one to choose models by.
-            Above two classes "f1", "precision" and "recall" are the means over the classes, and
+        columns: tuple. Text columns: one, or two for pairs; question and context; the prompt; query
+            and text; or the words.
+        metrics: tuple. Names in `kerasbert.metrics.METRICS`; the first one selects models. With
+            more than two classes, "f1", "precision" and "recall" are means over the classes, and
             become "macro_f1" and so on.
-        label: string. The column of labels; or a tuple of them, one of 0 and 1 for each class.
-        labels: tuple. The names of the classes in their order, or the types of entities.
-        choices: tuple. Of multiple choice: the columns of the choices, or the one column of lists.
-        choice_start: string. A column that all choices begin with.
-        scheme: string. The tags that are made of types of entities.
-        units: string. "words", or "characters": the texts are whole, and the labels spans.
-        context: string. "sentence", or "document": sentences of a document are read as one.
-        range: tuple of the least and the greatest number, of regression, and of texts' grades for
-            a query.
+        label: string. Column of the labels; or a tuple of columns of 0 and 1, one for each class.
+        labels: tuple. Class names in order, or entity types.
+        choices: tuple. For multiple choice: the columns of the choices, or the one column of lists.
+        choice_start: string. Column of the text that all choices start with.
+        scheme: string. Tagging scheme of the entity types.
+        units: string. "words"; or "characters", for whole texts with spans as labels.
+        context: string. "sentence"; or "document", to read a document's sentences together.
+        range: tuple of the lowest and highest number, for regression and relevance grades.
         settings: a `Settings`.
         model: dict. Further arguments of the model's `from_preset`.
         published: tuple of `Published`.
         source: a `Source`.
-        submission: string. The name of the file that is handed in.
-        trained_on: the `Task` that a model of this one is trained on, where it is another one.
+        submission: string. File name of a submission.
+        trained_on: the `Task` to train a model for this one on, if different.
 
     >>> from kerasbert.tasks import get_task
     >>> task = get_task("rte")
@@ -165,7 +164,7 @@ class Task:
     trained_on: Task | None = None
 
     def __post_init__(self):
-        # Tags and choices have no positive class either.
+        # Tags and choices have no positive class, whatever their number.
         is_binary = self.head == "text_classifier" and len(self.labels) <= 2
         if (
             self.head in ("text_classifier", "token_classifier", "multiple_choice")
@@ -175,7 +174,7 @@ class Task:
             object.__setattr__(self, "metrics", names)
 
     def as_dict(self) -> dict[str, Any]:
-        """The task as JSON can hold it, without the paths of your own files.
+        """Return the task as a dict for JSON, without the paths of your own files.
 
         >>> from kerasbert.tasks import get_task
         >>> Task.from_dict(get_task("ax").as_dict()) == get_task("ax")
@@ -184,19 +183,19 @@ class Task:
         files = {} if self.has_own_files else self.source.files
         task = dataclasses.replace(self, source=dataclasses.replace(self.source, files=files))
         values = dataclasses.asdict(task)
-        del values["source"]["encoding"]  # Of these files, too.
+        del values["source"]["encoding"]  # It belongs to these files.
         return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "the task") -> Self:
-        """Make a task from what `as_dict` returned.
+        """Make a task from the dict that `as_dict` returned.
 
         Args:
             values: dict.
-            source: string. The file that holds it, for errors.
+            source: string. Its file, for errors.
 
         Raises:
-            ValueError: if a file name leads out of the folder that the file is expected in.
+            ValueError: if a file name leads out of its folder.
         """
         values = {name: _as_tuples(value) for name, value in values.items()}
         values["settings"] = Settings(**values["settings"])
@@ -211,7 +210,7 @@ class Task:
                 check_name(name, source, nested=True)
         for name in task.source.dataset:
             if isinstance(name, dict):
-                # Other arguments of `load_dataset` may name any file.
+                # Further arguments of `load_dataset` could name any file.
                 if others := name.keys() - {"revision"}:
                     raise ValueError(
                         f"'{source}' has an unknown setting of a dataset, {min(others)!r}; only "
@@ -222,14 +221,14 @@ class Task:
         return task
 
     def with_files(self, encoding: str | None = None, **paths: Any) -> Self:
-        """The task with your own files in place of its data, in the form of the official ones.
+        """Return the task with your own files, in the format of the official ones.
 
         Args:
-            encoding: string. Of the files that are not UTF-8, such as "cp949".
-            **paths: strings, the path of each split's file; `None` for none.
+            encoding: string. Encoding of files that are not UTF-8, such as "cp949".
+            **paths: strings. The file of each split; `None` for none.
 
         Raises:
-            ValueError: for a file that is not there.
+            ValueError: if a file is missing.
         """
         files = {
             split: os.path.abspath(os.path.expanduser(path))
@@ -242,7 +241,7 @@ class Task:
         source = dataclasses.replace(
             self.source, files=files, encoding=encoding, page="", license="", dataset=()
         )
-        # Nothing is published about them.
+        # Published scores do not apply to these files.
         task = dataclasses.replace(self, source=source, published=(), trained_on=None)
         if self.source.files and not self.has_own_files:
             task = dataclasses.replace(task, title=f"files in the form of {self.title}")
@@ -250,37 +249,37 @@ class Task:
 
     @property
     def has_own_files(self) -> bool:
-        """Whether its files are yours, by path."""
+        """Whether the files are your own, given by path."""
         return any(map(_is_own, self.source.files.values()))
 
     @property
     def main_metric(self) -> str:
-        """The score to choose models by."""
+        """The score that selects models."""
         return MAIN_SCORES.get(self.metrics[0], self.metrics[0])
 
     @property
     def mode(self) -> str:
-        """ "max", or "min" where less is better, as Keras' callbacks call it."""
+        """ "max", or "min" if lower is better, as in Keras' callbacks."""
         return "min" if self.main_metric.endswith("error") else "max"
 
     @property
     def has_one_class(self) -> bool:
-        """Whether each text has one class, as most tasks of a text classifier have it."""
+        """Whether texts have exactly one class, as in most text classification tasks."""
         return self.head == "text_classifier" and not self.model.get("multi_label")
 
     @property
     def model_class(self) -> type[Any]:
-        """The class of its models, such as `kerasbert.models.BertTextClassifier`."""
+        """The class of the task's models, such as `kerasbert.models.BertTextClassifier`."""
         return KINDS[self.head].load("models")
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are, such as ("train", "dev", "test")."""
+        """The available splits, such as ("train", "dev", "test")."""
         more = self.trained_on.splits if self.trained_on else ()
         return tuple(dict.fromkeys([*more, *self.source.files]))
 
     def model_settings(self) -> dict[str, Any]:
-        """The arguments of the model's `from_preset` for a new head: a dict."""
+        """Return the arguments of the model's `from_preset` for a new head."""
         length = {"sequence_length": self.settings.sequence_length}
         return {**self._data.settings(self), **length, **self.model}
 
@@ -289,14 +288,14 @@ class Task:
 
         Args:
             split: string. "train", "dev" or "test".
-            folder: string. The one with the official files; `None` asks the `datasets` library.
-            limit: int. The most examples.
+            folder: string. Folder of the official files; `None` uses the `datasets` library.
+            limit: int. Maximum number of examples; takes the first ones.
 
         Returns:
             `Examples`.
 
         Raises:
-            ValueError: where the files are missing or not what they should be, with the place.
+            ValueError: for missing or invalid files, with the place.
         """
         source = self.source
         if split not in source.files and self.trained_on is not None:
@@ -318,17 +317,17 @@ class Task:
             files = [path] if isinstance(path, str) else path
             raise ValueError(
                 f"The data of '{self.name}' come from a folder with {files[0]}; get it from "
-                f"{source.page} and name its folder."
+                f"{source.page} and pass its folder."
             )
         data = self._data.examples(self, table, split)
         return data if limit is None else data.take(slice(limit))
 
     def cut(self, data: Examples, share: float) -> tuple[Examples, Examples]:
-        """Some examples and the rest, always the same; texts of one query stay together.
+        """Split examples deterministically; texts of one query stay together.
 
         Args:
             data: `Examples`.
-            share: float. Of the second part, at least one example as the first has.
+            share: float. Share of the second part; both parts have at least one query or example.
 
         Returns:
             `(rest, part)`, two `Examples`.
@@ -338,7 +337,7 @@ class Task:
         if len(names) < 2:
             raise ValueError(
                 f"'{self.name}' has one {'query' if len(data) > 1 else 'example'}; no dev split "
-                "can be cut off it."
+                "can be cut off. Pass a dev file."
             )
         order = np.random.default_rng(0).permutation(len(names)).tolist()
         count = min(max(round(share * len(order)), 1), len(order) - 1)
@@ -351,10 +350,10 @@ class Task:
         )
 
     def check_model(self, model: Any) -> None:
-        """Refuse a model of another kind, or of other classes.
+        """Raise if a model is of another kind or has other classes.
 
         Raises:
-            ValueError: with what the task needs.
+            ValueError: with the requirements of the task.
         """
         wanted = self.model_class
         if not isinstance(model, wanted):
@@ -364,77 +363,77 @@ class Task:
         self._data.check_model(self, model)
 
     def predict(self, model: Any, data: Examples, batch_size: int = 32) -> list[Any]:
-        """What a model says of examples, in the form that `score` and `write` take.
+        """Predict examples, in the form that `score` and `write` take.
 
         Args:
-            model: a model of `model_class`.
+            model: a `model_class`.
             data: `Examples`.
             batch_size: int.
 
         Returns:
-            A list: names of classes; numbers; the number of the chosen one; for taggers lists of
-            tags, one a sentence, or lists of spans `(start, end, type)`; for questions dicts of
-            `answer` and `null_score`.
+            A list: class names; numbers; the index of the choice; for taggers lists of tags per
+            sentence, or lists of spans `(start, end, type)`; for questions dicts of `answer` and
+            `null_score`.
         """
         return self.answers(model, data, batch_size)[0]
 
     def answers(self, model: Any, data: Any, batch_size: int = 32) -> tuple[Any, Any]:
-        """`predict`, and how probable the model holds it.
+        """Predict examples with probabilities.
 
         Args:
             model, data, batch_size: see `predict`.
 
         Returns:
-            `(predictions, probabilities)`: of each example a dict by the names of its classes, a
-            list by its choices, or the number of a question's answer; `None` of regressors and
+            `(predictions, probabilities)`. Probabilities are, for each example, a dict by class
+            name, a list by choice, or the number of a question's answer; `None` for regressors and
             taggers.
         """
         self.check_model(model)
         return self._data.answers(self, model, data, batch_size)
 
     def count(self, data: Any) -> int:
-        """How many predictions there are of `Examples`: one each, or one a sentence."""
+        """Count the predictions for `Examples`: one each, or one per sentence."""
         return self._data.count(data)
 
     def score(self, data: Any, predictions: Any) -> dict[str, float]:
-        """The task's scores of predictions.
+        """Score predictions.
 
         Args:
             data: `Examples` with labels.
-            predictions: what `predict` returns.
+            predictions: output of `predict`.
 
         Returns:
-            Dict of name to a fraction; `main_metric` is the name of the first one to look at.
+            Dict of name to fraction; `main_metric` names the most important one.
         """
         if data.gold is None:
             raise ValueError(
-                f"These examples of '{self.name}' have no labels to score predictions with; hand "
-                "the predictions in, or take another split."
+                f"These examples of '{self.name}' have no labels to score predictions with; submit "
+                "the predictions, or use another split."
             )
         return self._data.scores(self, data, predictions)
 
     def scores_by_class(self, data: Any, predictions: Any) -> dict[str, dict[str, Any]]:
-        """The scores of each class, or of each type of entity, where `score` averages over them.
+        """Score each class or entity type, if `score` averages over them.
 
         Args:
             data: `Examples` with labels.
-            predictions: what `predict` returns.
+            predictions: output of `predict`.
 
         Returns:
-            Dict of class to what `kerasbert.metrics.scores_by_class` gives of it; empty where the
-            scores are no such means.
+            Dict of class to its scores, see `kerasbert.metrics.scores_by_class`; empty if `score`
+            does not average over classes.
         """
         return self._data.scores_by_class(self, data, predictions)
 
     def score_callback(
         self, data: Any, batch_size: int = 32, prefix: str = "val_"
     ) -> ScoreCallback:
-        """A callback of `fit` that scores the model on `data` after every epoch.
+        """Make a callback of `fit` that scores the model on `data` after every epoch.
 
         Args:
             data: `Examples` with labels.
             batch_size: int.
-            prefix: string. In front of the names in the logs.
+            prefix: string. Prefix of the names in the logs.
 
         Returns:
             A `kerasbert.metrics.ScoreCallback`.
@@ -446,13 +445,13 @@ class Task:
     def write(
         self, folder: AnyPath, data: Examples, predictions: Any, threshold: float | None = None
     ) -> None:
-        """Write predictions as the official scorer or the leaderboard takes them.
+        """Write predictions in the format of the official scorer or leaderboard.
 
         Args:
-            folder: string. Where to put `submission`, and for SQuAD 2.0 `na_prob.json` beside it.
+            folder: string. Folder for `submission`, and for SQuAD 2.0 also `na_prob.json`.
             data: `Examples`.
-            predictions: what `predict` returns.
-            threshold: float. Of questions: a null score beyond it makes the answer none.
+            predictions: output of `predict`.
+            threshold: float. For questions: a null score above it means no answer.
 
         Returns:
             List of the files' paths.
@@ -460,7 +459,7 @@ class Task:
         if len(predictions) != self.count(data):
             raise ValueError(
                 f"There are {len(predictions)} predictions for {self.count(data)} examples "
-                f"of '{self.name}'; pass what `predict` returns for them."
+                f"of '{self.name}'; pass the output of `predict` for them."
             )
         files = self._data.files(self, data, predictions, threshold)
         os.makedirs(folder, exist_ok=True)
@@ -476,7 +475,7 @@ def _is_own(path):
 
 
 def _as_tuples(value):
-    """Lists, which JSON makes of tuples, as tuples."""
+    """Convert lists, which JSON makes of tuples, back to tuples."""
     if isinstance(value, dict):
         return {name: _as_tuples(item) for name, item in value.items()}
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""Classes of texts."""
+"""Text classification data."""
 
 import re
 import unicodedata
@@ -24,15 +24,15 @@ from kerasbert.tasks.tables import (
 )
 from kerasbert.tasks.task import Source
 
-# The scores of any number of classes per text, by rows of 0 and 1.
+# Metrics for any number of classes per text, which compare rows of 0 and 1.
 _OF_SEVERAL = ("macro_f1", "accuracy")
 _SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 
 
 class TextClassification(Data):
-    """Names of classes: one for each text, or with `multi_label` of the model any number.
+    """Class names: one per text, or with the model's `multi_label` any number.
 
-    Labels of several classes are lists of names, or a column of 0 and 1 for each class.
+    Labels of several classes are lists of names, or one column of 0 and 1 for each class.
     """
 
     column_counts = (1, 2)
@@ -45,16 +45,16 @@ class TextClassification(Data):
             return fields
         if isinstance(task.label, tuple) and not same_names(fields["labels"], task.label):
             raise ValueError(
-                f"labels={list(fields['labels'])!r} are not the columns of labels, "
-                f"{', '.join(map(repr, task.label))}; leave `labels` out."
+                f"labels={list(fields['labels'])!r} differ from the label columns "
+                f"{', '.join(map(repr, task.label))}; omit `labels`."
             )
         metrics = given["metrics"] or _OF_SEVERAL
         for name in metrics:
             if name not in _OF_SEVERAL:
                 raise ValueError(
-                    f"metrics={name!r} is for one class per text, and these have any number; use "
-                    "'macro_f1', the mean over the classes, or 'accuracy', the share of texts all "
-                    "of whose classes are right."
+                    f"metrics={name!r} is for one class per text, but these have any number; use "
+                    "'macro_f1', the mean over the classes, or 'accuracy', the share of texts with "
+                    "all classes right."
                 )
         return {**fields, "metrics": tuple(metrics), "model": {"multi_label": True}}
 
@@ -63,7 +63,7 @@ class TextClassification(Data):
         if model.multi_label:
             fields = {"metrics": _OF_SEVERAL, "model": {"multi_label": True}}
         if model.labels is None:
-            # Of classes without names, files write the numbers.
+            # Files have numbers for unnamed classes.
             numbers = tuple(map(str, range(len(model.label_names))))
             fields["source"] = Source(values=numbers)
         return fields
@@ -81,10 +81,10 @@ class TextClassification(Data):
         return super()._labels(task, table, split)
 
     def _of_columns(self, task, table, split):
-        """The classes of each text, from a column of 0 and 1 for each class."""
+        """Return the classes of each text from one column of 0 and 1 for each class."""
         if not same_names(task.label, task.labels):
             raise ValueError(
-                f"The columns of labels are {', '.join(map(repr, task.label))}, but the classes of "
+                f"The label columns are {', '.join(map(repr, task.label))}, but the classes of "
                 f"'{task.name}' are {', '.join(map(repr, task.labels))}; name a column for each."
             )
         names = [name_in(task, table, name) for name in task.label]
@@ -108,18 +108,18 @@ class TextClassification(Data):
     def _label(self, task, value, table, position):
         place = table.place(position)
         if task.has_one_class:
-            if isinstance(value, list) and len(value) == 1:  # As annotation tools write one class.
+            if isinstance(value, list) and len(value) == 1:  # As written by annotation tools.
                 value = value[0]
             if isinstance(value, list):
                 raise ValueError(
-                    f"{place}: the label is {value!r}, and the texts of '{task.name}' have one "
+                    f"{place}: the label is {value!r}, but the texts of '{task.name}' have one "
                     "class each."
                 )
             return self._class(task, value, place)
         if value is None or isinstance(value, str) and not value.strip():
             raise ValueError(
-                f"{place}: the label is missing; write [] for a text of no class, or leave the "
-                "row out."
+                f"{place}: the label is missing; write [] for a text without classes, or remove "
+                "the row."
             )
         rows = value if isinstance(value, list) else [value]
         chosen = {self._class(task, one, place) for one in rows}
@@ -128,8 +128,8 @@ class TextClassification(Data):
     def _class(self, task, value, place):
         if isinstance(value, (list, dict)):
             raise ValueError(
-                f"{place}: the label {value!r} is no name of a class; give a name, a list of "
-                "names, or a column of 0 and 1 for each class."
+                f"{place}: the label {value!r} is not a class name; give a name, a list of names, "
+                "or one column of 0 and 1 for each class."
             )
         text = written(value)
         known = known_name(text, task.labels)
@@ -144,17 +144,17 @@ class TextClassification(Data):
         if model.multi_label == task.has_one_class:
             kinds = ("one class per text", "any number of classes per text")
             raise ValueError(
-                f"The model gives {kinds[model.multi_label]}, and '{task.name}' has "
-                f"{kinds[not model.multi_label]}; take a model that was trained on it."
+                f"The model predicts {kinds[model.multi_label]}, but '{task.name}' has "
+                f"{kinds[not model.multi_label]}; use a model that was trained on it."
             )
         if not same_names(self._names(task, model), task.labels):
             raise ValueError(
                 f"The model's classes are {', '.join(model.label_names)}, but those of "
-                f"'{task.name}' are {', '.join(task.labels)}; take a model that was trained on it."
+                f"'{task.name}' are {', '.join(task.labels)}; use a model that was trained on it."
             )
 
     def _names(self, task, model):
-        """The model's classes as the task names them; all of them where the model has no names."""
+        """Return the model's classes by their names in the task, or all of an unnamed model."""
         if model.labels is None and model.num_classes == len(task.labels):
             return list(task.labels)
         return [known_name(name, task.labels) or name for name in model.label_names]
@@ -195,7 +195,7 @@ _YES, _NO = {"1", "1.0", "true", "yes"}, {"0", "0.0", "false", "no"}
 
 
 def _scores_of_several(task, gold, predictions):
-    """Scores of lists of names."""
+    """Score lists of class names."""
     from sklearn.metrics import f1_score
 
     rows = [
@@ -210,7 +210,7 @@ def _scores_of_several(task, gold, predictions):
 
 
 def _classes(task, given):
-    """The names of the classes in the training file, and whether a text has any number of them."""
+    """Return the classes of the training file, and whether a text may have any number of them."""
     table = first_table(task)
     if isinstance(task.label, tuple):
         for name in task.label:
@@ -220,19 +220,19 @@ def _classes(task, given):
         return given, False
     values = as_lists(table.column(name_in(task, table, task.label), " for the labels"))
     lists = [value for value in values if isinstance(value, list)]
-    # Annotation tools write the one class of a text as a list, too.
+    # Annotation tools also write a single class as a list.
     is_several = bool(lists) and any(len(value) != 1 for value in lists)
     flat = [x for value in values for x in (value if isinstance(value, list) else [value])]
     for position, value in enumerate(values):
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, (list, dict)):
                 raise ValueError(
-                    f"{table.place(position)}: the label {value!r} is no name of a class; give a "
-                    "name, a list of names, or a column of 0 and 1 for each class."
+                    f"{table.place(position)}: the label {value!r} is not a class name; give a "
+                    "name, a list of names, or one column of 0 and 1 for each class."
                 )
     found = set(map(written, flat)) - {""}
     if not found:
-        raise ValueError(f"The column '{task.label}' of {table.source} holds no labels.")
+        raise ValueError(f"The column '{task.label}' of {table.source} has no labels.")
     if not is_several:
         _warn_of_joined(found, table.source)
     _warn_of_alike(found, table.source)
@@ -240,7 +240,7 @@ def _classes(task, given):
 
 
 def _warn_of_alike(names, source):
-    """Say that names differ in case, width or the form of a number alone."""
+    """Warn if names differ only in case, width or number format."""
     alike = {}
     for name in sorted(names):
         alike.setdefault(_plain(name), []).append(name)
@@ -248,8 +248,8 @@ def _warn_of_alike(names, source):
     if several:
         warnings.warn(
             f"{sum(map(len, several))} of the {len(names)} classes of {source} differ from another "
-            "one only in case, width, blanks or the form of a number, such as "
-            f"{' and '.join(map(repr, several[0]))}, and count as classes of their own. Write each "
+            "one only in case, width, spaces or number format, such as "
+            f"{' and '.join(map(repr, several[0]))}, and count as separate classes. Write each "
             "class in one form.",
             stacklevel=2,
         )
@@ -261,7 +261,7 @@ def _plain(name):
 
 
 def _warn_of_joined(names, source):
-    """Say that names look like several ones that are joined, which are classes of their own."""
+    """Warn if names look like several classes joined, which would count as separate classes."""
     parts = {name: _SEPARATORS.split(name) for name in names}
     counts = Counter(part for several in parts.values() for part in set(several))
     joined = [
@@ -273,7 +273,7 @@ def _warn_of_joined(names, source):
         one = min(joined)
         warnings.warn(
             f"{len(joined)} of the {len(names)} classes of {source} are others joined, such as "
-            f"{one!r}, and count as classes of their own. For several classes per text write lists "
-            f"({parts[one]}), or a column of 0 and 1 for each class.",
+            f"{one!r}, and count as separate classes. For several classes per text, write lists "
+            f"({parts[one]}), or one column of 0 and 1 for each class.",
             stacklevel=2,
         )

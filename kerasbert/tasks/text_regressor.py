@@ -1,4 +1,4 @@
-"""Numbers of texts."""
+"""Text regression data."""
 
 import math
 
@@ -6,7 +6,7 @@ from kerasbert.tasks.tables import Data, index_file
 
 
 class TextRegression(Data):
-    """Numbers."""
+    """One number per text."""
 
     column_counts = (1, 2)
     metrics = ("pearson", "spearman", "mean_absolute_error")
@@ -17,7 +17,9 @@ class TextRegression(Data):
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise ValueError(f"{table.place(position)}: the label {value!r} is no number.")
+            raise ValueError(
+                f"{table.place(position)}: the label {value!r} must be a finite number."
+            )
         return number
 
     def answers(self, task, model, data, batch_size):

@@ -1,4 +1,4 @@
-"""Tags of words, and entities."""
+"""Tagging data: tags of words, and entity spans."""
 
 import itertools
 import re
@@ -32,12 +32,12 @@ from kerasbert.tasks.tables import (
     written,
 )
 
-# The scores of labels that make up no entities.
+# Metrics for labels that do not form entities.
 _PLAIN = ("accuracy", "macro_f1")
-# What tables call words, tags, and the sentences of words, where a column is not named.
+# Common column names of words, tags and sentence numbers, used if none is given.
 _WORDS = ("tokens", "words", "token", "word", "form", "text", "sentence")
 _TAGS = ("tags", "ner_tags", "tag", "ner_tag", "labels", "label", "entities", "spans")
-_ROWS = ("token", "word", "form")  # Of one word a row.
+_ROWS = ("token", "word", "form")  # For one word per row.
 _SENTENCES = (
     *("sentence", "sentence_id", "sent_id", "sentence #", "sentence_number", "sentence id"),
     *("문장", "문장번호", "문장 번호", "文", "文番号", "文id"),
@@ -45,7 +45,7 @@ _SENTENCES = (
 
 
 class TokenClassification(Data):
-    """Tags of words, or spans of whole texts."""
+    """Tags of words, or spans in whole texts."""
 
     columns = ("tokens",)
     label = "tags"
@@ -57,8 +57,8 @@ class TokenClassification(Data):
         if is_spans:
             if given["metrics"] not in (None, ["klue_entities"], ("klue_entities",)):
                 raise ValueError(
-                    f"metrics={list(given['metrics'])!r} are for tags of words; spans of texts are "
-                    "scored by 'klue_entities'."
+                    f"metrics={list(given['metrics'])!r} are for tags of words; spans are scored "
+                    "by 'klue_entities'."
                 )
             names = tuple(labels or sorted(found - {OUTSIDE}))
             return {"labels": names, "scheme": "BIO", "metrics": ("klue_entities",), **_SPANS}
@@ -105,7 +105,7 @@ class TokenClassification(Data):
         return examples_of(x, y, gold=[row for group in tags for row in group], sentences=sentences)
 
     def _of_lines(self, task, columns, split):
-        """Documents of `(words, tags, other cells)`, one a sentence."""
+        """Return documents, lists of sentences `(words, tags, other cells)`."""
         word, label = _places(task, columns)
         source, documents = columns.source, columns.documents
         needed = max(word, label) + 1 if label >= 0 else max(word + 1, 2)
@@ -133,13 +133,13 @@ class TokenClassification(Data):
         return result
 
     def _is_prose(self, task, documents, label):
-        """Whether lines are texts: some have several words, and none ends in a tag."""
+        """Whether lines are plain texts: some have several words, and none ends in a tag."""
         if task.units == "characters":
             return False
         known = set(tag_names(task.labels, task.scheme))
         rows = [cells for document in documents for rows in document for _, cells in rows]
         ends = {cells[label] for cells in rows if -len(cells) <= label < len(cells)}
-        # Of other schemes, too: a wrong tag is no word.
+        # Also tags of other schemes, so that a wrong tag is not taken for a word.
         tags = re.compile(r"[BIOESLU](-.+)?|-DOCSTART-")
         ends = in_scheme(sorted(ends), task.labels, task.scheme)
         return any(len(cells) > 1 for cells in rows) and not any(
@@ -147,11 +147,11 @@ class TokenClassification(Data):
         )
 
     def _of_texts(self, document):
-        """Each line a sentence without tags."""
+        """Return each line as a sentence without tags."""
         return [(cells, None, [[word] for word in cells]) for rows in document for _, cells in rows]
 
     def _of_table(self, task, table, form, split):
-        """Documents as `_of_lines`, each of one sentence."""
+        """Return documents as `_of_lines` does, each of one sentence."""
         form, words, labels = form
         result = []
         for row, tags, positions in _sentences(table, form, words, labels):
@@ -166,21 +166,21 @@ class TokenClassification(Data):
                 )
             row = [written(word) for word in row]
             if "" in row:
-                raise ValueError(f"{place}: a word is empty; leave it out, with its label.")
+                raise ValueError(f"{place}: a word is empty; remove it and its label.")
             if row:
                 places = [table.place(x) for x in positions] * (len(row) // len(positions))
                 tags = None if tags is None else self._tags(task, tags, places)
                 result.append([(row, tags, [[word] for word in row])])
         if labels is None and not is_test(split):
-            column_of(task, table, task.label)  # Says which columns there are.
+            column_of(task, table, task.label)  # Raises, with the existing columns.
         return result
 
     def _of_spans(self, task, table, words, labels):
-        """Texts with spans, or without."""
+        """Return texts, with spans if labeled."""
         if task.units != "characters":
             raise ValueError(
-                f"{table.source} has texts with spans, and '{task.name}' has lists of words with "
-                "tags; give files of one kind."
+                f"{table.source} has texts with spans, but '{task.name}' has lists of words with "
+                "tags; use files of one kind."
             )
         if labels is None or all(value is None for value in labels):
             return examples_of(words, None)
@@ -189,8 +189,8 @@ class TokenClassification(Data):
             place, spans = table.place(position), spans_in(value)
             if spans is None:
                 raise ValueError(
-                    f"{place}: the spans are {value!r}; give a list of [start, end, type], [] for "
-                    "a text without any."
+                    f"{place}: the spans are {value!r}; give a list of [start, end, type], or [] "
+                    "for none."
                 )
             y.append([])
             for start, end, type in spans:
@@ -206,7 +206,7 @@ class TokenClassification(Data):
         return examples_of(words, y, gold=y)
 
     def _tags(self, task, tags, places):
-        """The tags, in the task's scheme, checked."""
+        """Return validated tags in the task's scheme."""
         tags = in_scheme([written(tag) for tag in tags], task.labels, task.scheme)
         if task.scheme == "BIO" and task.units == "words":
             tags = as_bio(tags)
@@ -234,7 +234,7 @@ class TokenClassification(Data):
         if not same_names(model.label_names, names):
             raise ValueError(
                 f"The model's tags are {', '.join(model.label_names)}, but those of '{task.name}' "
-                f"are {', '.join(names)}; take a model that was trained on it."
+                f"are {', '.join(names)}; use a model that was trained on it."
             )
 
     def count(self, data):
@@ -294,7 +294,7 @@ class TokenClassification(Data):
             gold = data.gold or [None] * len(sentences)
             blocks = [
                 [
-                    # White space separates columns there.
+                    # White space separates the columns of this format.
                     " ".join(re.sub(r"\s+", "_", cell) for cell in line)
                     for line in self._columns(cells, right, found)
                 ]
@@ -307,12 +307,12 @@ class TokenClassification(Data):
             yield [*cells[place], *([] if right is None else [right[place]]), tag]
 
 
-# A task of spans in texts, which may begin and end within a word.
+# Fields of a task of spans, which may start or end within a word.
 _SPANS = {"units": "characters", "model": {"label_pieces": "all"}}
 
 
 def _is_table(path, task):
-    """Whether a file has named columns; one of words a line begins with a word."""
+    """Whether a file has named columns; a CoNLL file starts with a word."""
     ending = ending_of(path)
     if ending in (".csv", *JSON, PARQUET, *SPREADSHEETS):
         return True
@@ -329,23 +329,23 @@ def _is_table(path, task):
 
 
 def _places(task, columns):
-    """The numbers of the columns of words and of tags."""
+    """Return the column numbers of words and of tags."""
     (word,), named = task.columns, task.source.columns
     usual = (readers.CONLLU_WORD, readers.CONLLU_TAG) if columns.is_conllu else (0, -1)
     return named.get(word, usual[0]), named.get(task.label, usual[1])
 
 
 def _form(task, table):
-    """Return the layout of a table: `(form, words, tags)`, with `None` for tags that are missing.
+    """Return the layout of a table: `(form, words, tags)`, with `None` for missing tags.
 
-    The form is "lists" for one sentence per row, "rows" for one word per row, and "spans" for texts
+    The form is "lists" for one sentence per row, "rows" for one word per row, or "spans" for texts
     with lists of spans.
     """
     (name,), own = task.columns, TokenClassification
     known = _WORDS if name == own.columns[0] else ()
     words = next((x for x in (_named(task, name), name, *known) if table.find(x)), None)
     if words is None:
-        column_of(task, table, name)  # Says which columns there are.
+        column_of(task, table, name)  # Raises, with the existing columns.
     known = _TAGS if task.label == own.label else ()
     tags = (_named(task, task.label), task.label, *known)
     tags = next((x for x in tags if table.find(x) and table.find(x) != table.find(words)), None)
@@ -361,7 +361,7 @@ def _form(task, table):
         return ("rows", words, None) if is_word else ("lists", [x.split() for x in words], None)
     if any(isinstance(row, list) and spans_in(row) is not None for row in labels):
         return "spans", words, labels
-    # Words with white space between them, and their tags likewise, or as a list.
+    # Words separated by white space, with tags in the same form or in a list.
     tags = [row if isinstance(row, list) else written(row).split() for row in labels]
     rows = [text.split() for text in words]
     if max(map(len, rows)) > 1 and all(len(a) == len(b) for a, b in zip(rows, tags)):
@@ -370,18 +370,18 @@ def _form(task, table):
 
 
 def _named(task, name):
-    """How the files call a column; numbers are of CoNLL's columns."""
+    """Return a column's name in the files; numbers are for CoNLL columns."""
     return str(task.source.columns.get(name, name))
 
 
 def _sentence_column(table, words):
-    """The column that says which sentence a word is of, or `None`."""
+    """Return the name of the column of sentence numbers, or `None`."""
     found = (table.find(name) for name in _SENTENCES)
     return next((name for name in found if name not in (None, table.find(words))), None)
 
 
 def _sentences(table, form, words, labels):
-    """Yield `(words, tags, positions)` of each sentence."""
+    """Yield `(words, tags, positions)` for each sentence."""
     if form == "lists":
         for position, row in enumerate(words):
             yield row, None if labels is None else labels[position], [position]
@@ -390,14 +390,14 @@ def _sentences(table, form, words, labels):
     starts, numbers = [0], table.numbers
     current, *names = map(written, table.columns[name] if name else [""] * len(table))
     for position, sentence in enumerate(names, start=1):
-        # A name may stand at the first word alone; an empty line ends a sentence, too.
+        # Only the first word may have the number; an empty line also ends a sentence.
         is_new = sentence not in ("", current)
         if is_new or numbers[position] > numbers[position - 1] + 1:
             starts.append(position)
         current = sentence or current
     if len(starts) == 1 and name is None and len(table) > 1:
         raise ValueError(
-            f"{table.source} has a word a row, and nothing says where a sentence ends: add a "
+            f"{table.source} has one word per row, but nothing says where a sentence ends: add a "
             "column 'sentence' with its number, or an empty line after each sentence."
         )
     for start, end in itertools.pairwise([*starts, len(table)]):
@@ -406,7 +406,7 @@ def _sentences(table, form, words, labels):
 
 
 def _tags(task, given):
-    """The tags of the training file, or the types of its spans, and whether they are spans."""
+    """Return the tags of the training file, or its span types, and whether they are spans."""
     table = TokenClassification().open(task, first_file(task), "train")
     if isinstance(table, readers.Columns) and given is not None:
         return set(given), False
@@ -421,7 +421,7 @@ def _tags(task, given):
     if labels is None and given is not None:  # A test set without labels.
         return set(given), False
     if labels is None:
-        column_of(task, table, task.label)  # Says which columns there are.
+        column_of(task, table, task.label)  # Raises, with the existing columns.
     if form == "spans":
         spans = [spans_in(value) or () for value in labels]
         return {written(label) for row in spans for _, _, label in row}, True
@@ -435,15 +435,15 @@ def _tags(task, given):
 def _sorted_tags(task, found):
     if not found - {""}:
         raise ValueError(
-            f"'{first_file(task)}' holds no tags beside its words: write a word and its tag a "
-            "line, with a tab or a space between them, and an empty line after each sentence; or "
-            "name the column of the tags (label)."
+            f"'{first_file(task)}' has words but no tags: write a word and its tag per line, "
+            "separated by a tab or a space, and an empty line after each sentence; or name the "
+            "column of the tags (label)."
         )
     return sorted(found - {""}, key=by_size)
 
 
 def _scheme(tags):
-    """The types and the scheme of tags; other labels as they are."""
+    """Return entity types and scheme of tags, or other labels unchanged, without a scheme."""
     spelling = spelling_of(tags)
     if spelling is None:
         return {"labels": tuple(tags), "scheme": None}
@@ -454,7 +454,7 @@ def _scheme(tags):
 
 
 def in_scheme(tags, types, scheme):
-    """Tags of any spelling, see `spelling_of`, as those of a scheme; others as they are.
+    """Convert tags of any spelling, see `spelling_of`, to a scheme; others are unchanged.
 
     >>> in_scheme(["PER-B", "PER_M", "-", "x"], ["PER"], "BIOES")
     ['B-PER', 'I-PER', 'O', 'x']
@@ -481,7 +481,7 @@ def _in_scheme(tag, types, scheme):
 
 
 def as_bio(tags):
-    """Tags of any scheme as BIO: IOB1's "I-PER" at a beginning is "B-PER".
+    """Convert tags of any scheme to BIO; an initial "I-PER" of IOB1 becomes "B-PER".
 
     >>> as_bio(["I-PER", "I-PER", "O", "I-LOC", "B-LOC"])
     ['B-PER', 'I-PER', 'O', 'B-LOC', 'B-LOC']
@@ -493,7 +493,7 @@ def as_bio(tags):
 
 
 def spans_of_characters(text, tags):
-    """Tags, one a character, as spans `(start, end, type)`; those of spaces do not count.
+    """Convert tags per character to spans `(start, end, type)`, ignoring those of spaces.
 
     >>> spans_of_characters("a bc d", ["B-X", "O", "I-X", "O", "O", "B-Y"])
     [(0, 3, 'X'), (5, 6, 'Y')]
@@ -509,7 +509,7 @@ def _entities(tags):
 
 
 def all_tags(text, spans):
-    """BIO tags of all characters of a text, from its spans."""
+    """Return the BIO tag of each character of a text from its spans."""
     tags = [OUTSIDE] * len(text)
     for start, end, type in spans:
         tags[start:end] = [f"B-{type}", *[f"I-{type}"] * (end - start - 1)]
@@ -517,7 +517,7 @@ def all_tags(text, spans):
 
 
 def tags_of_characters(text, spans):
-    """BIO tags of the characters that are no space, from its spans.
+    """Return the BIO tags of all characters but spaces from a text's spans.
 
     >>> tags_of_characters("a bc d", [(0, 3, "X")])
     ['B-X', 'I-X', 'O', 'O']

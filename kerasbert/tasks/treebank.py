@@ -1,4 +1,4 @@
-"""Treebanks: files of Universal Dependencies in CoNLL-U."""
+"""Read treebanks: Universal Dependencies in CoNLL-U."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
     """Read the trees of a CoNLL-U file.
 
     Args:
-        path: string. The file, or what gzip made of it (`.gz`).
-        encoding: string. Of a file that is not UTF-8.
+        path: string. The file, optionally compressed (`.gz`).
+        encoding: string. Encoding of a file that is not UTF-8.
 
     Returns:
-        List of `kerasbert.data.DependencyTree`. Of tokens of several words (`1-2`) the words are
-        read; words that are not in the text (`1.1`) are left out.
+        List of `kerasbert.data.DependencyTree`. Multiword tokens (`1-2`) are read as their words;
+        words that are not in the text (`1.1`) are left out.
 
     Raises:
-        ValueError: for a line that is no word, or a sentence that is no tree, with its line.
+        ValueError: for an invalid word line, or a sentence that is not a tree, with its line.
 
     Source: https://universaldependencies.org/format.html
     """
@@ -44,15 +44,15 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
             trees.append(_tree(rows, name, f"The sentence on line {start} of '{path}'"))
             rows, name = [], ""
     if not trees:
-        raise ValueError(f"'{path}' holds no words.")
+        raise ValueError(f"'{path}' has no words.")
     return trees
 
 
 def _word(cells, place):
-    """The line of a word as a list of one, of anything else as an empty one."""
+    """Return a list of the cells of a word line, empty for other lines."""
     if len(cells) != COLUMNS:
         raise ValueError(
-            f"{place} has {len(cells)} columns; CoNLL-U has {COLUMNS}, with tabs between."
+            f"{place} has {len(cells)} columns; CoNLL-U has {COLUMNS}, separated by tabs."
         )
     number = cells[ID]
     if NO_WORD.fullmatch(number):
@@ -68,7 +68,7 @@ def _tree(rows, name, place):
     wrong = [i for i, number in enumerate(numbers) if number != i + 1]
     if wrong:
         shown = numbers[max(wrong[0] - 2, 0) : wrong[0] + 1]
-        raise ValueError(f"{place} numbers its words {shown}; they are 1, 2, 3, ...")
+        raise ValueError(f"{place} numbers its words {shown}; they must be 1, 2, 3, ...")
     try:
         return DependencyTree(
             words=[cells[FORM] for cells in rows],
@@ -78,4 +78,4 @@ def _tree(rows, name, place):
             id=name,
         )
     except ValueError as error:
-        raise ValueError(f"{place} is no tree: {error}") from None
+        raise ValueError(f"{place} is not a tree: {error}") from None

@@ -61,7 +61,7 @@ def test_examples_beforehand(text, tmp_path):
 def test_from_text_to_a_preset(text, tmp_path):
     done = kerasbert("vocab", text, "-o", tmp_path / "vocab", "--size", 165)
     assert done.exit_code == 0 and done.stderr == ""
-    assert re.match(r"\d+ tokens \(.*\) from 38,400 words of 19 kinds; 0.00% ", done.stdout)
+    assert re.match(r"\d+ tokens \(.*\) from 38,400 words \(19 distinct\); 0.00% ", done.stdout)
     again = kerasbert("vocab", text, "-o", tmp_path / "vocab")
     assert again.exit_code == 2 and "choose another folder" in again.stderr
     more = ["--optimizer", "lamb", "--precision", "mixed_bfloat16", "--tensorboard"]

@@ -152,8 +152,8 @@ def test_the_command(planted, tmp_path):
     out = tmp_path / "out"
     done = run("deduplicate", f"{planted}/*.txt", f"{planted}/*.gz", "-o", out, "--threshold", 0.7)
     assert done.exit_code == 0, done.output
-    assert "3 of 8 documents went, " in done.stdout and f"; 5 stay -> {out}" in done.stdout
-    assert "a.txt:3 is like a.txt:1 (0." in done.stdout
+    assert "3 of 8 documents (" in done.stdout and f"kept 5 -> {out}" in done.stdout
+    assert "a.txt:3 resembles a.txt:1 (0." in done.stdout
     done = run("deduplicate", planted, "-o", out)
     assert done.exit_code == 2 and f"'{out}' is not empty; name another" in done.output
     done = run("deduplicate", planted, "-o", tmp_path / "more", "--json")

@@ -43,7 +43,7 @@ def test_broken_files(tmp_path):
     with pytest.raises(ValueError, match="x.npy' is missing; copy the whole index again"):
         read_array(str(path), (4,), "int64")
     np.save(path, np.arange(4))
-    with pytest.raises(ValueError, match=r"holds int64 \(4,\) where the index says float32"):
+    with pytest.raises(ValueError, match=r"has int64 \(4,\), but the index expects float32"):
         read_array(str(path), (5,), "float32")
     for size in (path.stat().st_size - 1, 40, 0):
         with open(path, "rb+") as file:
@@ -60,7 +60,7 @@ def test_broken_files(tmp_path):
     column.write(texts, np.ones(2, bool))
     ends = np.load(texts + ".ends.npy")
     np.save(texts + ".ends.npy", ends[::-1])
-    with pytest.raises(ValueError, match="has places in no order; copy the whole index again"):
+    with pytest.raises(ValueError, match="offsets that are not sorted; copy the whole index again"):
         TextColumn.read(texts, 2)
     np.save(texts + ".ends.npy", ends)
     with open(texts, "rb+") as file:

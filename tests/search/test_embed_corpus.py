@@ -139,7 +139,7 @@ def test_bad_input(embedder, corpus, tmp_path):
         ("row 1, has no column 'body'; its columns are 'id'", corpus / "more", {"text": "body"}),
         ("has no column 'key'", corpus / "more", {"id": "key"}),
         ("bad.jsonl', line 2 is not valid JSON", write("bad.jsonl", '"a"\n{"te'), {}),
-        ("neither an object nor a string", write("list.jsonl", "[1]\n"), {}),
+        ("row 1, must be an object or a string", write("list.jsonl", "[1]\n"), {}),
         ("^'latin.txt' is not UTF-8 .*--encoding", write("latin.txt", "Größe", "latin-1"), {}),
         ("dims=99 is more than the 32", corpus / "lines.txt", {"dims": 99}),
         ("format='csv'", corpus / "lines.txt", {"format": "csv"}),
@@ -156,7 +156,7 @@ def test_bad_input(embedder, corpus, tmp_path):
     with pytest.raises(ValueError, match="has vectors from another corpus"):
         embed_corpus(corpus / "lines.txt", tmp_path / "mended", embedder, format="npy")
     tokens = type(embedder)(embedder.backbone, embedder.preprocessor, pooling="tokens")
-    for model, message in ((tokens, "pooling='tokens'"), (embedder.backbone, "is no BertText")):
+    for model, message in ((tokens, "pooling='tokens'"), (embedder.backbone, "must be a BertText")):
         with pytest.raises(ValueError, match=message):
             embed_corpus(corpus / "lines.txt", tmp_path / "out", model, format="npy")
     with pytest.raises(ValueError, match="has no vectors.json"):
@@ -167,7 +167,7 @@ def test_the_command(preset, corpus, tmp_path):
     call = ["embed", str(corpus / "lines.txt"), "-o", str(tmp_path / "out"), "--preset", preset]
     result = CliRunner().invoke(app, [*call, "--format", "npy", "--rows", "3"])
     assert result.exit_code == 0, result.output
-    assert f"5 vectors -> {tmp_path / 'out'}" in result.output
+    assert f"5 embeddings -> {tmp_path / 'out'}" in result.output
     assert everything(tmp_path / "out")[0] == IDS[:5]
     # As Excel writes it in Japan, beside a file of UTF-8.
     (tmp_path / "japan").mkdir()

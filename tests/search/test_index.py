@@ -176,7 +176,7 @@ def test_save_and_load(embedder, tmp_path, dtype, names):
     more = ["later"] if names else None
     again.add(["later"], ids=more)
     again.remove(again.ids[0])
-    with pytest.raises(ValueError, match="holds a search index already; pass overwrite=True"):
+    with pytest.raises(ValueError, match="already has a search index; pass overwrite=True"):
         again.save(path, models=False)
     again.save(path, overwrite=True, models=False)
     last = SearchIndex.load(path, embedder)
@@ -193,7 +193,7 @@ def test_the_embedder_goes_along(embedder, tmp_path):
         assert hit["score"] == pytest.approx(expected["score"], abs=1e-5)
     with pytest.raises(ValueError, match="is not the model that the index was made with"):
         SearchIndex.load(tmp_path / "index", make_embedder(seed=1))
-    with pytest.raises(ValueError, match="have 26 numbers, and those of the index"):
+    with pytest.raises(ValueError, match="have 26 dimensions, but those of the index"):
         SearchIndex.load(tmp_path / "index", Letters())
     SearchIndex(Letters()).save(tmp_path / "empty")
     assert SearchIndex.load(tmp_path / "empty", Letters()).search("a") == []
@@ -208,7 +208,7 @@ def test_an_embedder_that_was_trained_since(tmp_path):
     for weight in embedder.weights:
         weight.assign(np.random.default_rng(1).normal(size=weight.shape, scale=0.5))
     for stale in (index, again):
-        with pytest.raises(ValueError, match="has changed since it gave the index its vectors"):
+        with pytest.raises(ValueError, match="The embedder has changed since"):
             stale.save(tmp_path / "stale")
     (tmp_path / "rows").mkdir()
     with pytest.raises(ValueError, match="Make a new index after training"):
@@ -222,10 +222,10 @@ def test_broken_folders(tmp_path):
         SearchIndex.load(tmp_path / "none")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
-    with pytest.raises(ValueError, match="is no search index: it has no index.json"):
+    with pytest.raises(ValueError, match="is not a search index: it has no index.json"):
         SearchIndex.load(tmp_path / "other")
     index = SearchIndex(Letters(), TEXTS)
-    with pytest.raises(ValueError, match="is no search index and not empty"):
+    with pytest.raises(ValueError, match="is not empty and has no search index"):
         index.save(tmp_path / "other", overwrite=True)
     folder = tmp_path / "index"
 
@@ -243,13 +243,13 @@ def test_broken_folders(tmp_path):
         broken(f"{name}' is missing", (folder / name).unlink)
         size = (folder / name).stat().st_size if (folder / name).exists() else 100
         broken(name, lambda name=name, size=size: os.truncate(folder / name, size // 2))
-    broken("of format 7, and this version reads 1; update", lambda: edit(format=7))
-    broken("width=5 in .* cannot be, with dims=None and embedder_width=26", lambda: edit(width=5))
-    broken("width=26 in .* cannot be, with dims=5 and embedder_width=26", lambda: edit(dims=5))
-    broken(r"engine_options=\[1\] in .* is no object", lambda: edit(engine_options=[1]))
+    broken("has format 7, but this version reads 1; update", lambda: edit(format=7))
+    broken("width=5 in .* contradicts dims=None and embedder_width=26", lambda: edit(width=5))
+    broken("width=26 in .* contradicts dims=5 and embedder_width=26", lambda: edit(dims=5))
+    broken(r"engine_options=\[1\] in .* must be an object", lambda: edit(engine_options=[1]))
     nothing = np.full((4, 26), np.nan, "float32")
     broken("is not the model that the index", lambda: np.save(folder / "probe.npy", nothing))
-    broken("where the index says", lambda: edit(rows=9, count=9))
+    broken("but the index expects", lambda: edit(rows=9, count=9))
     broken("counts more texts than rows", lambda: edit(count=9))
     broken("dtype='int3' is unknown", lambda: edit(dtype="int3"))
     broken("not valid JSON", lambda: (folder / "index.json").write_text("{"))
@@ -258,39 +258,39 @@ def test_broken_folders(tmp_path):
 def test_refusals(embedder):
     index = SearchIndex(Letters(), ["a", "b"])
     for call, message in (
-        (lambda: index.add("a text"), "texts='a text' has to be a list"),
-        (lambda: index.add(["a", None]), r"texts\[1\]=None is no string"),
+        (lambda: index.add("a text"), "texts must be a list of strings, got 'a text'"),
+        (lambda: index.add(["a", None]), r"texts\[1\] must be a string, got None"),
         (lambda: index.add(["c"], ids=[1]), "id 1 is already in the index; remove it first"),
         (lambda: index.add(["c", "d"], ids=[7, 7]), "id 7 is given twice"),
-        (lambda: index.add(["c"], ids=["x"]), "are whole numbers, and 'x' is not"),
+        (lambda: index.add(["c"], ids=["x"]), "are whole numbers, but 'x' is not"),
         (lambda: index.add(["c"], ids=[1.5]), "all strings, or all whole numbers"),
         (lambda: index.add(["c"], ids=[8, 9]), "2 ids for 1 texts"),
-        (lambda: index.add(["c"], vectors=np.ones((1, 3))), "3 numbers, and those of the index 26"),
-        (lambda: index.add(["c"], vectors=np.full((1, 26), np.nan)), "number 0 holds NaN"),
-        (lambda: index.add(["c"], vectors=["c"]), "have to be numbers"),
+        (lambda: index.add(["c"], vectors=np.ones((1, 3))), "3 dimensions, but those of the index"),
+        (lambda: index.add(["c"], vectors=np.full((1, 26), np.nan)), "Vector 0 has NaN"),
+        (lambda: index.add(["c"], vectors=["c"]), "must be numbers"),
         (lambda: index.add(["c"], vectors=[[1, 2], [3]]), "all of the same width"),
-        (lambda: index.add(["c", "d"], ids="xy"), "ids='xy' has to be a list"),
-        (lambda: index.add(["c"], ids=7), "ids=7 has to be a list"),
+        (lambda: index.add(["c", "d"], ids="xy"), "ids must be a list, got 'xy'"),
+        (lambda: index.add(["c"], ids=7), "ids must be a list, got 7"),
         (lambda: index.remove([0, 5]), "no text with the id 5"),
         (lambda: index.remove([[0]]), r"no text with the id \[0\]"),
-        (lambda: index.remove(None), "ids=None has to be a list"),
-        (lambda: index.search_vectors("abc"), "have to be numbers"),
-        (lambda: index.search_vectors(np.full(26, 1e300)), "number 0 holds NaN or infinite"),
+        (lambda: index.remove(None), "ids must be a list, got None"),
+        (lambda: index.search_vectors("abc"), "must be numbers"),
+        (lambda: index.search_vectors(np.full(26, 1e300)), "Vector 0 has NaN or infinite"),
         (lambda: index.search("a", top_k=0), "top_k=0 must be a whole number of at least 1"),
-        (lambda: index.search(5), "queries=5 has to be a list"),
+        (lambda: index.search(5), "queries must be a list of strings, got 5"),
         (
             lambda: index.search("a", null_threshold=1),
-            "'null_threshold'; it takes top_k and candidates, and with a",
+            "'null_threshold'; use top_k and candidates, and with a",
         ),
         (lambda: index.search("a", topk=1), "no argument 'topk'; did you mean top_k"),
         (lambda: SearchIndex(None, ["a"]), "has no embedder"),
         (lambda: SearchIndex(max), "has no method `embed`"),
         (lambda: SearchIndex(Letters(), ["a"], dims=27), "dims=27 is more than the 26"),
         (lambda: SearchIndex(Letters(), dtype="int4"), "dtype='int4' is unknown"),
-        (lambda: SearchIndex(Letters(), text_prompt=5), "text_prompt=5 is no string"),
+        (lambda: SearchIndex(Letters(), text_prompt=5), "text_prompt must be a string .*got 5"),
         (
             lambda: SearchIndex(BertTextEmbedder(embedder.backbone, pooling="tokens")),
-            "pooling='tokens', a vector for each token",
+            "pooling='tokens', .* one vector per token",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -308,7 +308,7 @@ def test_what_was_refused_leaves_nothing():
 
 def test_numbers_beyond_float16():
     index = SearchIndex(None, dtype="float16", similarity="dot")
-    with pytest.raises(ValueError, match="hold 1e[+]06, and float16 ends at 65504"):
+    with pytest.raises(ValueError, match="hold 1e[+]06, but float16 ends at 65504"):
         index.add(["a"], vectors=np.full((1, 3), 1e6))
     SearchIndex(None, dtype="float16").add(["a"], vectors=np.full((1, 3), 1e6))
 
@@ -431,7 +431,7 @@ SILENT = ["", " ", "\n\t", "\u200b\ufeff", "\x00\x07", "\u3164", "\u0301", "í•œê
 @pytest.mark.parametrize("engine", ["exact", pytest.param("faiss", marks=pytest.mark.peers)])
 def test_texts_that_say_nothing_are_no_hits(embedder, engine, tmp_path):
     texts = ["good film", *SILENT, "the weather"]
-    with pytest.warns(UserWarning, match="9 of 11 texts are empty, .* with the id 1, '': no"):
+    with pytest.warns(UserWarning, match="9 of 11 texts are empty .* with the id 1, ''. No"):
         index = SearchIndex(embedder, texts, engine=engine)
     index.save(tmp_path)
     assert len(index) == 11 and index.texts == texts
@@ -446,7 +446,7 @@ def test_texts_that_say_nothing_are_no_hits(embedder, engine, tmp_path):
     with pytest.warns(UserWarning, match="1 of 1 texts are empty"):
         index.add([" "])
     assert ids(index.search("film", top_k=20)) == [0]
-    with pytest.raises(ValueError, match="has no argument 'filter'; it takes top_k"):
+    with pytest.raises(ValueError, match="has no argument 'filter'; use top_k"):
         index.search("film", filter=len)
 
 

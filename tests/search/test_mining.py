@@ -70,7 +70,7 @@ def test_at_random(seed):
     [
         (([], []), "0 queries and 0 texts"),
         ((["a"], ["a", "b"]), "1 queries and 2 texts"),
-        ((["a"], ["a"]), "None of the 1 pairs has 1 wrong texts"),
+        ((["a"], ["a"]), "None of the 1 pairs has 1 negatives"),
         ((["a", "a"], ["a", "b"]), "None of the 2 pairs"),
     ],
 )

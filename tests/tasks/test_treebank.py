@@ -44,14 +44,14 @@ def test_words_and_nothing_else(tmp_path, end, packed):
     "text, message",
     [
         ("", "is empty"),
-        ("# text = nothing\n", "holds no words"),
+        ("# text = nothing\n", "has no words"),
         ("1\ta\t0\n", "Line 1 of .* has 3 columns"),
         (word(1, "a", 0) + "\n" + word("x", "b", 1), "Line 2 of .* has 'x' for the number"),
         (word(1, "a", "_"), "'_' for the head"),
         (word(1, "a", 0) + "\n" + word(3, "b", 1), r"line 1 of .* numbers its words \[1, 3\]"),
         ("\n".join(word(i, "a", 1) for i in (1, 2, 3, 4, 6, 7)), r"its words \[3, 4, 6\]; they"),
         (word("1-", "a", 0), "Line 1 of .* '1-' for the number"),
-        ("\n\n" + word(1, "a", 2) + "\n" + word(2, "b", 1), "sentence on line 3 .* is no tree"),
+        ("\n\n" + word(1, "a", 2) + "\n" + word(2, "b", 1), "sentence on line 3 .* is not a tree"),
         (word(1, "a", 9), "head of word 1, 'a', is 9"),
     ],
 )

@@ -85,11 +85,11 @@ def test_the_threshold_of_answers_is_kept(tiny_preset, tmp_path, monkeypatch):
 def test_models_without_a_task(model):
     many = BertTextClassifier(model.backbone, labels=["a", "b"], multi_label=True)
     assert model_task(many).metrics == ("macro_f1", "accuracy")
-    with pytest.raises(ValueError, match="The model gives any number of classes per text, and"):
+    with pytest.raises(ValueError, match="The model predicts any number of classes per text, but"):
         model_task(BertTextClassifier(model.backbone, labels=["a", "b"])).check_model(many)
     with pytest.raises(ValueError, match="label=.'a', 'b'. is a column for each class"):
         evaluation.read_data(model_task(model), None, None, "dev", None, ["a", "b"], None, None)
-    with pytest.raises(ValueError, match="A BertNextSentencePredictor gives no answers that could"):
+    with pytest.raises(ValueError, match="A BertNextSentencePredictor makes no predictions"):
         model_task(kerasbert.models.BertNextSentencePredictor(model.backbone))
     task = get_task("rte")
     with pytest.raises(ValueError, match="The model's classes are no, yes, but those of 'rte'"):

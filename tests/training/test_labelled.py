@@ -100,7 +100,7 @@ def test_the_limit(tmp_path):
     [
         ([["x", "a"]], "has one row with a label; label at least two rows of each"),
         ([["x", "a"], ["y", "a"]], "All 2 labels in .* are 'a': there is nothing to tell apart"),
-        ([["x", ""], ["y", ""]], "holds no labels"),
+        ([["x", ""], ["y", ""]], "has no labels"),
         ([["", "a"], ["", "b"]], "has no text with a label"),
         ([["x", "a"], ["y", "b"]], "too few labels for folds=2: .* 'a' 1, 'b' 1; label more"),
         ([["x", "a"], ["X", "b"], ["z", "b"]], "too few labels"),

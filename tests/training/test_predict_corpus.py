@@ -99,8 +99,8 @@ def test_the_command(preset, corpus, tmp_path):
     expected = BertTextClassifier.from_preset(preset).classify(TEXTS)
     assert [row["prediction"] for row in rows] == [one["label"] for one in expected]
     for options, message in (
-        (("--rows", "4"), "Shards need DATA, files or a quoted pattern, and --output, a folder."),
-        (("--rows", "4", "--output", out, "--limit", "3"), "--limit is for one file without"),
+        (("--rows", "4"), "pass DATA, a folder or quoted pattern, and --output, a folder."),
+        (("--rows", "4", "--output", out, "--limit", "3"), "--limit cannot be used with --rows"),
         (("--beam", "region=x", "--output", out), "--beam 'region=x' needs a --runner"),
     ):
         done = run("predict", preset, corpus, *options)
