@@ -248,7 +248,7 @@ def write_presets(folder):
 
 
 def family_settings(name):
-    """Return a family's encoder settings, with the sizes of one of its presets if there is one."""
+    """Return a family's encoder settings, with the sizes of a preset if it has one."""
     arguments = inspect.signature(kerasbert.models.BertBackbone).parameters.values()
     settings = {one.name: one.default for one in arguments if one.default is not one.empty}
     settings |= get_family(name).encoder
@@ -290,7 +290,7 @@ def overview():
 # === Figures ===
 
 
-# A figure per row: title, result file, and a part of the names of the works that it shows.
+# Figures: title, result file, and part of the names of the shown workloads.
 FIGURES = (
     ("Embedding texts", "embedding", ""),
     ("Fine-tuning", "finetuning", "float32"),
@@ -314,7 +314,7 @@ def figure(title, name, part):
     bars = {}
     for row in rows:
         for contestant, value in row["values"].items():
-            # A group of bars per contestant, as long as there is a color for each work.
+            # Group bars by contestant, if there is a color for each workload.
             group, series = contestant, row["work"]
             if len(rows) > 4:
                 group, series = series, group

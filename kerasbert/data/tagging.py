@@ -47,16 +47,16 @@ _LETTERS = {
     "S": (True, True),
     "U": (True, True),
 }
-# BMES and BMEWO have their own letters for middle and single words.
+# BMES and BMEWO have other letters for middle and single words.
 LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
 # ASCII ones first, then full-width ones, and dashes that editors substitute for "-".
 SEPARATORS = "-_:/.－＿：／．–—‐‑−"
-# Names of the tag outside entities in published taggers.
+# Names of the outside tag in published taggers.
 OUTSIDES = ("o", "-", "–", "—", "_", "0", "out", "outside", "none", "other")
 
 
 def is_outside(name):
-    """Return whether a tag is a name for outside of entities, in any case and width."""
+    """Return whether a tag is a name of the outside tag, in any case and width."""
     return unicodedata.normalize("NFKC", name).lower() in OUTSIDES
 
 
@@ -67,7 +67,7 @@ class Spelling:
     Args:
         separator: string, such as "-" or "_".
         letter_first: bool. Whether the letter comes before the type: "B-PER" instead of "PER-B".
-        outside: frozenset of the names for outside of entities.
+        outside: frozenset of the names of the outside tag.
     """
 
     separator: str
@@ -88,7 +88,7 @@ def spelling_of(names):
     """Detect the `Spelling` of tags; `None` for other names, such as parts of speech.
 
     Tags may be "B-PER" or "PER-B", with the separator "-", "_", ":", "/" or ".", in any case and
-    width. Outside of entities may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
+    width. The outside tag may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
 
     >>> spelling_of(["-", "PER-B", "PER-I"]).read("PER-B")
     ('B', 'PER')
@@ -113,9 +113,8 @@ def spelling_of(names):
             other = next(tag for tag, parts in zip(tags, read) if parts is None)
             some = next(tag for tag, parts in zip(tags, read) if parts == ("B", both[0]))
             raise ValueError(
-                f"The labels {some!r} and {other!r} do not match: the first is a tag like "
-                f"'B-{both[0]}', the second is not; write all tags in one form, and 'O' for words "
-                "outside entities."
+                f"The labels {some!r} and {other!r} do not match: only the first is a tag like "
+                f"'B-{both[0]}'; write all tags in one form, with 'O' for words outside entities."
             )
     return None
 
@@ -146,9 +145,9 @@ class TagSet:
     """The classes of a tagger, and the entities that they encode.
 
     "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle one, "E-PER" (or "L-") the
-    last, "S-PER" (or "U-", "W-") a single one, and "O" a word outside. Other notations, such as
-    "PER-B" and "-", are read if all names share them: see `spelling_of`. Any other name, such as a
-    part of speech, is an entity of one word.
+    last, "S-PER" (or "U-", "W-") a single one, "O" a word outside. Other notations, such as "PER-B"
+    and "-", must be shared by all names, see `spelling_of`. Any other name, such as a part of
+    speech, is an entity of one word.
 
     Args:
         names: list of C strings.
@@ -184,7 +183,7 @@ class TagSet:
         return name, True, True
 
     def number(self, type: str, begins: bool, ends: ArrayLike) -> int:
-        """Return the class of a word in an entity, or the closest one that the scheme has."""
+        """Return the class of an entity's word, or the closest one in the scheme."""
         for flags in ((begins, ends), (begins, False), (False, False), (True, True), (True, False)):
             if (type, *flags) in self._numbers:
                 return self._numbers[type, *flags]
@@ -193,7 +192,7 @@ class TagSet:
     def of_pieces(self) -> np.ndarray:
         """Return the classes of word pieces, int32 (C, 2, 2).
 
-        Indexed by the word's class, whether the piece is its first, and whether it is its last.
+        Indexed by the word's class, whether the piece is first, and whether it is last.
         """
         table = np.zeros((len(self.names), 2, 2), "int32")
         for number, meaning in enumerate(self.meanings):
@@ -212,8 +211,8 @@ class TagSet:
             numbers: ints (W,). The class of each word.
 
         Returns:
-            List of `(type, start, end)`, in words. A word that continues an entity without one of
-            its type before it begins one, as in the CoNLL script `conlleval`.
+            List of `(type, start, end)`, in words. A middle or last tag begins an entity if none
+            of its type precedes it, as in the CoNLL script `conlleval`.
         """
         found, open_type = [], None
         for place, number in enumerate(numbers):
@@ -239,7 +238,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     """Split a text into words: list of `(start, end)` in characters.
 
     Words end at white space; punctuation marks and CJK characters are single words, as in BERT's
-    tokenizer. The model's tokenizer does not matter.
+    tokenizer, whatever the model's.
 
     >>> word_spans("Ann's in 北京.")
     [(0, 3), (3, 4), (4, 5), (6, 8), (9, 10), (10, 11), (11, 12)]

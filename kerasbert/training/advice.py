@@ -29,7 +29,7 @@ def scores_of(confusion):
 
 
 def resampled(y, predictions, groups, classes, seed=0):
-    """Score systems on all texts, and on bootstrap resamples that all systems share.
+    """Score systems on all texts and on shared bootstrap resamples.
 
     Args:
         y: int array (N,).
@@ -40,8 +40,8 @@ def resampled(y, predictions, groups, classes, seed=0):
     Returns:
         `(values, samples)`: accuracy and macro-F1, floats (S, 2) and (R, S, 2).
 
-    Source: Efron and Tibshirani 1993, the paired bootstrap; groups are resampled, because equal
-    texts are not independent.
+    Source: Efron and Tibshirani 1993, the paired bootstrap; over groups, because equal texts are
+    not independent.
     """
     cells = [[y * classes + column for column in columns] for columns in predictions]
 
@@ -98,7 +98,7 @@ def calibration(y, rows, folds):
 
 
 def wrong_labels(y, rows):
-    """Find rows whose label is probably wrong, least probable label first, by confident learning.
+    """Find labels that are probably wrong, least probable first, by confident learning.
 
     A class is confident for a row if its probability reaches its mean over the rows labeled with
     it. A row is listed if its label is neither the most probable class nor the most probable
@@ -135,8 +135,8 @@ def wrong_labels(y, rows):
 def agreed(systems):
     """Combine systems by the geometric mean of their probabilities.
 
-    It is confident only where all of them are. In 500 TREC questions with 21 flipped labels, it
-    found 16 of these in a list of 33 rows; the best single system needed 52 rows.
+    It is confident only where all are. In 500 TREC questions with 21 flipped labels, it listed 33
+    rows to find 16 of these; the best single system listed 52.
 
     Args:
         systems: list of floats (N, C). Calibrated probabilities.
@@ -179,8 +179,8 @@ def contradictions(y, groups, known):
 def most_useful(rows, features, count):
     """Choose rows to label next: uncertain and diverse ones.
 
-    The five times `count` rows with the smallest margins are clustered, and the one with the
-    smallest margin is chosen from each of the `count` clusters.
+    The `5 * count` rows with the smallest margins form `count` clusters; each gives its row with
+    the smallest margin.
 
     Args:
         rows: floats (P, C). Probabilities of the unlabeled rows.
@@ -216,8 +216,8 @@ def choose(arms, samples, metric):
     """Choose the cheapest arm that is not significantly worse than the best one.
 
     Args:
-        arms: dict of name to a dict of results, cheapest first. Each gets `behind`: its distance to
-            the best one, with an interval from the same resamples.
+        arms: dict of name to results, cheapest first. Each gets `behind`, its distance to the best
+            one with an interval.
         samples: dict of name to floats (R, 2).
         metric: string.
 
@@ -246,8 +246,8 @@ def recommend(arms, chosen, baseline, metric):
     if score["low"] <= baseline[metric]["value"]:
         return [
             "No method is clearly better than always predicting the most frequent class "
-            f"({said} {baseline[metric]['value']:.3f}): label more rows, or check whether the "
-            "texts determine the labels."
+            f"({said} {baseline[metric]['value']:.3f}): label more rows, or check whether texts "
+            "determine labels."
         ]
     title = arms[chosen]["title"]
     gap = arms[chosen]["behind"]
@@ -274,7 +274,7 @@ def recommend(arms, chosen, baseline, metric):
 
 
 def curve_sentence(curve, samples, metric):
-    """Return a sentence on the value of more labels, judged from the last doubling.
+    """Return a sentence on the value of more labels, from the last doubling.
 
     Args:
         curve: list of dicts of `share`, `labels` and the metric, the last for all labels.
@@ -283,7 +283,7 @@ def curve_sentence(curve, samples, metric):
     """
     half = min(range(len(curve)), key=lambda i: abs(np.log(curve[i]["share"] / 0.5)))
     if len(curve) < 2 or curve[half]["share"] == 1:
-        return "With only one share of the labels (shares=1), the value of more labels is unknown."
+        return "With one share of the labels (shares=1), the value of more is unknown."
     place, said = METRICS.index(metric), NAMES[metric]
     gain = curve[-1][metric]["value"] - curve[half][metric]["value"]
     gain = interval(gain, samples[-1][:, place] - samples[half][:, place])

@@ -1,13 +1,13 @@
-"""`advise`: compare ways to classify a file's texts, and choose rows to label or check.
+"""`advise`: compare methods on a file's labels, and choose rows to label or check.
 
 Files in the output folder, each written atomically:
 
-    advice.md, advice.json       the report, for reading and for programs
-    label_next.csv               unlabeled rows that are most useful to label
+    advice.md, advice.json       the report
+    label_next.csv               unlabeled rows to label next
     check_labels.csv             rows whose labels may be wrong
     learning_curve.png, calibration.png
     runs/<run>.npz               a finished run, which is not repeated
-    settings.json                the settings that all runs share
+    settings.json                settings shared by all runs
 """
 
 from __future__ import annotations
@@ -59,42 +59,40 @@ def advise(
 ) -> dict[str, Any]:
     """Recommend a method to classify a file's texts, and choose rows to label or check.
 
-    Cross-validation compares TF-IDF, the frozen encoder, SetFit, LoRA adapters and full fine-tuning
-    on the same folds, with several seeds and shares of the labels. After an interruption, the same
-    call resumes; a later call with more arms, seeds or shares adds runs.
+    Cross-validates TF-IDF, the frozen encoder, SetFit, LoRA adapters and full fine-tuning on the
+    same folds, over seeds and shares of the labels. After an interruption, the same call resumes;
+    more arms, seeds or shares in a later call add runs.
 
     Args:
         data: string. A table of texts and labels, see `kerasbert.tasks.file_task`. Rows with an
             empty label are candidates for labeling.
-        preset: string, as for `from_preset`; `None` tries TF-IDF only.
+        preset: string, as for `from_preset`; `None` tries only TF-IDF.
         output: string. The output folder.
         columns: list of strings. The text column, or two for pairs; "text" by default.
         label: string. The label column, "label" by default.
         encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         arms: list of "tfidf", "frozen", "setfit", "lora" and "full"; all by default.
-        folds: int. Number of folds. Classes with fewer different texts are left out.
+        folds: int. Classes with fewer different texts are left out.
         seeds: int or list of ints. Each draws its own folds.
         shares: floats. Shares of the training labels to learn from; 1 is always included.
-        metric: string. The score that decides: "macro_f1", which gives all classes equal weight,
-            or "accuracy".
+        metric: string. The decisive score: "macro_f1", with equal class weights, or "accuracy".
         batch_size, learning_rate, epochs: for full fine-tuning and adapters. The learning rate
-            defaults to the one recorded in the preset, or else 1e-4 for small encoders and 3e-5 for
-            others; adapters take ten times as much. Epochs default to 3, or up to 20 for few rows.
+            defaults to the preset's, or else 1e-4 for small encoders and 3e-5 for others; adapters
+            take ten times that, up to 1e-3. Defaults to 3 epochs, for few rows up to 20.
         lora_rank: int. Rank of the adapters.
-        sequence_length: int. Maximum number of tokens per row.
+        sequence_length: int. Maximum tokens per row.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16".
-        limit: int. Maximum number of labeled and of unlabeled rows, drawn at random, for quick
-            trials.
-        label_next: int. Number of rows to suggest for labeling.
-        overwrite: bool. Whether to remove earlier runs in the folder.
+        limit: int. Maximum number of labeled, and of unlabeled, rows, drawn at random.
+        label_next: int. Number of rows to suggest.
+        overwrite: bool. Whether to remove earlier runs.
         verbose: bool. Whether to show progress.
 
     Returns:
         The content of `advice.json`: a dict of `advice` (sentences), `recommended` (an arm),
         `command` (which trains it), `arms` (scores, costs and calibration), `baseline`,
         `learning_curve`, `check_labels`, `label_next`, `data`, `notes` and `files`. Intervals cover
-        95 % of 1,000 bootstrap resamples of the texts, which all arms share; they do not include
-        the variation of the training rows.
+        95 % of 1,000 bootstrap resamples of the texts, shared by all arms, but not the variation of
+        the training rows.
 
     Raises:
         ValueError: for unsuitable data, presets or settings, before anything is written.
@@ -109,8 +107,8 @@ def advise(
     labelled = read_labelled(os.fspath(data), settings)
     if len(labelled.rows.x) > 1 and "setfit" in chosen:
         if settings.arms:
-            raise ValueError("arms: 'setfit' is for single texts, but the data are pairs; omit it.")
-        labelled.notes.append("SetFit is left out, because it does not support text pairs.")
+            raise ValueError("arms: 'setfit' does not support text pairs; omit it.")
+        labelled.notes.append("SetFit is left out: it does not support text pairs.")
         chosen = tuple(name for name in chosen if name != "setfit")
     output = output_folder(output, "output")
     shared = {
@@ -141,7 +139,7 @@ class Trial:
 
     Args:
         arms: list of names, cheapest first.
-        check_interrupt: function that raises a `KeyboardInterrupt` that was swallowed.
+        check_interrupt: function that raises a swallowed `KeyboardInterrupt`.
     """
 
     labelled: Labelled
@@ -157,7 +155,7 @@ class Trial:
             preset=self.preset,
             labels=self.labelled.labels,
             settings=self.settings,
-            # The name depends on all texts: changed unlabeled rows need other embeddings.
+            # Named by all texts, because changed unlabeled rows need new embeddings.
             folder=self.path("vectors", digest_of(*rows.x, *pool.x)),
             texts=[text for column in (*rows.x, *pool.x) for text in column],
         )
@@ -195,7 +193,7 @@ class Trial:
                         "--overwrite (overwrite=True)."
                     )
         os.makedirs(self.output, exist_ok=True)
-        # Written first, because it marks the folder as one of `advise`.
+        # Written first: it marks the folder as used by `advise`.
         write_json(path, shared)
         os.makedirs(self.path("runs"), exist_ok=True)
 
@@ -236,7 +234,7 @@ class Trial:
         return found
 
     def train(self, run, name, seed, learned, asked):
-        """Train an arm on the rows `learned` and predict the rows `asked`, unless it is done."""
+        """Train an arm on `learned` and predict `asked`, unless it is done."""
         self.check_interrupt()
         path, folder = self.path("runs", f"{run}.npz"), self.path("runs", run)
         if not os.path.exists(path):
@@ -279,7 +277,7 @@ class Trial:
     # === Results ===
 
     def finish(self, found, data):
-        """Compare the arms and write all files; `data` is the file's path, for the command."""
+        """Compare the arms and write all files; the recommended command names `data`."""
         settings, labelled = self.settings, self.labelled
         rows = {key: self.rows_of(parts, key[2]) for key, parts in found.items()}
         systems = [(name, share) for name in self.arms for share in settings.shares]
@@ -362,7 +360,7 @@ class Trial:
         sentences.append(
             f"Label the {len(following):,} rows of label_next.csv next."
             if following
-            else "All rows have labels; add rows with empty labels to get those to label next."
+            else "All rows have labels; add unlabeled rows to learn which to label next."
         )
         files = ["advice.json", "advice.md"]
         files += self.write_rows("check_labels.csv", checked)
@@ -414,7 +412,7 @@ class Trial:
         return f"{shlex.join(words)} {arm.options(len(self.labelled))}"
 
     def calibrate(self, name, rows):
-        """Return an arm's mean calibration over seeds, and its scaled probabilities per seed."""
+        """Return an arm's mean calibration, and its scaled probabilities per seed."""
         found = [
             advice.calibration(self.labelled.y, rows[name, 1.0, seed], self.folds[seed])
             for seed in self.settings.seeds
@@ -471,7 +469,7 @@ class Trial:
         return found
 
     def write_rows(self, name, rows):
-        """Write a CSV file that Excel opens, or remove an old one if there are no rows."""
+        """Write a CSV file for Excel, or remove an old one if there are no rows."""
         path = self.path(name)
         if not rows:
             remove(path)
@@ -485,7 +483,7 @@ class Trial:
         return [name]
 
     def draw(self, curves, diagrams, notes):
-        """Draw the figures, or add a note if matplotlib is missing; returns their names."""
+        """Draw the figures; without matplotlib, add a note."""
         try:
             figures = {
                 "learning_curve.png": label_curves(curves, self.settings.metric),

@@ -48,16 +48,16 @@ def evaluate(
             head, or a task model.
         data: string. A file in the format of the training files, or a folder with the official
             files of `task`; `None` loads them with the `datasets` library.
-        task: string or `Task`. `None` takes the task that the model was trained on or, if that was
-            not recorded, a task for files derived from the model's head.
-        split: string. Which split to read from a folder or the library.
-        columns: list of strings. The file's text columns, if they differ from the task's.
-        label: string. The file's label column, if it differs from the task's; or a list of 0/1
-            columns, one for each class.
+        task: string or `Task`. `None` takes the model's training task, or a task for files if that
+            was not recorded.
+        split: string. The split of a folder or the library.
+        columns: list of strings. Text columns of the file, if not the task's.
+        label: string. Label column of the file, if not the task's; or a list of 0/1 columns, one
+            for each class.
         encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string, such as "mixed_bfloat16"; `None` takes Keras' global policy.
-        limit: int. Reads only the first examples, at most this many.
+        limit: int. Maximum number of examples, the first ones.
         verbose: bool. Whether to show progress.
 
     Returns:
@@ -98,14 +98,14 @@ def predict(
     limit: int | None = None,
     verbose: Any = True,
 ) -> dict[str, Any]:
-    """Predict examples, and optionally write the predictions in the task's submission format.
+    """Predict examples, and optionally write them in the task's submission format.
 
     Args:
         model, data, task, columns, encoding, batch_size, precision, limit, verbose: see
             `evaluate`. A file needs no labels; a `.txt` file has one text per line, unless its
             first line names columns.
         output: string. Folder for the submission files; `None` writes none.
-        split: string. Which split to read from a folder or the library.
+        split: string. The split of a folder or the library.
 
     Returns:
         Dict of `task`, `split`, `ids` (of the examples), `predictions` and `probabilities` (see
@@ -208,7 +208,7 @@ def _file_or_folder(data):
 
 
 def read_data(task, file, folder, split, columns, label, encoding, limit):
-    """Read a task's examples from a file, a folder of official files, or the library."""
+    """Read a task's examples from a file, a folder or the library."""
     task = _with_columns(task, columns, label)
     if file is not None:
         task = task.with_files(encoding, **{split: file})

@@ -1,13 +1,13 @@
-"""`finetune`: grid search over hyperparameters and seeds on any task.
+"""`finetune`: grid search over hyperparameters and seeds.
 
 Files in the output folder, each written atomically:
 
-    results.json, results.csv    all runs and their scores; the JSON also has published scores
+    results.json, results.csv    all runs with scores; published scores in the JSON
     runs/<run>.json              a finished run, which is not repeated
     model/                       the best model, a preset with a model card
-    predictions/<split>/         its predictions, in the task's submission format
+    predictions/<split>/         its predictions, in submission format
     learning_curve.png, confusion.png
-    settings.json                the settings that all runs share
+    settings.json                settings shared by all runs
 """
 
 from __future__ import annotations
@@ -44,38 +44,36 @@ if TYPE_CHECKING:
 def finetune(
     task: Any, preset: AnyPath, output: AnyPath, *, settings: FinetuneSettings
 ) -> dict[str, Any]:
-    """Fine-tune a preset on a task with each setting of a grid, and keep the best model on dev.
+    """Fine-tune a preset with each setting of a grid, and keep the model that is best on dev.
 
-    Every run trains as in BERT's paper: `kerasbert.optimizers.AdamW` with linear warmup and linear
-    decay to 0, on batches of similar length. After an interruption, the same call resumes: finished
-    runs stay, and the interrupted run continues after its last complete epoch, bit by bit as
-    without the interruption. A later call with more values or seeds adds runs.
+    Runs train as in BERT's paper: `kerasbert.optimizers.AdamW` with linear warmup and decay to 0,
+    on batches of similar length. After an interruption, the same call resumes with identical
+    weights after the last complete epoch; finished runs are kept. More values or seeds in a later
+    call add runs.
 
     Args:
-        task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or a
-            task made with `kerasbert.tasks.file_task` from your own files.
+        task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or
+            your own files by `kerasbert.tasks.file_task`.
         preset: string, as for `from_preset`.
         output: string. The output folder.
         data: string. Folder of the task's official files; `None` loads them with the `datasets`
             library.
         batch_sizes, learning_rates, epochs: numbers or lists of them, the grid. `None` takes the
-            task's values, except that a learning rate recorded in the preset replaces those of the
-            papers, which are for large encoders. Each number of epochs is a run of its own, because
-            the schedule ends with it.
-        seeds: int or list of ints. Each point of the grid runs with every seed.
-        warmup: float. Share of the steps that is warmup.
-        sequence_length: int. Maximum number of tokens per row.
-        early_stopping: int. Stop after this many epochs without a better score, and keep the
-            best epoch; `None` keeps the last one.
+            task's values; a learning rate recorded in the preset replaces those of the papers,
+            which are for large encoders. Each number of epochs is a separate run, because the
+            schedule ends with it.
+        seeds: int or list of ints. Each grid point runs with every seed.
+        warmup: float. Share of the steps.
+        sequence_length: int. Maximum tokens per row.
+        early_stopping: int. Patience in epochs; keeps the best epoch. `None` keeps the last one.
         class_weights: dict of class to the weight of its examples, or "balanced", which gives all
             classes the same total weight. For text classifiers.
         method: string. "full" trains all weights. "lora" trains adapters of the encoder and the
-            head, needs higher learning rates (1e-4 to 1e-3), and merges the adapters into the saved
-            model. "frozen" trains only the head; a text classifier's is fitted by logistic
-            regression on `BertTextEmbedder` embeddings. "setfit" is for few labels: it first trains
-            that embedder to bring texts of the same class together. Defaults to "lora" if
-            `lora_rank` is given, otherwise to "full". "frozen" and "setfit" have their own default
-            grids instead of the task's.
+            head, at higher learning rates (1e-4 to 1e-3), and saves them merged. "frozen" trains
+            only the head, with one class per text by logistic regression on `BertTextEmbedder`
+            embeddings. "setfit", for few labels, first trains that embedder to bring texts of a
+            class together. Defaults to "lora" with a `lora_rank`, otherwise to "full". "frozen" and
+            "setfit" have their own default grids.
         lora_rank: int. Rank of the adapters, for "lora"; 8 by default.
         pairs: int or string, for "setfit". Number of pairs per text within its class, and as many
             with other classes, 20 by default; or "oversampling", "undersampling" or "unique", which
@@ -83,30 +81,30 @@ def finetune(
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` takes Keras'
             global policy.
         model: dict. Further arguments of `from_preset`, such as `{"doc_stride": 64}`.
-        dev_share: float. Share of the training examples that is held out for validation if a task
-            has no dev split; always the same examples.
-        limit: int. Maximum number of examples per split, drawn at random, for quick trials.
+        dev_share: float. Share of the training examples, always the same, that is held out for
+            validation if a task has no dev split.
+        limit: int. Maximum number of examples per split, drawn at random.
         record_rate: bool. Write the learning rate with the best mean score over all other settings
-            into the preset, a local kerasbert folder; later calls, and `compile` of models from it,
-            use it as the default.
-        part: tuple or string. `(3, 16)` or "3/16" does only the third of 16 parts of the runs, in
-            its own folder within `output`, so that parts can run in parallel on machines that share
-            the folder. The same call without `part` then takes over their runs, does any missing
-            ones and writes the results. If a launcher starts several processes (`torchrun`, `srun`,
-            as for `pretrain`), each does a part, and the last one to finish combines them.
-        overwrite: bool. Whether to remove earlier runs in the folder.
+            into the preset, a local folder in kerasbert's format, as the default of later calls and
+            of `compile`.
+        part: tuple or string. `(3, 16)` or "3/16" does the third of 16 parts of the runs, in its
+            own folder within `output`; machines that share `output` can run parts in parallel. The
+            same call without `part` then takes over their runs, does missing ones and writes the
+            results. Of several processes from a launcher (`torchrun`, `srun`, as for `pretrain`),
+            each does a part, and the last one combines them.
+        overwrite: bool. Whether to remove earlier runs.
         verbose: bool. Whether to show progress.
 
     Returns:
         The content of `results.json`: a dict of `task`, `preset`, `method`, `metric` (the main
-        one), `best` (the best run), `scores` (of the saved model on dev), `classes` (on dev, see
-        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (means over seeds
-        for each point), `runs`, `published`, `examples`, `model` (its folder), `predictions`
-        (paths), `pictures` (paths) and `notes`. A part, or a launched process that ends before
-        others, returns only `task`, `preset`, `method`, `metric`, `best` and `runs`.
+        one), `best` (run), `scores` (of the saved model on dev), `classes` (on dev, see
+        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (means over seeds),
+        `runs`, `published`, `examples`, `model` (folder), `predictions` (paths), `pictures` (paths)
+        and `notes`. A part, or a launched process that ends before others, returns only `task`,
+        `preset`, `method`, `metric`, `best` and `runs`.
 
     Raises:
-        BlockingIOError: if another process writes to the folder, or to a part to be taken over.
+        BlockingIOError: if another process writes to the folder or to one of its parts.
         ValueError: for unsuitable data, presets or settings, before anything is written.
 
     Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
@@ -118,8 +116,8 @@ def finetune(
         return _in_folder(task, preset, place, settings)[0]
     if settings.part is not None:
         raise ValueError(
-            f"part={settings.part[0]}/{settings.part[1]} was passed, but a launcher started "
-            f"{count} processes, which do a part each; omit part, or start one process."
+            f"part={settings.part[0]}/{settings.part[1]} cannot be used with a launcher, whose "
+            f"{count} processes do a part each; omit one of the two."
         )
     own = replace(settings, part=(index + 1, count))
     results, is_last = _in_folder(task, preset, place, own, launched=True)
@@ -264,12 +262,12 @@ def _with_rate(task, preset, method, notes):
     is_own = is_own and method != "setfit"
     if rate is None or is_own:
         return task
-    notes.append(f"The learning rate {rate:g} is recorded in '{preset}'.")
+    notes.append(f"The learning rate is {rate:g}, as recorded in '{preset}'.")
     return replace(task, settings=replace(task.settings, learning_rates=(float(rate),)))
 
 
 def _best_rate(grid, mode):
-    """Return the learning rate with the best mean score over all other settings."""
+    """Return the learning rate with the best mean score."""
     means = {}
     for row in grid:
         if row["mean"] is not None:
@@ -297,16 +295,15 @@ def _check_setfit(task, train):
 def _check_classes(task, train, method):
     """Raise for a single class if the method fits a logistic regression."""
     needs = {
-        "setfit": "SetFit needs at least two classes",
-        "frozen": "logistic regression needs at least two classes",
+        "setfit": "SetFit needs two classes",
+        "frozen": "logistic regression needs two classes",
     }
     if not task.has_one_class or method not in needs:
         return
     if len(set(map(str, train.y))) == 1:
         raise ValueError(
             f"All {len(train)} training examples are of the class {train.y[0]!r}; {needs[method]}. "
-            "Label texts of other classes, or pass a dev file: without one, some examples are held "
-            "out."
+            "Label others too, or pass a dev file: without one, some examples are held out."
         )
 
 
@@ -323,8 +320,8 @@ def _train_and_dev(task, data, dev_share, notes):
     else:
         train, dev = _cut(task, train, dev_share)
         notes.append(
-            f"The task has no dev split: {len(dev):,} training examples, the same in every run, "
-            "are held out for validation."
+            f"There is no dev split: {len(dev):,} training examples, the same in every run, are "
+            "held out for validation."
         )
     return train, dev
 
@@ -337,7 +334,7 @@ def _cut(task, train, share):
 
 
 def _limited(splits, limit, notes):
-    """Limit each split, `None` if missing, to that many random examples."""
+    """Draw at most `limit` examples of each split; a split may be `None`."""
     parts, said = [], []
     for name, examples in splits.items():
         if limit is not None and examples is not None and len(examples) > limit:
@@ -354,7 +351,7 @@ def _limited(splits, limit, notes):
 
 
 def _test(task, data, notes):
-    """Read the test set; `None` if it is unavailable, as official ones may be withheld."""
+    """Read the test set, or return `None`, as official ones may be withheld."""
     if "test" not in task.splits:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Labelled and unlabelled texts from a file, for cross-validation by `advise`.
+"""Labeled and unlabeled texts from a file, for `advise`.
 
-N labelled rows, C classes.
+N labeled rows, C classes.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ class Rows:
         return len(self.places)
 
     def take(self, rows):
-        """Return the texts at a list of positions, in the form that models take."""
+        """Return some texts in the form that models take."""
         columns = tuple([column[row] for row in rows] for column in self.x)
         return columns if len(columns) > 1 else columns[0]
 
     def part(self, rows):
-        """Return the `Rows` at a list of positions."""
+        """Return some of the `Rows`."""
         columns = tuple([column[row] for row in rows] for column in self.x)
         return Rows(columns, [self.places[row] for row in rows], self.unit, self.names)
 
     def keys(self):
-        """Return a key per row, equal if texts differ only in case, width and spaces."""
+        """Return a key per row that ignores case, width and spaces."""
         return [tuple(map(plain, texts)) for texts in zip(*self.x)]
 
 
@@ -53,12 +53,12 @@ class Labelled:
     """The data of `advise`.
 
     Args:
-        rows: the labelled `Rows`.
+        rows: the labeled `Rows`.
         y: int array (N,). Indices into `labels`.
         labels: tuple of the C classes.
         groups: int array (N,). Equal texts have the same number.
-        pool: the unlabelled `Rows`, without repeated texts and texts that are labelled elsewhere.
-        notes: list of sentences on rows that were left out or repeated.
+        pool: the unlabeled `Rows`, without texts that are repeated or labeled.
+        notes: list of sentences on omitted and repeated rows.
     """
 
     rows: Rows
@@ -72,12 +72,12 @@ class Labelled:
         return len(self.rows)
 
     def digest(self):
-        """Return a hash of the labelled texts and their labels."""
+        """Return a hash of the labeled texts and their labels."""
         named = [self.labels[number] for number in self.y]
         return digest_of(*self.rows.x, named)
 
     def folds(self, count, seed):
-        """Assign rows to folds (N,), stratified by class, with equal texts in the same fold."""
+        """Assign rows to folds (N,), stratified by class, equal texts to the same fold."""
         from sklearn.model_selection import StratifiedKFold
 
         _, first, inverse = np.unique(self.groups, return_index=True, return_inverse=True)
@@ -161,10 +161,10 @@ def read_labelled(data, settings):
             f"{unit} {every.places[blank[0]]}."
         )
     there = sorted(set(range(len(every))) - set(blank))
-    marked = _drawn([i for i in there if labels[i]], settings.limit, "labelled rows", notes)
+    marked = _drawn([i for i in there if labels[i]], settings.limit, "labeled rows", notes)
     others = [i for i in there if not labels[i]]
     if not marked:
-        raise ValueError(f"{table.source} has no labelled texts; label some rows first.")
+        raise ValueError(f"{table.source} has no labeled texts; label some rows first.")
     _check_classes(table.source, [labels[i] for i in marked])
 
     keys = every.keys()
@@ -184,10 +184,10 @@ def read_labelled(data, settings):
             fresh.append(i)
     if len(fresh) < len(others):
         notes.append(
-            f"{_count(len(others) - len(fresh), 'unlabelled row')} with the text of another row "
+            f"{_count(len(others) - len(fresh), 'unlabeled row')} with the text of another row "
             f"{_are(len(others) - len(fresh))} left out."
         )
-    fresh = _drawn(fresh, settings.limit, "unlabelled rows", notes)
+    fresh = _drawn(fresh, settings.limit, "unlabeled rows", notes)
     return Labelled(
         every.part(marked), y, tuple(names), np.asarray(groups), every.part(fresh), notes
     )
@@ -204,14 +204,14 @@ def _drawn(rows, limit, what, notes):
 
 
 def _check_classes(source, labels):
-    """Raise for a single class, and for labels that look like scores or free text."""
+    """Raise for a single class, scores or free text."""
     counts = Counter(labels)
     if len(counts) == 1:
         raise ValueError(
             f"All {len(labels)} labels in {source} are {labels[0]!r}; label rows of another class "
             "too."
             if len(labels) > 1
-            else f"{source} has one labelled row; label at least two rows of each class."
+            else f"{source} has one labeled row; label at least two rows of each class."
         )
     try:
         numbers = {float(label) for label in counts}
@@ -221,7 +221,7 @@ def _check_classes(source, labels):
         raise ValueError(
             f"The labels in {source} are {len(numbers)} different numbers ({min(numbers):g} to "
             f"{max(numbers):g}), scores rather than classes; train on them with `kerasbert "
-            "finetune --head text_regressor`, or replace them by names if they are classes."
+            "finetune --head text_regressor`, or rename them if they are classes."
         )
     if len(labels) > 50 and len(counts) > 0.5 * len(labels):
         raise ValueError(
@@ -258,15 +258,14 @@ def _frequent(marked, labels, keys, folds, source, notes):
 
 
 def _note_equal(groups, y, notes):
-    """Note how many texts are repeated, and how many of them have several labels."""
+    """Note repeated texts, and those with several labels."""
     sizes = Counter(groups)
     repeated = sum(size - 1 for size in sizes.values())
     several = len(set(zip(groups, y.tolist()))) - len(sizes)
     if repeated:
         notes.append(
             f"{_count(repeated, 'row')} {'repeats' if repeated == 1 else 'repeat'} the text of "
-            "another row; equal texts are kept in the same fold, so that none is both trained on "
-            "and scored."
+            "another row; equal texts share a fold, so that none is both trained on and scored."
         )
     if several:
         notes.append(

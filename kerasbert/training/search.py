@@ -39,7 +39,7 @@ from kerasbert.visualize.figures import save
 from kerasbert.visualize.predictions import confusion_matrix
 from kerasbert.visualize.training import finetuning_curves
 
-# Folder in `output` for the parts of a split search.
+# Folder for the parts of a split search.
 PARTS = "parts"
 _POINTS = 20  # Points of the loss curve per epoch.
 _RECORDED = ("preset", "method", "pairs", "lora_rank", "precision")
@@ -53,13 +53,13 @@ def run_name(point):
 
 
 def runs_in(folder):
-    """Return the set of names of the finished runs in a folder."""
+    """Return the names of a folder's finished runs, a set."""
     paths = glob.glob(os.path.join(glob.escape(folder), "runs", "*.json"))
     return {os.path.basename(path).removesuffix(".json") for path in paths}
 
 
 def _read_runs(folder):
-    """Read the finished runs in a folder, as a list of `(path, run)`.
+    """Read a folder's finished runs: list of `(path, run)`.
 
     Raises:
         ValueError: if a file does not describe a run, or names an outside folder.
@@ -83,7 +83,7 @@ class Search:
         shared: dict. The settings that all runs in a folder must share.
         weights: list of floats, one per training example, or `None`.
         arguments: dict of further arguments of `from_preset`.
-        check_interrupt: function that raises a `KeyboardInterrupt` that was swallowed.
+        check_interrupt: function that raises a swallowed `KeyboardInterrupt`.
     """
 
     task: Task
@@ -134,7 +134,7 @@ class Search:
                 )
 
     def begin(self):
-        """Create the folder, after the model has been made and all data have been read."""
+        """Create the folder, once the model is made and the data are read."""
         if self.overwrite:
             # Runs go first, so that an interrupted removal leaves nothing to resume.
             remove(self.path("runs"))
@@ -143,12 +143,12 @@ class Search:
                     remove(self.path(name))
             self.overwrite = False
         os.makedirs(self.output, exist_ok=True)
-        # Written first, because it marks the folder as a search's.
+        # Written first: it marks the folder as used by `finetune`.
         write_json(self.path("settings.json"), self.shared)
         os.makedirs(self.path("runs"), exist_ok=True)
 
     def take_over(self, part):
-        """Take over a part's runs, its checkpoints, and its best model unless another is better."""
+        """Take over a part's runs and checkpoints, and its best model if no other is better."""
         found = _read_runs(part)
         runs = os.path.join(part, "runs")
         begun = {name for name in names_in(runs) if find_checkpoint(os.path.join(runs, name))}
@@ -203,14 +203,14 @@ class Search:
         return sorted(found, key=lambda run: [run[name] for name in _GRID])
 
     def rank(self, run):
-        """Return a run's score so that higher is better, `-inf` if it has none."""
+        """Return a run's score, higher is better; `-inf` without one."""
         score = run["scores"].get(self.task.main_metric)
         if score is None:
             return -math.inf
         return -score if self.task.mode == "min" else score
 
     def best(self, runs):
-        """Return the best run; of equal ones the first to finish, whose model was kept."""
+        """Return the best run; among equals the first to finish, whose model was kept."""
         return max(sorted(runs, key=lambda run: run["finished"]), key=self.rank)
 
     def run(self, point, title):
@@ -357,8 +357,8 @@ class Search:
         path = os.path.join(directory, RECORD)
         if not os.path.exists(path) or read_json(path)["run"] != best["run"]:
             raise ValueError(
-                f"'{self.output}' no longer has the model of the best run, {best['run']}; remove "
-                f"'{self.folder_of(best)}.json' and run the same command again to repeat the run."
+                f"'{self.output}' has lost the model of the best run, {best['run']}; remove "
+                f"'{self.folder_of(best)}.json' and run the same command again."
             )
         for other in os.scandir(self.path("runs")):
             if other.is_dir():
@@ -366,7 +366,7 @@ class Search:
         return directory
 
     def draw(self, runs, best, dev_predictions, notes):
-        """Draw the figures, or add a note if matplotlib is missing; returns their paths."""
+        """Draw the figures; without matplotlib, add a note."""
         figures = {}
         try:
             figures["learning_curve.png"] = finetuning_curves(
@@ -409,7 +409,7 @@ class Search:
         limits = []
         if len(results["runs"]) > 1:
             limits.append(
-                f"It is the best of {len(results['runs'])} runs on the dev examples, so its scores "
+                f"It is the best of {len(results['runs'])} runs on the dev examples, so scores "
                 "there may be slightly optimistic."
             )
         limits += [note for note in results["notes"] if note.startswith("With limit=")]
@@ -463,7 +463,7 @@ class _Watch(EpochCheckpoints):
         return task.score(dev, predict_all(task, model, dev, self.point["batch_size"], verbose))
 
     def kept(self):
-        """Return the epoch to keep: the last, or with early stopping the first best one."""
+        """Return the epoch to keep: the last, or with early stopping the best."""
         return max(self.history, key=self.search.rank) if self.patience else self.history[-1]
 
     def is_over(self):
@@ -482,7 +482,7 @@ class _Watch(EpochCheckpoints):
 
     @contextlib.contextmanager
     def until_it_diverges(self):
-        """Context that ends at a non-finite loss or prediction, and records the diverged epoch."""
+        """Context that ends at a non-finite value and records the diverged epoch."""
         try:
             yield
         except NonFiniteError as error:
@@ -538,7 +538,7 @@ class _Watch(EpochCheckpoints):
     # === The state of an unfinished run ===
 
     def start(self, model):
-        """Load the state of an interrupted call; returns its number of complete epochs."""
+        """Resume an interrupted call; returns its number of complete epochs."""
         epoch, facts, self.best = self.resume(model)
         self.history = facts.get("history", [])
         return epoch
