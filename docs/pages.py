@@ -1,8 +1,8 @@
-"""Pages, tables and pictures of the site that are made of the code and of the files beside it.
+"""Generated pages, tables and pictures of the documentation site.
 
 `write` puts them into folders of `docs/` that git ignores: `reference/`, `presets/`, `notebooks/`,
-`notes/` and `generated/`, whose parts the written pages include. `python docs/pages.py` draws
-README's picture.
+`notes/` and `generated/`, which handwritten pages include. `python docs/pages.py` draws README's
+picture.
 """
 
 import importlib
@@ -26,12 +26,12 @@ from kerasbert.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "examples"
-# Beside the modules that the package names.
+# Public modules that `kerasbert.__all__` does not list.
 _MORE_MODULES = ("data.beam",)
 
 
 def write(folder):
-    """Make all of them."""
+    """Write everything."""
     folder = Path(folder)
     for name in ("reference", "presets", "notebooks", "notes", "generated"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -50,7 +50,7 @@ def write(folder):
 
 
 def public_modules():
-    """The public modules: a dict of name, such as "losses", to module."""
+    """Return the public modules, a dict of name, such as "losses", to module."""
     named = {name: getattr(kerasbert, name) for name in kerasbert.__all__}
     modules = {name: value for name, value in named.items() if inspect.ismodule(value)}
     modules |= {name: importlib.import_module(f"kerasbert.{name}") for name in _MORE_MODULES}
@@ -58,16 +58,16 @@ def public_modules():
 
 
 def public_names():
-    """Where each public name has its page: a dict of "losses.CoSENT" to the same or another one.
+    """Map each public name, such as "losses.CoSENT", to the name that its page has.
 
-    What two modules have, such as a tokenizer of `models`, has a page in that of its own.
+    What `models` also exports, such as tokenizers, has its page in its own module.
     """
     names = {name: getattr(kerasbert, name) for name in kerasbert.__all__}
     names = {name: value for name, value in names.items() if not inspect.ismodule(value)}
     for module, value in public_modules().items():
         names |= {f"{module}.{name}": getattr(value, name) for name in value.__all__}
     pages, first = {}, {}
-    # `models` comes last: it has what is in `preprocessors` and `tokenizers` too.
+    # `models` comes last, because it also exports `preprocessors` and `tokenizers`.
     for name, value in sorted(names.items(), key=lambda item: item[0].startswith("models.")):
         is_shared = inspect.isclass(value) or inspect.isfunction(value)
         pages[name] = first.setdefault(id(value), name) if is_shared else name
@@ -116,7 +116,7 @@ def write_reference(folder):
 
 
 def _constant(name, value):
-    """What the comment that begins with `#:` says of it, and what it is."""
+    """Format a constant as reStructuredText: its `#:` comment and its value."""
     modules = [module for key, module in sys.modules.items() if key.startswith("kerasbert")]
     (home,) = {
         module.__name__
@@ -133,7 +133,7 @@ def _constant(name, value):
 
 
 def _summary(names):
-    """A line each: the name and the first sentence of its docstring."""
+    """Return a definition list: names and the first paragraphs of their docstrings."""
     lines = []
     for name in names:
         module, _, last = name.rpartition(".")
@@ -152,7 +152,7 @@ def _summary(names):
 
 
 def write_commands(path):
-    """A section a command, from what `--help` shows."""
+    """Write the page of commands, a section per command, from its `--help`."""
     import typer
 
     from kerasbert.cli import app
@@ -248,7 +248,7 @@ def write_presets(folder):
 
 
 def family_settings(name):
-    """All settings of a family's encoder, with the sizes of a preset of it where there is one."""
+    """Return a family's encoder settings, with the sizes of a preset if it has one."""
     arguments = inspect.signature(kerasbert.models.BertBackbone).parameters.values()
     settings = {one.name: one.default for one in arguments if one.default is not one.empty}
     settings |= get_family(name).encoder
@@ -277,7 +277,7 @@ def write_pictures(folder):
 
 
 def overview():
-    """README's picture."""
+    """Return README's picture."""
     kinds = [kind.models for kind in KINDS.values() if kind.models]
     return pictures.overview(
         [*FAMILIES],
@@ -290,7 +290,7 @@ def overview():
 # === Figures ===
 
 
-# A figure per row: title, result file, and a part of the names of the works that it shows.
+# Figures: title, result file, and part of the names of the shown workloads.
 FIGURES = (
     ("Embedding texts", "embedding", ""),
     ("Fine-tuning", "finetuning", "float32"),
@@ -307,14 +307,14 @@ FIGURES = (
 
 
 def figure(title, name, part):
-    """A section of figures.md: bars of a result file of the benchmarks."""
+    """Return a section of figures.md: a bar chart of a benchmark's result file."""
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     result = json.loads(path.read_text(encoding="utf-8"))
     rows = [row for row in result["rows"] if part in row["work"]]
     bars = {}
     for row in rows:
         for contestant, value in row["values"].items():
-            # A group of bars per contestant, as long as there is a color for each work.
+            # Group bars by contestant, if there is a color for each workload.
             group, series = contestant, row["work"]
             if len(rows) > 4:
                 group, series = series, group
@@ -326,7 +326,7 @@ def figure(title, name, part):
 
 
 def write_benchmarks(folder):
-    """The page of the benchmarks, its notes, and bars of its result files."""
+    """Write the benchmark page, its notes, and bar charts of its result files."""
     source = ROOT / "benchmarks"
     text = (source / "README.md").read_text(encoding="utf-8")
     write_text(folder / "generated" / "benchmarks.md", _links_of_site(text))
@@ -346,7 +346,7 @@ def _links_of_site(text):
 
 
 def write_lessons(folder):
-    """Lists of the notebooks in each language; see CONTRIBUTING.md."""
+    """Write the lists of notebooks in each language; see CONTRIBUTING.md."""
     for language in ("", "ko", "ja"):
         found = sorted((folder / language / "lessons").glob("*.ipynb"))
         names = ["/" + str(path.relative_to(folder).with_suffix("")) for path in found]

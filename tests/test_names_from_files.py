@@ -387,9 +387,7 @@ def test_runs_of_a_search(place, name, folder):
     else:
         refused(search.take_over, str(where))
     dump(where / "runs" / "evil.json", {"run": "evil"})
-    with pytest.raises(
-        ValueError, match="evil.json' is not a run: 'batch_size' is missing; remove it"
-    ):
+    with pytest.raises(ValueError, match="evil.json' is not a run: .*'batch_size'; remove it"):
         search.done() if place == "runs" else search.take_over(str(where))
 
 

@@ -143,7 +143,7 @@ def count_words(corpus, output, count, most, options, reading):
     """Count the words of a corpus by a pipeline, via a temporary file in `output`.
 
     Args:
-        output: path of a folder that all workers share.
+        corpus: as for `write_examples`.
         output: path of a folder that all workers can access.
         count: function of lines, that returns a Counter; it is pickled.
         most: int. Number of most frequent words to keep.

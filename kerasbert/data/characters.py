@@ -1,22 +1,22 @@
-"""The characters of texts in TensorFlow's graph.
+"""Characters of texts, in TensorFlow's graph.
 
-N texts, S parts of them.
+N texts, S substrings.
 """
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.tokenizers.alignment import valid_utf8
 
-# Inside the brackets of a regular expression: what `str.strip` takes away.
+# The characters that `str.strip` removes, for a character class of a regular expression.
 SPACE = r"\t-\r\x{1C}-\x{20}\x{85}\p{Z}"
 
 
 def code_points(texts):
-    """Strings (N,) to ragged int32 (N, None); bytes that are no UTF-8 become U+FFFD."""
+    """Decode strings (N,) to ragged int32 (N, None); invalid UTF-8 becomes U+FFFD."""
     return tf.strings.unicode_decode(valid_utf8(texts), "UTF-8")
 
 
 def substrings(points, rows, starts, ends):
-    """The characters from `starts` to `ends` of the texts `rows`, ints (S,), as strings (S,)."""
+    """Return characters `starts` to `ends` of the texts `rows`, all int (S,), as strings (S,)."""
     first = tf.gather(points.row_starts(), rows)
     index = tf.ragged.range(first + tf.cast(starts, "int64"), first + tf.cast(ends, "int64"))
     parts = index.with_values(tf.gather(points.flat_values, index.values))

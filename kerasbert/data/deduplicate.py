@@ -169,8 +169,8 @@ def _files(corpus, document_end, found_of):
         for path in paths:
             if ending_of(path) in TABLES:
                 raise ValueError(
-                    f"'{path}' is a Parquet table, and deduplicate writes text and JSON lines; "
-                    "convert it to JSON lines."
+                    f"'{path}' is a table, but deduplicate writes text and JSON lines; convert "
+                    "it to JSON lines."
                 )
             found.setdefault(path, end)
     files = [(name, *file) for name, file in zip(own_names(list(found)), found.items())]

@@ -1,8 +1,8 @@
-"""Encodings of text files: what their first bytes say, and what those that are not UTF-8 may be."""
+"""Encodings of text files: byte-order marks, codecs, and guesses for error messages."""
 
 import codecs
 
-# Marks at the start of a file, the longer of two that begin alike first.
+# UTF-32-LE comes first, because its mark begins with that of UTF-16-LE.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -12,8 +12,8 @@ BYTE_ORDER_MARKS = (
 )
 
 
-# What files are really written in that are said to be in one of these: as browsers do, the superset
-# is read, which differs in a few characters that nearly no font tells apart.
+# Files declared as one of these often use its superset, which browsers read instead. The few
+# characters that differ look alike in nearly all fonts.
 _SUPERSETS = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
@@ -23,7 +23,7 @@ _SUPERSETS = {
     "big5": "cp950",
     "iso8859-1": "cp1252",
 }
-# Names of theirs that Python does not know.
+# Names that Python does not know.
 _ALIASES = {
     "windows-31j": "cp932",
     "x-sjis": "cp932",
@@ -34,10 +34,10 @@ _ALIASES = {
 
 
 def codec_of(name):
-    """The name of the codec to read an encoding with, the superset where there is one.
+    """Return the name of the codec for an encoding, or for its superset.
 
     Raises:
-        ValueError: for an encoding of text that Python does not know.
+        ValueError: if Python knows no such text encoding.
 
     >>> codec_of("Shift_JIS"), codec_of("euc-kr"), codec_of("utf8")
     ('cp932', 'cp949', 'utf-8')
@@ -45,16 +45,17 @@ def codec_of(name):
     try:
         known = _ALIASES.get(str(name).lower().replace("_", "-"), name)
         found = codecs.lookup(known).name
-        "".encode(found)  # Raises for base64 and its like, which are codecs of bytes.
+        "".encode(found)  # Raises for codecs of bytes, such as base64.
     except (LookupError, TypeError, ValueError):
         raise ValueError(
-            f"encoding={name!r} is not known; 'utf-8', 'cp949', 'shift_jis' and 'gb18030' are."
+            f"encoding={name!r} is unknown; use 'utf-8', 'cp949', 'shift_jis' or 'gb18030', for "
+            "example."
         ) from None
     return _SUPERSETS.get(found, found)
 
 
 def split_mark(raw):
-    """`(encoding, the bytes after its mark)`; `None` and all of them without a mark.
+    """Split off a byte-order mark: `(encoding, rest)`, the encoding `None` without a mark.
 
     >>> split_mark("\\ufeffa".encode("utf-16-le"))
     ('utf-16-le', b'a\\x00')
@@ -66,7 +67,7 @@ def split_mark(raw):
 
 
 def without_mark(encoding, raw):
-    """The codec of text without a byte-order mark, which "utf-16" and "utf-32" only say with one.
+    """Return the codec for text without a byte-order mark; detects the order of UTF-16 and UTF-32.
 
     >>> without_mark("utf-16", "a\\n".encode("utf-16-be")), without_mark("cp949", b"a")
     ('utf-16-be', 'cp949')
@@ -75,19 +76,21 @@ def without_mark(encoding, raw):
         return encoding
     if raw.isascii() and b"\0" not in raw:
         return "utf-8"
-    # Windows writes little-endian; zeros of ASCII characters, such as line ends, tell.
+    # Zeros of ASCII characters, such as line ends, show the order; by default little-endian.
     step = 2 if encoding == "utf-16" else 4
     is_big = raw[::step].count(0) > raw[step - 1 :: step].count(0)
     return f"{encoding}-{'be' if is_big else 'le'}"
 
 
 def text_decoder(encoding, errors="strict"):
-    """A decoder that takes the bytes of a text part by part."""
+    """Return an incremental decoder."""
     return codecs.getincrementaldecoder(encoding)(errors)
 
 
 def is_utf8(data):
-    """Whether this is UTF-8 and nothing else; a character or two of cp949 may look like it.
+    """Return whether data are certainly UTF-8: valid, with at least 8 non-ASCII characters.
+
+    A character or two of cp949 may look like UTF-8.
 
     Args:
         data: bytes, which may end within a character.
@@ -100,12 +103,12 @@ def is_utf8(data):
 
 
 def likely_encoding(raw):
-    """What bytes that are no UTF-8 text may be, to name it in an error; `None` where nothing fits.
+    """Guess the encoding of bytes that are not UTF-8, or return `None`.
 
-    A guess: it is never read with, as a wrong one gives wrong text without a word.
+    The guess is for error messages only, since reading with a wrong one silently gives wrong text.
 
     Args:
-        raw: bytes. Some lines are enough.
+        raw: bytes. A few lines are enough.
 
     >>> likely_encoding("이 영화는 재미있다".encode("cp949"))
     'cp949'
@@ -114,25 +117,25 @@ def likely_encoding(raw):
     if b"\x1b$" in raw:
         return "iso2022_jp"
     if b"\0" in raw:
-        # An ASCII character, as the ends of lines are, has its zero behind or before it.
+        # ASCII characters, such as line ends, have their zero byte last in little-endian.
         return "utf-16-le" if raw[1::2].count(0) > raw[::2].count(0) else "utf-16-be"
     plain = raw.decode("utf-8", "replace")
     foreign = sum(not character.isascii() for character in plain)
     if plain.count("\ufffd") < 0.1 * foreign:
-        return None  # UTF-8 with some damage.
+        return None  # Damaged UTF-8.
     shares = {}
     for encoding, is_usual in (
         ("cp949", _is_usual_hangul),
         ("cp932", _is_kana),
         ("euc_jp", _is_kana),
     ):
-        # The last character may be cut.
+        # An incremental decoder ignores an incomplete last character.
         text = codecs.getincrementaldecoder(encoding)("replace").decode(raw)
         foreign = [character for character in text if not character.isascii()]
         if foreign and text.count("\ufffd") <= 0.01 * len(foreign):
             shares[encoding] = sum(map(is_usual, foreign)) / len(foreign)
     best = max(shares, key=shares.get, default=None)
-    # Japanese has as many Chinese characters as kana, Korean next to none.
+    # Japanese text has about as many Chinese characters as kana, Korean nearly none.
     if best and shares[best] >= (0.8 if best == "cp949" else 0.3):
         return best
     high = sum(byte >= 0x80 for byte in raw)
@@ -140,15 +143,15 @@ def likely_encoding(raw):
 
 
 def _is_usual_hangul(character):
-    """Of the 2,350 syllables of KS X 1001; cp949 makes the rest of other encodings' bytes, too."""
+    """Whether it is one of KS X 1001's 2,350 syllables; other encodings' bytes give rarer ones."""
     if not "\uac00" <= character <= "\ud7a3":
         return False
     try:
-        return len(character.encode("euc_kr")) == 2  # The rest it spells in eight.
+        return len(character.encode("euc_kr")) == 2  # Other syllables take eight bytes.
     except UnicodeEncodeError:
         return False
 
 
 def _is_kana(character):
-    """Of full width: nearly any byte alone is a kana of half width."""
+    """Whether it is full-width kana; nearly any single byte decodes to half-width kana."""
     return "\u3000" <= character <= "\u30ff"

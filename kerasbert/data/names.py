@@ -2,12 +2,12 @@
 
 import unicodedata
 
-# Blanks, and characters that have no shape, which editors leave at the ends of a cell.
+# Invisible characters, which editors leave at the ends of a cell.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad"
 
 
 def trimmed(name):
-    """Return a name without blanks and invisible characters around it.
+    """Return a name without spaces and invisible characters around it.
 
     >>> trimmed("\u3000ham\u200b ")
     'ham'
@@ -23,10 +23,10 @@ def composed(name):
 
 
 def known_name(name, names):
-    """Find the one of some names that a name means, whatever the Unicode form of either.
+    """Find an equal name in a list, whatever their Unicode forms.
 
     Returns:
-        The name as it is in `names`, or `None`.
+        The name as written in `names`, or `None`.
 
     >>> known_name("cafe\\u0301", ["tea", "caf\\u00e9"])
     'café'
@@ -42,7 +42,7 @@ def known_name(name, names):
 
 
 def same_names(some, others):
-    """Whether two lists hold the same names, in any order.
+    """Return whether two lists hold the same names, in any order.
 
     >>> same_names(["tea", "cafe\\u0301"], ["caf\\u00e9", "tea"])
     True

@@ -1,4 +1,4 @@
-"""Tags of words: entities to tags of the usual schemes and back, and the words of a text.
+"""Tagging schemes: conversion between entities and tags, and splitting texts into words.
 
 C classes, W words.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-# The tags of an entity: the first of several words, one in the middle, the last, a word alone.
-# IOB1 and IOE have the letters of others, but an entity's tags depend on its neighbors.
+# Letters of the first, middle and last word of an entity, and of one with a single word.
+# IOB1 and IOE are left out, because their tags depend on neighboring entities.
 SCHEMES = {
     **dict.fromkeys(("BIO", "IOB", "IOB2"), "BI"),
     **dict.fromkeys(("BIOES", "IOBES"), "BIES"),
@@ -36,9 +36,9 @@ SCHEMES = {
     "IO": "I",
 }
 OUTSIDE = "O"
-# What a character is to the words of a text.
+# Kinds of characters for splitting texts into words.
 SPACE, LETTER, MARK, ALONE = range(4)
-# Whether a word with the tag begins an entity, and whether it ends one.
+# Whether a word with the letter begins an entity, and whether it ends one.
 _LETTERS = {
     "B": (True, False),
     "I": (False, False),
@@ -47,27 +47,27 @@ _LETTERS = {
     "S": (True, True),
     "U": (True, True),
 }
-# BMES and BMEWO have letters of their own for the middle and for a word alone.
+# BMES and BMEWO have other letters for middle and single words.
 LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
-# The usual ones first, then those of full width, and dashes that editors put in place of "-".
+# ASCII ones first, then full-width ones, and dashes that editors substitute for "-".
 SEPARATORS = "-_:/.－＿：／．–—‐‑−"
-# What published taggers call words in no entity.
+# Names of the outside tag in published taggers.
 OUTSIDES = ("o", "-", "–", "—", "_", "0", "out", "outside", "none", "other")
 
 
 def is_outside(name):
-    """Whether a tag is a name of words in no entity, in either case and width."""
+    """Return whether a tag is a name of the outside tag, in any case and width."""
     return unicodedata.normalize("NFKC", name).lower() in OUTSIDES
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a set of tags writes "B-PER".
+    """The notation of a tag set for tags such as "B-PER".
 
     Args:
         separator: string, such as "-" or "_".
-        letter_first: bool. Whether the letter stands before the type: "B-PER", or else "PER-B".
-        outside: frozenset of the names of words in no entity.
+        letter_first: bool. Whether the letter comes before the type: "B-PER" instead of "PER-B".
+        outside: frozenset of the names of the outside tag.
     """
 
     separator: str
@@ -75,27 +75,26 @@ class Spelling:
     outside: frozenset
 
     def read(self, name):
-        """`(letter, type)` of a tag, the letter in upper case; `None` of anything else."""
+        """Parse a tag into `(letter, type)`, the letter in upper case; `None` for other names."""
         parts = name.split(self.separator, 1) if self.letter_first else None
         parts = parts or name.rsplit(self.separator, 1)[::-1]
-        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # "Ｂ" of full width.
+        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # It may be full-width.
         if len(parts) != 2 or letter not in LETTERS or not parts[1]:
             return None
         return letter, parts[1]
 
 
 def spelling_of(names):
-    """The `Spelling` of tags, `None` where they are no such tags, as parts of speech.
+    """Detect the `Spelling` of tags; `None` for other names, such as parts of speech.
 
-    Tags may be "B-PER" or "PER-B", with "-", "_", ":", "/" or "." between, in either case and of
-    full width; words in no entity may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or
-    "other".
+    Tags may be "B-PER" or "PER-B", with the separator "-", "_", ":", "/" or ".", in any case and
+    width. The outside tag may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
 
     >>> spelling_of(["-", "PER-B", "PER-I"]).read("PER-B")
     ('B', 'PER')
 
     Raises:
-        ValueError: for names of which some are tags, in another form than "B-PER", and others not.
+        ValueError: if only some names are tags, in a form other than "B-PER".
     """
     if OUTSIDE in names:
         outside = frozenset([OUTSIDE])
@@ -114,15 +113,14 @@ def spelling_of(names):
             other = next(tag for tag, parts in zip(tags, read) if parts is None)
             some = next(tag for tag, parts in zip(tags, read) if parts == ("B", both[0]))
             raise ValueError(
-                f"The labels {some!r} and {other!r} do not go together: one is a tag of a type, as "
-                f"'B-{both[0]}', the other is not; write all in one form, and 'O' for words in no "
-                "entity."
+                f"The labels {some!r} and {other!r} do not match: only the first is a tag like "
+                f"'B-{both[0]}'; write all tags in one form, with 'O' for words outside entities."
             )
     return None
 
 
 def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
-    """The names of the classes, where `labels` may be types of entities.
+    """Return class names; with a scheme, expand entity types to tags.
 
     >>> tag_names(["PER", "LOC"], "BIO")
     ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
@@ -130,7 +128,7 @@ def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
     ['O', 'B-PER', 'I-PER']
 
     Raises:
-        ValueError: for a scheme that there is not.
+        ValueError: for an unknown scheme.
     """
     if scheme is None:
         return list(labels)
@@ -144,12 +142,12 @@ def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
 
 
 class TagSet:
-    """The classes of a tagger, and what they say of entities.
+    """The classes of a tagger, and the entities that they encode.
 
-    Names like "B-PER" say that a word begins an entity, "I-PER" (or "M-"), "E-PER" (or "L-") and
-    "S-PER" (or "U-", "W-") that it goes on, ends or is all of it. "O" is outside. Other spellings
-    are read where all names have them, as "PER-B" and "-": see `spelling_of`. Any other name is an
-    entity of one word, as parts of speech are.
+    "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle one, "E-PER" (or "L-") the
+    last, "S-PER" (or "U-", "W-") a single one, "O" a word outside. Other notations, such as "PER-B"
+    and "-", must be shared by all names, see `spelling_of`. Any other name, such as a part of
+    speech, is an entity of one word.
 
     Args:
         names: list of C strings.
@@ -163,12 +161,12 @@ class TagSet:
         self.names = list(names)
         bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
         spelling = None if bare else spelling_of(self.names)
-        # (type, begins, ends) of each class; `None` outside. A type has the form that comes first.
+        # (type, begins, ends) per class, `None` outside; types take their first Unicode form.
         meanings = [self._meaning(name, bare, spelling) for name in self.names]
         types = {composed(m[0]): m[0] for m in reversed(meanings) if m is not None}
         self.meanings = [m and (types[composed(m[0])], *m[1:]) for m in meanings]
         self.outside = self.meanings.index(None) if None in self.meanings else None
-        # Of two classes that mean the same, the first.
+        # The first of classes with the same meaning.
         self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}
         self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
 
@@ -185,16 +183,16 @@ class TagSet:
         return name, True, True
 
     def number(self, type: str, begins: bool, ends: ArrayLike) -> int:
-        """The class of a word in an entity of that type, by whichever tags there are for it."""
+        """Return the class of an entity's word, or the closest one in the scheme."""
         for flags in ((begins, ends), (begins, False), (False, False), (True, True), (True, False)):
             if (type, *flags) in self._numbers:
                 return self._numbers[type, *flags]
-        raise ValueError(f"There is no class of type {type!r}; the types are {self.types}.")
+        raise ValueError(f"No class has the type {type!r}; the types are {self.types}.")
 
     def of_pieces(self) -> np.ndarray:
-        """Classes of the pieces of a word, int32 (C, 2, 2).
+        """Return the classes of word pieces, int32 (C, 2, 2).
 
-        By the class of the word, whether the piece is its first, and whether it is its last.
+        Indexed by the word's class, whether the piece is first, and whether it is last.
         """
         table = np.zeros((len(self.names), 2, 2), "int32")
         for number, meaning in enumerate(self.meanings):
@@ -207,14 +205,14 @@ class TagSet:
         return table
 
     def entities(self, numbers: ArrayLike) -> list[tuple[str, int, int]]:
-        """The entities of a text.
+        """Decode the entities of a text.
 
         Args:
             numbers: ints (W,). The class of each word.
 
         Returns:
-            List of `(type, start, end)`, in words. A word that goes on where nothing of its type
-            is open begins an entity, as for the CoNLL evaluation script `conlleval`.
+            List of `(type, start, end)`, in words. A middle or last tag begins an entity if none
+            of its type precedes it, as in the CoNLL script `conlleval`.
         """
         found, open_type = [], None
         for place, number in enumerate(numbers):
@@ -230,17 +228,17 @@ class TagSet:
 
 
 def classes_of_pieces(names, count):
-    """`TagSet.of_pieces`; where the classes have no names, a piece has the one of its word."""
+    """Return `TagSet.of_pieces`; without names, each piece has the class of its word."""
     if names:
         return TagSet(names).of_pieces()
     return np.broadcast_to(np.arange(count)[:, None, None], (count, 2, 2))
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text are: list of `(start, end)` in characters.
+    """Split a text into words: list of `(start, end)` in characters.
 
-    White space ends a word; punctuation marks and CJK characters are words of their own, as for
-    BERT's tokenizer, whatever the model's own tokenizer does.
+    Words end at white space; punctuation marks and CJK characters are single words, as in BERT's
+    tokenizer, whatever the model's.
 
     >>> word_spans("Ann's in 北京.")
     [(0, 3), (3, 4), (4, 5), (6, 8), (9, 10), (10, 11), (11, 12)]
@@ -250,10 +248,10 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 @functools.cache
 def character_kinds():
-    """What characters are to words: SPACE, LETTER, MARK (goes with its neighbour) or ALONE.
+    """Classify all characters as SPACE, LETTER, MARK (joins its neighbor) or ALONE (a word).
 
     Returns:
-        `(firsts, kinds)`, int32 (R,): the first code point of each run of one kind, and its kind.
+        `(firsts, kinds)`, int32 (R,): the first code point and the kind of each run of one kind.
     """
     cjk = re.compile("[" + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK) + "]")
 
@@ -264,7 +262,7 @@ def character_kinds():
             return SPACE
         if category[0] == "P" or (category[0] == "S" and char.isascii()) or cjk.match(char):
             return ALONE
-        # Accents, joiners and the like go with the character that they follow.
+        # Accents, joiners and the like belong to the character before them.
         return MARK if category[0] == "M" or category in ("Cc", "Cf") else LETTER
 
     runs = itertools.groupby(range(sys.maxunicode + 1), kind)

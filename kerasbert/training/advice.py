@@ -1,6 +1,6 @@
-"""From out-of-fold probabilities to what `advise` says.
+"""Statistics and recommendations of `advise`, from out-of-fold probabilities.
 
-N rows, C classes, G groups of equal texts, R resamples, S systems that are compared.
+N rows, C classes, R resamples, S systems.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from kerasbert.training.report import duration
 METRICS = ("accuracy", "macro_f1")
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 _RESAMPLES = 1000
-_CLOSE = 0.02  # What a difference may be and still not matter.
+_CLOSE = 0.02  # Largest difference that does not matter.
 
 
 # === Scores ===
 
 
 def scores_of(confusion):
-    """`(accuracy, macro-F1)` of a confusion matrix (C, C), of right classes by predicted ones.
+    """Return `(accuracy, macro-F1)` of a confusion matrix (C, C), true by predicted classes.
 
     >>> scores_of(np.array([[3, 1], [0, 4]]))
     array([0.875     , 0.87301587])
@@ -29,19 +29,19 @@ def scores_of(confusion):
 
 
 def resampled(y, predictions, groups, classes, seed=0):
-    """Scores of systems, and those on resamples of the texts, the same for all systems.
+    """Score systems on all texts and on shared bootstrap resamples.
 
     Args:
         y: int array (N,).
-        predictions: list of S lists of int arrays (N,), one a seed, whose scores are averaged.
+        predictions: list of S lists of int arrays (N,), one per seed; scores are their means.
         groups: int array (N,), see `Labelled`.
         classes: int. C.
 
     Returns:
-        `(values, samples)`, floats (S, 2) and (R, S, 2) of accuracy and macro-F1.
+        `(values, samples)`: accuracy and macro-F1, floats (S, 2) and (R, S, 2).
 
-    Source: Efron and Tibshirani 1993, the bootstrap of pairs; by groups, as equal texts are no
-    independent rows.
+    Source: Efron and Tibshirani 1993, the paired bootstrap; over groups, because equal texts are
+    not independent.
     """
     cells = [[y * classes + column for column in columns] for columns in predictions]
 
@@ -63,7 +63,7 @@ def resampled(y, predictions, groups, classes, seed=0):
 
 
 def interval(value, samples):
-    """A number with the 95 % of its resamples: a dict of `value`, `low` and `high`."""
+    """Return a number and its 95 % interval, a dict of `value`, `low` and `high`."""
     low, high = np.percentile(samples, [2.5, 97.5])
     return {
         name: round(float(x), 4) for name, x in zip(("value", "low", "high"), (value, low, high))
@@ -71,16 +71,16 @@ def interval(value, samples):
 
 
 def calibration(y, rows, folds):
-    """How far probabilities are to be trusted, before and after a temperature.
+    """Measure calibration before and after temperature scaling.
 
     Args:
         y: int array (N,).
-        rows: floats (N, C), out of fold.
-        folds: int array (N,). A row's temperature is that of the other folds.
+        rows: floats (N, C). Out-of-fold probabilities.
+        folds: int array (N,). A fold is scaled with the temperature fitted on the others.
 
     Returns:
-        `(facts, after)`: a dict of `temperature` (of all rows), `error` and `error_after`; and
-        the scaled probabilities (N, C).
+        `(facts, after)`: a dict of `temperature` (of all rows) and the expected calibration errors
+        `error` and `error_after`; and the scaled probabilities (N, C).
     """
     after = np.empty_like(rows)
     for fold in np.unique(folds):
@@ -98,30 +98,31 @@ def calibration(y, rows, folds):
 
 
 def wrong_labels(y, rows):
-    """Rows whose label looks wrong, the most doubtful first, by confident learning.
+    """Find labels that are probably wrong, least probable first, by confident learning.
 
-    A row is named where the model is as sure of another class as it is, on average, of rows that
-    have that class as their label, and holds it for more likely than the row's own.
+    A class is confident for a row if its probability reaches its mean over the rows labeled with
+    it. A row is listed if its label is neither the most probable class nor the most probable
+    confident one, which is suggested.
 
     Args:
         y: int array (N,).
-        rows: floats (N, C), out of fold.
+        rows: floats (N, C). Out-of-fold probabilities.
 
     Returns:
-        List of `(row, class)`, the class being what it looks like.
+        List of `(row, class)` with the suggested class.
 
     >>> y = np.array([0, 0, 0, 1, 1])
     >>> rows = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
     >>> wrong_labels(y, rows)
     [(2, 1)]
 
-    Source: Northcutt, Jiang and Chuang 2021, arXiv 1911.00068, section 3.1; these are the rows that
-    the package cleanlab names by "confident_learning".
+    Source: Northcutt, Jiang and Chuang 2021, arXiv 1911.00068, section 3.1; cleanlab lists the same
+    rows by "confident_learning".
     """
     classes = np.unique(y)
     usual = np.full(rows.shape[1], np.inf)
     usual[classes] = [rows[y == number, number].mean() for number in classes]
-    # Sums of rounded numbers may be a little below the mean of equal ones.
+    # Rounding may put a probability slightly below the mean of equal ones.
     sure = np.where(rows >= usual - 1e-6, rows, 0.0)
     looks = sure.argmax(axis=1)
     own = rows[np.arange(len(y)), y]
@@ -132,13 +133,13 @@ def wrong_labels(y, rows):
 
 
 def agreed(systems):
-    """What several systems say together: the geometric mean of their probabilities.
+    """Combine systems by the geometric mean of their probabilities.
 
-    It is sure only where none of them doubts: of 500 of TREC's questions, 21 labels of which were
-    flipped, 16 were among the 33 that it named, and among the 52 that the best system named.
+    It is confident only where all are. In 500 TREC questions with 21 flipped labels, it listed 33
+    rows to find 16 of these; the best single system listed 52.
 
     Args:
-        systems: list of floats (N, C), calibrated.
+        systems: list of floats (N, C). Calibrated probabilities.
 
     Returns:
         Floats (N, C).
@@ -149,14 +150,14 @@ def agreed(systems):
 
 
 def contradictions(y, groups, known):
-    """Rows whose very text has another label more often, or as often.
+    """Find rows whose text has another label at least as often.
 
     Args:
         y, groups: int arrays (N,).
-        known: list of rows that are named already.
+        known: list of rows to leave out.
 
     Returns:
-        List of `(row, class)`.
+        List of `(row, class)` with the other label.
 
     >>> contradictions(np.array([0, 1, 1, 0]), np.array([5, 5, 5, 6]), [])
     [(0, 1)]
@@ -176,18 +177,18 @@ def contradictions(y, groups, known):
 
 
 def most_useful(rows, features, count):
-    """Rows to label next: those that the model can tell least, and that differ from each other.
+    """Choose rows to label next: uncertain and diverse ones.
 
-    Of several times as many rows with the least distance between the two likeliest classes, made
-    into `count` clusters, the least sure one of each.
+    The `5 * count` rows with the smallest margins form `count` clusters; each gives its row with
+    the smallest margin.
 
     Args:
-        rows: floats (P, C) of rows without labels.
+        rows: floats (P, C). Probabilities of the unlabeled rows.
         features: floats (P, F), dense or sparse.
         count: int.
 
     Returns:
-        List of ints, the least sure first.
+        List of ints, most uncertain first.
 
     Source: Zhdanov 2019, arXiv 1901.05954.
     """
@@ -203,7 +204,7 @@ def most_useful(rows, features, count):
 
 
 def margins_of(rows):
-    """The distance (P,) of the two likeliest classes."""
+    """Return the margin (P,) between the two most probable classes."""
     ordered = np.sort(rows, axis=1)
     return ordered[:, -1] - ordered[:, -2]
 
@@ -212,12 +213,12 @@ def margins_of(rows):
 
 
 def choose(arms, samples, metric):
-    """The cheapest arm of which the rows do not show that it is worse than the best one.
+    """Choose the cheapest arm that is not significantly worse than the best one.
 
     Args:
-        arms: dict of name to what the table says, the cheapest first; each gets `behind`, how far
-            it is behind the best one, with an interval of the same resamples.
-        samples: dict of name to floats (R, 2), and of "majority".
+        arms: dict of name to results, cheapest first. Each gets `behind`, its distance to the best
+            one with an interval.
+        samples: dict of name to floats (R, 2).
         metric: string.
 
     Returns:
@@ -232,7 +233,7 @@ def choose(arms, samples, metric):
 
 
 def recommend(arms, chosen, baseline, metric):
-    """The recommendation: a list of sentences.
+    """Return the recommendation, a list of sentences.
 
     Args:
         arms: see `choose`.
@@ -244,62 +245,58 @@ def recommend(arms, chosen, baseline, metric):
     best = max(arms, key=lambda name: arms[name][metric]["value"])
     if score["low"] <= baseline[metric]["value"]:
         return [
-            "Nothing here is shown to be better than always saying the most frequent class "
-            f"({said} {baseline[metric]['value']:.3f}): label more rows, or check whether the "
-            "texts say what the labels ask."
+            "No method is clearly better than always predicting the most frequent class "
+            f"({said} {baseline[metric]['value']:.3f}): label more rows, or check whether texts "
+            "determine labels."
         ]
     title = arms[chosen]["title"]
     gap = arms[chosen]["behind"]
     if chosen == "tfidf":
-        start = "TF-IDF is enough" if gap["high"] <= _CLOSE else "Begin with TF-IDF"
+        start = "TF-IDF is enough" if gap["high"] <= _CLOSE else "Start with TF-IDF"
         first = f"{start}: {said} {_of(score)}, in {duration(arms[chosen]['seconds'])}."
     else:
-        first = f"Take {title}: {said} {_of(score)}."
+        first = f"Use {title}: {said} {_of(score)}."
     if len(arms) == 1:
-        return [f"Only one way was tried, {title}: {said} {_of(score)}."]
+        return [f"Only one method was tried, {title}: {said} {_of(score)}."]
     sentences = [first]
     others = [name for name in arms if name != chosen]
     if chosen != best:
         sentences.append(
             f"The best, {arms[best]['title']}, is {gap['value']:.3f} ahead ({gap['low']:.3f} to "
             f"{gap['high']:.3f}), "
-            + (
-                "which is too little to matter."
-                if gap["high"] <= _CLOSE
-                else "which may be chance: with these rows the two cannot be told apart."
-            )
+            + ("which is negligible." if gap["high"] <= _CLOSE else "which may be chance.")
         )
     cheaper = [name for name in others if list(arms).index(name) < list(arms).index(chosen)]
     if cheaper:
         gaps = (f"{arms[x]['title']} by {_of(arms[x]['behind'])}" for x in cheaper)
-        sentences.append(f"What is cheaper is behind the best one: {'; '.join(gaps)}.")
+        sentences.append(f"Cheaper methods are clearly behind the best: {'; '.join(gaps)}.")
     return sentences
 
 
 def curve_sentence(curve, samples, metric):
-    """What more labels would buy, from the last doubling: a sentence.
+    """Return a sentence on the value of more labels, from the last doubling.
 
     Args:
-        curve: list of dicts of `share`, `labels` and the metric, the last of all labels.
-        samples: list of floats (R, 2), as long.
+        curve: list of dicts of `share`, `labels` and the metric, the last for all labels.
+        samples: list of floats (R, 2), one per point.
         metric: string.
     """
     half = min(range(len(curve)), key=lambda i: abs(np.log(curve[i]["share"] / 0.5)))
     if len(curve) < 2 or curve[half]["share"] == 1:
-        return "With one share of the labels (shares=1) nothing is said of what more would buy."
+        return "With one share of the labels (shares=1), the value of more is unknown."
     place, said = METRICS.index(metric), NAMES[metric]
     gain = curve[-1][metric]["value"] - curve[half][metric]["value"]
     gain = interval(gain, samples[-1][:, place] - samples[half][:, place])
     few, many = curve[half]["labels"], curve[-1]["labels"]
     value, low, high = (f"{gain[x]:+.3f}" for x in ("value", "low", "high"))
-    start = f"From {few:,} to {many:,} labels {said} went {value} ({low} to {high})"
+    start = f"From {few:,} to {many:,} labels, {said} changed by {value} ({low} to {high})"
     if gain["low"] > 0 and gain["value"] >= _CLOSE / 2:
         return (
-            f"{start}: more labels help; as many again would buy about {gain['value']:.3f} or less."
+            f"{start}: more labels help; as many again would add about {gain['value']:.3f} or less."
         )
     if gain["high"] < _CLOSE:
-        return f"{start}: more labels of this kind would buy little."
-    return f"{start}: these rows cannot say whether more labels help."
+        return f"{start}: more labels of this kind would add little."
+    return f"{start}: these rows do not show whether more labels help."
 
 
 def _of(found):

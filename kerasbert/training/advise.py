@@ -1,13 +1,13 @@
-"""`advise`: which way to learn a file's classes, what more labels would buy, and which rows to see.
+"""`advise`: compare methods on a file's labels, and choose rows to label or check.
 
-What it leaves in its folder, each file whole or not there:
+Files in the output folder, each written atomically:
 
-    advice.md, advice.json       for people, and for machines
-    label_next.csv               the rows without labels that would teach most
-    check_labels.csv             the rows whose labels look wrong
+    advice.md, advice.json       the report
+    label_next.csv               unlabeled rows to label next
+    check_labels.csv             rows whose labels may be wrong
     learning_curve.png, calibration.png
-    runs/<run>.npz               one training: what is here is not done again
-    settings.json                what all runs share
+    runs/<run>.npz               a finished run, which is not repeated
+    settings.json                settings shared by all runs
 """
 
 from __future__ import annotations
@@ -57,58 +57,58 @@ if TYPE_CHECKING:
 def advise(
     data: AnyPath, preset: AnyPath | None, output: AnyPath, *, settings: AdviseSettings
 ) -> dict[str, Any]:
-    """Say which way to classify a file's texts is enough, and what to label or check next.
+    """Recommend a method to classify a file's texts, and choose rows to label or check.
 
-    TF-IDF, an encoder as it comes, SetFit, adapters and full fine-tuning learn the same rows and
-    are scored on the same held-out folds, with seeds and shares of the labels. If it is stopped,
-    the same call goes on; more arms, seeds or shares in a later call add runs.
+    Cross-validates TF-IDF, the frozen encoder, SetFit, LoRA adapters and full fine-tuning on the
+    same folds, over seeds and shares of the labels. After an interruption, the same call resumes;
+    more arms, seeds or shares in a later call add runs.
 
     Args:
-        data: string. A table of texts and labels, see `kerasbert.tasks.file_task`; rows with an
-            empty label are those to choose the next ones from.
-        preset: string. Whatever `from_preset` takes; `None` leaves TF-IDF alone.
-        output: string. The folder for all that comes out.
-        columns: list of strings. The column of text, or two for pairs; "text" by default.
-        label: string. The column of labels, "label" by default.
-        encoding: string. Of a file that is not UTF-8, such as "cp949" or "shift_jis".
-        arms: list of "tfidf", "frozen", "setfit", "lora" and "full"; by default all.
-        folds: int. A class with fewer different texts is left out.
-        seeds: int or list of ints. Each draws folds of its own.
-        shares: floats. Of a fold's labels, to learn from; all of them are always tried.
-        metric: string. "macro_f1", which counts all classes alike, or "accuracy"; to choose by.
-        batch_size, learning_rate, epochs: those of full fine-tuning and of adapters; by default
-            the rate that the preset records (1e-4 for small encoders, 3e-5 else), for adapters
-            ten times that, and 3 epochs, on few rows up to 20.
-        lora_rank: int. Of the adapters.
-        sequence_length: int. The most tokens of a row.
+        data: string. A table of texts and labels, see `kerasbert.tasks.file_task`. Rows with an
+            empty label are candidates for labeling.
+        preset: string, as for `from_preset`; `None` tries only TF-IDF.
+        output: string. The output folder.
+        columns: list of strings. The text column, or two for pairs; "text" by default.
+        label: string. The label column, "label" by default.
+        encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
+        arms: list of "tfidf", "frozen", "setfit", "lora" and "full"; all by default.
+        folds: int. Classes with fewer different texts are left out.
+        seeds: int or list of ints. Each draws its own folds.
+        shares: floats. Shares of the training labels to learn from; 1 is always included.
+        metric: string. The decisive score: "macro_f1", with equal class weights, or "accuracy".
+        batch_size, learning_rate, epochs: for full fine-tuning and adapters. The learning rate
+            defaults to the preset's, or else 1e-4 for small encoders and 3e-5 for others; adapters
+            take ten times that, up to 1e-3. Defaults to 3 epochs, for few rows up to 20.
+        lora_rank: int. Rank of the adapters.
+        sequence_length: int. Maximum tokens per row.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16".
-        limit: int. The most rows with labels, and without, drawn at random, to try things out.
-        label_next: int. How many rows to name.
-        overwrite: bool. Remove the runs that are in the folder.
+        limit: int. Maximum number of labeled, and of unlabeled, rows, drawn at random.
+        label_next: int. Number of rows to suggest.
+        overwrite: bool. Whether to remove earlier runs.
         verbose: bool. Whether to show progress.
 
     Returns:
-        What `advice.json` holds: a dict of `advice` (sentences), `recommended` (an arm),
-        `command` (that trains it), `arms` (scores, costs and calibration), `baseline`,
-        `learning_curve`, `check_labels`, `label_next`, `data`, `notes` and `files`. Intervals hold
-        95 % of 1,000 resamples of the texts, the same for all arms; they do not count that other
-        training rows may come.
+        The content of `advice.json`: a dict of `advice` (sentences), `recommended` (an arm),
+        `command` (which trains it), `arms` (scores, costs and calibration), `baseline`,
+        `learning_curve`, `check_labels`, `label_next`, `data`, `notes` and `files`. Intervals cover
+        95 % of 1,000 bootstrap resamples of the texts, shared by all arms, but not the variation of
+        the training rows.
 
     Raises:
-        ValueError: for data, a preset or settings that do not fit, before anything is written.
+        ValueError: for unsuitable data, presets or settings, before anything is written.
     """
     chosen = settings.arms or (tuple(ARMS) if preset is not None else ("tfidf",))
     for name in chosen:
         check_choice("arms", name, ARMS)
         if name != "tfidf" and preset is None:
-            raise ValueError(f"The arm '{name}' needs an encoder: name a preset.")
+            raise ValueError(f"arms: '{name}' needs an encoder; pass a preset.")
     if preset is not None:
         presets.check(preset)
     labelled = read_labelled(os.fspath(data), settings)
     if len(labelled.rows.x) > 1 and "setfit" in chosen:
         if settings.arms:
-            raise ValueError("The arm 'setfit' compares single texts, and these are pairs.")
-        labelled.notes.append("SetFit is not tried: it compares single texts, and these are pairs.")
+            raise ValueError("arms: 'setfit' does not support text pairs; omit it.")
+        labelled.notes.append("SetFit is left out: it does not support text pairs.")
         chosen = tuple(name for name in chosen if name != "setfit")
     output = output_folder(output, "output")
     shared = {
@@ -127,7 +127,7 @@ def advise(
             check_interrupt=check,
         )
         if chosen != ("tfidf",):
-            # What is wrong with it shows before anything is written.
+            # A broken preset must raise before anything is written.
             _ = trial.arguments.embedder
         trial.begin(json.loads(to_json(shared)))
         return trial.finish(trial.run(), os.fspath(data))
@@ -135,11 +135,11 @@ def advise(
 
 @dataclass
 class Trial:
-    """What all runs share; see `advise`.
+    """State shared by all runs of `advise`.
 
     Args:
-        arms: list of names, the cheapest first.
-        check_interrupt: a function that raises a Ctrl-C that was lost.
+        arms: list of names, cheapest first.
+        check_interrupt: function that raises a swallowed `KeyboardInterrupt`.
     """
 
     labelled: Labelled
@@ -155,7 +155,7 @@ class Trial:
             preset=self.preset,
             labels=self.labelled.labels,
             settings=self.settings,
-            # Vectors are of all texts: other rows without labels make new ones.
+            # Named by all texts, because changed unlabeled rows need new embeddings.
             folder=self.path("vectors", digest_of(*rows.x, *pool.x)),
             texts=[text for column in (*rows.x, *pool.x) for text in column],
         )
@@ -173,10 +173,10 @@ class Trial:
     # === Runs ===
 
     def begin(self, shared):
-        """Make the folder, or refuse one with other things or with runs of other settings."""
+        """Create the folder; raises if it has other files, or runs with other settings."""
         path = self.path("settings.json")
         if names_in(self.output) and not os.path.exists(path):
-            raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
+            raise ValueError(f"The folder '{self.output}' has other files; name another one.")
         if self.settings.overwrite:
             remove(self.path("runs"))
             for name in names_in(self.output):
@@ -186,19 +186,19 @@ class Trial:
             there = read_json(path)
             for name, value in shared.items():
                 if there.get(name) != value:
-                    what = f"{name} {there.get(name)!r}, not {value!r}"
-                    what = "other labelled rows" if name == "data" else what
+                    what = f"{name}={there.get(name)!r}, not {value!r}"
+                    what = "other labeled rows" if name == "data" else what
                     raise ValueError(
-                        f"The runs in '{self.output}' are of {what}; name another folder, or "
-                        "overwrite them."
+                        f"The runs in '{self.output}' have {what}; name another folder, or pass "
+                        "--overwrite (overwrite=True)."
                     )
         os.makedirs(self.output, exist_ok=True)
-        # Before all else: it says whose folder this is.
+        # Written first: it marks the folder as used by `advise`.
         write_json(path, shared)
         os.makedirs(self.path("runs"), exist_ok=True)
 
     def run(self):
-        """All runs: a dict of `(arm, share, seed)` to a list of what each fold gave."""
+        """Do all runs; returns a dict of `(arm, share, seed)` to a list of results per fold."""
         settings, labelled = self.settings, self.labelled
         plan = [
             (name, share, seed)
@@ -208,8 +208,8 @@ class Trial:
         ]
         count = len(plan) * settings.folds
         self.say(
-            f"{len(labelled):,} rows with labels of {len(labelled.labels)} classes, "
-            f"{len(labelled.pool):,} without; {count} trainings."
+            f"{len(labelled):,} labeled rows in {len(labelled.labels)} classes, "
+            f"{len(labelled.pool):,} unlabeled; {count} runs."
         )
         for note in labelled.notes:
             self.say(note)
@@ -228,13 +228,13 @@ class Trial:
                 before = os.path.exists(self.path("runs", f"{run}.npz"))
                 part = self.train(run, name, seed, learned, held_out)
                 right = part["rows"].argmax(axis=1) == labelled.y[folds == fold]
-                took = "done before" if before else report.duration(float(part["seconds"]))
+                took = "already done" if before else report.duration(float(part["seconds"]))
                 self.say(f"{title}: accuracy {right.mean():.3f}, {took}")
                 parts.append(part)
         return found
 
     def train(self, run, name, seed, learned, asked):
-        """Do a run, unless it is done: what an arm that learned some rows says of others."""
+        """Train an arm on `learned` and predict `asked`, unless it is done."""
         self.check_interrupt()
         path, folder = self.path("runs", f"{run}.npz"), self.path("runs", run)
         if not os.path.exists(path):
@@ -250,7 +250,7 @@ class Trial:
                 rows = arm.predict_proba(asked_texts)
             except NonFiniteError as error:
                 raise ValueError(
-                    f"The run '{run}' diverged; give a lower learning rate. {error}"
+                    f"The run '{run}' diverged; pass a lower learning rate. {error}"
                 ) from None
             seconds_asked = (time.perf_counter() - start) / len(asked)
             vectors = arm.seconds_a_text * len(self.labelled.rows.x)
@@ -268,16 +268,16 @@ class Trial:
             return {key: file[key] for key in file.files}
 
     def rows_of(self, parts, seed):
-        """Out-of-fold probabilities (N, C), in the order of the rows."""
+        """Return out-of-fold probabilities (N, C) in row order."""
         rows = np.empty((len(self.labelled), len(self.labelled.labels)))
         for fold, part in enumerate(parts):
             rows[self.folds[seed] == fold] = part["rows"]
         return rows / rows.sum(axis=1, keepdims=True)
 
-    # === What comes out ===
+    # === Results ===
 
     def finish(self, found, data):
-        """Compare, and write all files, which say how to go on with the file `data`."""
+        """Compare the arms and write all files; the recommended command names `data`."""
         settings, labelled = self.settings, self.labelled
         rows = {key: self.rows_of(parts, key[2]) for key, parts in found.items()}
         systems = [(name, share) for name in self.arms for share in settings.shares]
@@ -318,8 +318,8 @@ class Trial:
             diagrams[ARMS[name].title] = {
                 title: reliability(labelled.y, side, 10)
                 for title, side in (
-                    ("as it is", rows[name, 1.0, settings.seeds[0]]),
-                    ("with its temperature", scaled[0]),
+                    ("uncalibrated", rows[name, 1.0, settings.seeds[0]]),
+                    ("temperature-scaled", scaled[0]),
                 )
             }
         metric = settings.metric
@@ -352,15 +352,15 @@ class Trial:
         notes = list(labelled.notes)
         checked = self.check_labels(advice.agreed(calibrated))
         sentences.append(
-            f"{len(checked):,} of {len(labelled):,} labels look wrong (check_labels.csv)."
+            f"{len(checked):,} of {len(labelled):,} labels may be wrong (check_labels.csv)."
             if checked
-            else "No label looks wrong."
+            else "No label seems wrong."
         )
         following = self.label_next(chosen)
         sentences.append(
             f"Label the {len(following):,} rows of label_next.csv next."
             if following
-            else "All rows have labels; add rows with an empty one to hear which to label next."
+            else "All rows have labels; add unlabeled rows to learn which to label next."
         )
         files = ["advice.json", "advice.md"]
         files += self.write_rows("check_labels.csv", checked)
@@ -399,9 +399,9 @@ class Trial:
         return result
 
     def how(self, name, data):
-        """The command that trains what is recommended, `None` for none."""
+        """Return the command that trains an arm, or `None` if there is none."""
         settings, arm = self.settings, ARMS[name](self.arguments, 0, "")
-        # Vectors of pairs are put side by side here alone.
+        # Only `advise` fits a head to the embeddings of both texts of a pair.
         if not arm.method or (name == "frozen" and len(self.labelled.rows.x) > 1):
             return None
         given = zip(("--text", "--text-b"), settings.columns or ())
@@ -412,7 +412,7 @@ class Trial:
         return f"{shlex.join(words)} {arm.options(len(self.labelled))}"
 
     def calibrate(self, name, rows):
-        """The mean calibration of an arm over seeds, and its scaled probabilities of each seed."""
+        """Return an arm's mean calibration, and its scaled probabilities per seed."""
         found = [
             advice.calibration(self.labelled.y, rows[name, 1.0, seed], self.folds[seed])
             for seed in self.settings.seeds
@@ -423,7 +423,7 @@ class Trial:
         return mean, [scaled for _, scaled in found]
 
     def check_labels(self, rows):
-        """Rows whose label looks wrong: a list of dicts."""
+        """Return rows whose label may be wrong, a list of dicts."""
         labelled, found = self.labelled, []
         named = advice.wrong_labels(labelled.y, rows)
         named += advice.contradictions(labelled.y, labelled.groups, [row for row, _ in named])
@@ -441,13 +441,13 @@ class Trial:
         return found
 
     def label_next(self, name):
-        """Rows without labels that would teach the recommended arm most: a list of dicts."""
+        """Return the unlabeled rows that are most useful to an arm, a list of dicts."""
         labelled, pool = self.labelled, self.labelled.pool
         if not len(pool):
             return []
         every, seed = np.arange(len(labelled)), self.settings.seeds[0]
         run = f"{name}-pool{digest_of(*pool.x)}-seed{seed}"
-        self.say(f"{name} on all labels, for the rows without.")
+        self.say(f"{name} on all labels, to predict the unlabeled rows.")
         rows = self.train(run, name, seed, every, pool)["rows"].astype("float64")
         if "frozen" in self.arms:
             arm = ARMS["frozen"](self.arguments, seed, "")
@@ -469,7 +469,7 @@ class Trial:
         return found
 
     def write_rows(self, name, rows):
-        """Write a table that Excel opens; of no rows none, and an old one goes."""
+        """Write a CSV file for Excel, or remove an old one if there are no rows."""
         path = self.path(name)
         if not rows:
             remove(path)
@@ -483,7 +483,7 @@ class Trial:
         return [name]
 
     def draw(self, curves, diagrams, notes):
-        """The pictures; without matplotlib a note."""
+        """Draw the figures; without matplotlib, add a note."""
         try:
             figures = {
                 "learning_curve.png": label_curves(curves, self.settings.metric),
@@ -499,7 +499,7 @@ class Trial:
 
 
 def _words(pool):
-    """Sparse features of texts without an encoder."""
+    """Return TF-IDF features of texts, sparse."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     texts = [" ".join(map(plain, texts)) for texts in zip(*pool.x)]

@@ -1,4 +1,4 @@
-"""`evaluate` and `predict`: a model that is there, on a task's data or on a file."""
+"""`evaluate` and `predict`: apply a trained model to a task's data or to a file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from kerasbert._typing import AnyPath
 
-# Beside a preset: the task that it was trained on, its scores, and how.
+# File next to a preset: its training task, method and scores.
 RECORD = "finetuning.json"
-_CHUNK = 2048  # Examples between two looks of the progress bar.
+_CHUNK = 2048  # Examples between updates of the progress bar.
 
 
 def evaluate(
@@ -41,23 +41,23 @@ def evaluate(
     limit: int | None = None,
     verbose: bool = True,
 ) -> dict[str, Any]:
-    """Score a model on labelled examples.
+    """Score a model on labeled examples.
 
     Args:
-        model: string or model. What `finetune` left in `model`, any other preset that has the
-            task's head, or a task model.
-        data: string. A file in the form of those that the model was trained on, or a folder with
-            the official files of `task`; `None` asks the `datasets` library.
-        task: string or `Task`. By default the one that the model was trained on; where that is
-            not known, the one that it does, on a file.
-        split: string. Which split to read from a folder or the library.
-        columns: list of strings. The columns of text in the file, where they are other ones.
-        label: string. The column of labels there, where it is another one; or a list of columns
-            of 0 and 1, one for each class.
-        encoding: string. Of a file that is not UTF-8, such as "cp949" or "shift_jis".
+        model: string or model. The `model` folder of `finetune`, another preset with the task's
+            head, or a task model.
+        data: string. A file in the format of the training files, or a folder with the official
+            files of `task`; `None` loads them with the `datasets` library.
+        task: string or `Task`. `None` takes the model's training task, or a task for files if that
+            was not recorded.
+        split: string. The split of a folder or the library.
+        columns: list of strings. Text columns of the file, if not the task's.
+        label: string. Label column of the file, if not the task's; or a list of 0/1 columns, one
+            for each class.
+        encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
-        precision: string. "mixed_bfloat16", for example; `None` is Keras' own setting.
-        limit: int. The most examples, the first ones.
+        precision: string, such as "mixed_bfloat16"; `None` takes Keras' global policy.
+        limit: int. Maximum number of examples, the first ones.
         verbose: bool. Whether to show progress.
 
     Returns:
@@ -65,7 +65,7 @@ def evaluate(
         `classes` (see `Task.scores_by_class`) and `published`.
 
     Raises:
-        ValueError: for a model or data that do not fit the task.
+        ValueError: if the model or the data do not fit the task.
     """
     model, task, _ = open_model(model, task, precision)
     file, folder = _file_or_folder(data)
@@ -98,21 +98,21 @@ def predict(
     limit: int | None = None,
     verbose: Any = True,
 ) -> dict[str, Any]:
-    """What a model says of examples, and the files to hand in.
+    """Predict examples, and optionally write them in the task's submission format.
 
     Args:
         model, data, task, columns, encoding, batch_size, precision, limit, verbose: see
-            `evaluate`; a file needs no labels, and in a `.txt` each line is a text, where the
-            first one does not name columns.
-        output: string. A folder for the predictions in the official form; `None` writes none.
-        split: string. Which split to read from a folder or the library.
+            `evaluate`. A file needs no labels; a `.txt` file has one text per line, unless its
+            first line names columns.
+        output: string. Folder for the submission files; `None` writes none.
+        split: string. The split of a folder or the library.
 
     Returns:
-        Dict of `task`, `split`, `ids` (what the examples are called), `predictions` and
-        `probabilities` (see `Task.answers`) and `files` (paths).
+        Dict of `task`, `split`, `ids` (of the examples), `predictions` and `probabilities` (see
+        `Task.answers`) and `files` (paths).
 
     Raises:
-        ValueError: for a model or data that do not fit the task.
+        ValueError: if the model or the data do not fit the task.
     """
     model, task, threshold = open_model(model, task, precision)
     file, folder = _file_or_folder(data)
@@ -132,10 +132,10 @@ def predict(
 
 
 def open_model(source, task=None, precision=None):
-    """A model with the task that it does, and its threshold for "no answer", `None` for none.
+    """Load a model; returns it, its task and its threshold for "no answer" or `None`.
 
     Raises:
-        ValueError: where it is of another kind than the task needs.
+        ValueError: if the model does not fit the task.
     """
     task = get_task(task) if isinstance(task, str) else task
     if isinstance(source, BertTask):
@@ -149,13 +149,13 @@ def open_model(source, task=None, precision=None):
     found = converter.class_in(directory)
     if task is None and not getattr(KINDS.get(getattr(found, "kind", None)), "tasks", ""):
         raise ValueError(
-            f"'{source}' holds a {found.__name__}, which has no head that does a task; make one "
-            "of it with `kerasbert finetune`."
+            f"'{source}' is a {found.__name__}, which has no head for a task; fine-tune it with "
+            "`kerasbert finetune`."
         )
     if task is not None and not issubclass(found, task.model_class):
         raise ValueError(
-            f"'{source}' holds a {found.__name__}, but the task '{task.name}' needs a "
-            f"{task.model_class.__name__}; make one of it with `kerasbert finetune`."
+            f"'{source}' is a {found.__name__}, but the task '{task.name}' needs a "
+            f"{task.model_class.__name__}; fine-tune it with `kerasbert finetune`."
         )
     model = found.from_preset(source, **({} if precision is None else {"dtype": precision}))
     task = task or model_task(model)
@@ -164,12 +164,12 @@ def open_model(source, task=None, precision=None):
 
 
 def predict_all(task, model, examples, batch_size=32, verbose=True):
-    """`Task.predict`, with progress where there is much to do."""
+    """Like `Task.predict`, with a progress display for many examples."""
     return answer_all(task, model, examples, batch_size, verbose)[0]
 
 
 def answer_all(task, model, examples, batch_size=32, verbose=True):
-    """`Task.answers`, with progress where there is much to do: a bar, or lines where none fits."""
+    """Like `Task.answers`, with a progress bar or lines for many examples."""
     if not verbose or len(examples) <= _CHUNK:
         return task.answers(model, examples, batch_size)
     parts = [slice(start, start + _CHUNK) for start in range(0, len(examples), _CHUNK)]
@@ -182,7 +182,7 @@ def answer_all(task, model, examples, batch_size=32, verbose=True):
 
 
 def _shown(parts):
-    """The parts, one after the other, with the share that is done."""
+    """Yield the parts, and show progress."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track
@@ -196,7 +196,7 @@ def _shown(parts):
 
 
 def _file_or_folder(data):
-    """`(file, folder)`, of which at least one is `None`."""
+    """Return `(file, folder)`, at least one of them `None`."""
     if data is None:
         return None, None
     path = os.path.expanduser(os.fspath(data))
@@ -208,38 +208,38 @@ def _file_or_folder(data):
 
 
 def read_data(task, file, folder, split, columns, label, encoding, limit):
-    """The examples of a task in a file, or in a folder of official files."""
+    """Read a task's examples from a file, a folder or the library."""
     task = _with_columns(task, columns, label)
     if file is not None:
         task = task.with_files(encoding, **{split: file})
     elif not task.source.files and task.trained_on is None:
         raise ValueError(
-            f"The task '{task.name}' has no data of its own: pass a file, or name a task."
+            f"The task '{task.name}' has no data of its own; pass a file, or name a task."
         )
     return task.read(split, folder, limit)
 
 
 def _with_columns(task, columns, label):
-    """The task, whose files have other names of columns."""
+    """Return the task with other column names."""
     if not columns and label is None:
         return task
     names = dict(zip(task.columns, columns or ()))
     if columns and len(columns) != len(task.columns):
         raise ValueError(
-            f"The task '{task.name}' reads {len(task.columns)} columns of text "
-            f"({', '.join(task.columns)}), and {len(columns)} were named."
+            f"The task '{task.name}' reads {len(task.columns)} text columns "
+            f"({', '.join(task.columns)}), got {len(columns)}; name each."
         )
     if isinstance(label, (list, tuple)) and not task.model.get("multi_label"):
         raise ValueError(
-            f"label={list(label)!r} is a column for each class, of models with several classes per "
-            f"text; the files of '{task.name}' have one column of labels."
+            f"label={list(label)!r} names a column per class, which is for multi-label models; "
+            f"'{task.name}' reads one label column."
         )
     if isinstance(label, (list, tuple)) or (label is not None and isinstance(task.label, tuple)):
-        # Lists, or columns of 0 and 1, whichever the other files have.
+        # Labels may be lists or 0/1 columns, whatever the training files had.
         task = replace(task, label=label if isinstance(label, str) else tuple(label))
     elif label is not None:
         names[task.label] = label
-    # Numbers of CoNLL's columns.
+    # CoNLL columns are numbered.
     names = {name: int(v) if v.lstrip("-").isdecimal() else v for name, v in names.items()}
     source = task.source
     return replace(task, source=replace(source, columns={**source.columns, **names}))

@@ -1,13 +1,13 @@
-"""`finetune`: the one loop of all tasks: a grid of settings and seeds, and the best on dev.
+"""`finetune`: grid search over hyperparameters and seeds.
 
-What it leaves in its folder, each file whole or not there:
+Files in the output folder, each written atomically:
 
-    results.json, results.csv    all runs and their scores, beside the published ones
-    runs/<run>.json              one run: what is here is not done again
-    model/                       the best one, a preset with its model card
-    predictions/<split>/         what it says, in the form that is handed in
+    results.json, results.csv    all runs with scores; published scores in the JSON
+    runs/<run>.json              a finished run, which is not repeated
+    model/                       the best model, a preset with a model card
+    predictions/<split>/         its predictions, in submission format
     learning_curve.png, confusion.png
-    settings.json                what all runs share
+    settings.json                settings shared by all runs
 """
 
 from __future__ import annotations
@@ -44,70 +44,68 @@ if TYPE_CHECKING:
 def finetune(
     task: Any, preset: AnyPath, output: AnyPath, *, settings: FinetuneSettings
 ) -> dict[str, Any]:
-    """Fine-tune a preset on a task with all settings of a grid, and keep the best on dev.
+    """Fine-tune a preset with each setting of a grid, and keep the model that is best on dev.
 
-    Every run trains as the paper does: `kerasbert.optimizers.AdamW`, whose rate rises over the
-    warmup and falls to 0, on batches of similar length. If it is stopped, the same call goes on:
-    runs that are done stay, and the interrupted one resumes after its last complete epoch, with
-    the same weights as without the interruption. More values or seeds in a later call add runs.
+    Runs train as in BERT's paper: `kerasbert.optimizers.AdamW` with linear warmup and decay to 0,
+    on batches of similar length. After an interruption, the same call resumes with identical
+    weights after the last complete epoch; finished runs are kept. More values or seeds in a later
+    call add runs.
 
     Args:
-        task: string or `kerasbert.tasks.Task`. `kerasbert.tasks.builtin_tasks()` has the names,
-            `kerasbert.tasks.file_task` makes one of your own files.
-        preset: string. Whatever `from_preset` takes.
-        output: string. The folder for all that comes out.
-        data: string. The folder with the task's official files; `None` asks the `datasets`
+        task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or
+            your own files by `kerasbert.tasks.file_task`.
+        preset: string, as for `from_preset`.
+        output: string. The output folder.
+        data: string. Folder of the task's official files; `None` loads them with the `datasets`
             library.
-        batch_sizes, learning_rates, epochs: numbers or lists of them, the grid; `None` are the
-            task's own, but the rate is the one that the preset records, where it does: the papers'
-            are those of their large encoders. Each number of epochs is a run of its own, as the
-            rate falls to its end.
-        seeds: int or list of ints. Each point of the grid runs with every seed.
-        warmup: float. The share of the steps in which the rate rises.
-        sequence_length: int. The most tokens of a row.
-        early_stopping: int. Stop after this many epochs without a better score, and keep the
-            best epoch; `None` keeps the last one.
-        class_weights: dict of class to what its examples count, or "balanced", which counts all
-            classes the same. Of text classifiers.
-        method: string. "full" trains all weights; "lora" adapters of the encoder and the head
-            (at higher rates: 1e-4 to 1e-3), and the saved model holds their sum; "frozen" the head
-            alone, of classes of texts by logistic regression on the vectors of `BertTextEmbedder`.
-            "setfit" is for few labels: it trains that embedder on pairs of texts, to be near each
-            other where they are of one class, before the regression. By default "lora" with a
-            `lora_rank`, and else "full". Of "frozen" and "setfit" what is not given of the grid is
-            the method's, in place of the task's.
-        lora_rank: int. The rank of the adapters, of "lora" alone; 8 by default.
-        pairs: int or string. Of "setfit" alone: how many pairs for each text, of its class and of
-            others each, 20 by default; or "oversampling", "undersampling" or "unique", which take
-            them from all pairs, see `kerasbert.training.setfit.contrastive_pairs`.
-        precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` is Keras' own
-            setting.
+        batch_sizes, learning_rates, epochs: numbers or lists of them, the grid. `None` takes the
+            task's values; a learning rate recorded in the preset replaces those of the papers,
+            which are for large encoders. Each number of epochs is a separate run, because the
+            schedule ends with it.
+        seeds: int or list of ints. Each grid point runs with every seed.
+        warmup: float. Share of the steps.
+        sequence_length: int. Maximum tokens per row.
+        early_stopping: int. Patience in epochs; keeps the best epoch. `None` keeps the last one.
+        class_weights: dict of class to the weight of its examples, or "balanced", which gives all
+            classes the same total weight. For text classifiers.
+        method: string. "full" trains all weights. "lora" trains adapters of the encoder and the
+            head, at higher learning rates (1e-4 to 1e-3), and saves them merged. "frozen" trains
+            only the head, with one class per text by logistic regression on `BertTextEmbedder`
+            embeddings. "setfit", for few labels, first trains that embedder to bring texts of a
+            class together. Defaults to "lora" with a `lora_rank`, otherwise to "full". "frozen" and
+            "setfit" have their own default grids.
+        lora_rank: int. Rank of the adapters, for "lora"; 8 by default.
+        pairs: int or string, for "setfit". Number of pairs per text within its class, and as many
+            with other classes, 20 by default; or "oversampling", "undersampling" or "unique", which
+            sample from all pairs, see `kerasbert.training.setfit.contrastive_pairs`.
+        precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` takes Keras'
+            global policy.
         model: dict. Further arguments of `from_preset`, such as `{"doc_stride": 64}`.
-        dev_share: float. The share of the training examples to choose by, where a task has no dev
-            split; always the same ones.
-        limit: int. The most examples of each split, drawn at random, to try things out.
-        record_rate: bool. Write the best of the learning rates, by the mean over all else, into
-            the preset, a directory of ours: later calls, and `compile` of models from it, take it.
-        part: tuple or string. `(3, 16)` or "3/16": of all runs only the third of 16 parts, into a
-            folder of its own in `output`, so that parts run at once, on any machines that see it.
-            The same call without a part then takes their runs over, does what is missing, and
-            writes what comes out. Processes that a launcher started (`torchrun`, `srun`, as for
-            `pretrain`) take a part each, and the last one does that.
-        overwrite: bool. Remove the runs that are in the folder.
+        dev_share: float. Share of the training examples, always the same, that is held out for
+            validation if a task has no dev split.
+        limit: int. Maximum number of examples per split, drawn at random.
+        record_rate: bool. Write the learning rate with the best mean score over all other settings
+            into the preset, a local folder in kerasbert's format, as the default of later calls and
+            of `compile`.
+        part: tuple or string. `(3, 16)` or "3/16" does the third of 16 parts of the runs, in its
+            own folder within `output`; machines that share `output` can run parts in parallel. The
+            same call without `part` then takes over their runs, does missing ones and writes the
+            results. Of several processes from a launcher (`torchrun`, `srun`, as for `pretrain`),
+            each does a part, and the last one combines them.
+        overwrite: bool. Whether to remove earlier runs.
         verbose: bool. Whether to show progress.
 
     Returns:
-        What `results.json` holds: a dict of `task`, `preset`, `method`, `metric` (the main one),
-        `best` (the best run), `scores` (of the saved model on dev), `classes` (on dev, see
-        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (the mean over
-        seeds of each of its points), `runs`, `published`, `examples`, `model` (its directory),
-        `predictions` (paths), `pictures` (paths) and `notes`. Of a part only `task`, `preset`,
-        `method`, `metric`, `best` and `runs`; of a launcher's processes those that end while
-        others still run have that, too.
+        The content of `results.json`: a dict of `task`, `preset`, `method`, `metric` (the main
+        one), `best` (run), `scores` (of the saved model on dev), `classes` (on dev, see
+        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (means over seeds),
+        `runs`, `published`, `examples`, `model` (folder), `predictions` (paths), `pictures` (paths)
+        and `notes`. A part, or a launched process that ends before others, returns only `task`,
+        `preset`, `method`, `metric`, `best` and `runs`.
 
     Raises:
-        BlockingIOError: where another call fills the folder, or a part that is to be taken over.
-        ValueError: for data, a preset or settings that do not fit, before anything is written.
+        BlockingIOError: if another process writes to the folder or to one of its parts.
+        ValueError: for unsuitable data, presets or settings, before anything is written.
 
     Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
     (LoRA); Tunstall et al. 2022, arXiv 2209.11055 (SetFit).
@@ -118,21 +116,21 @@ def finetune(
         return _in_folder(task, preset, place, settings)[0]
     if settings.part is not None:
         raise ValueError(
-            f"part={settings.part[0]}/{settings.part[1]}, and a launcher started {count} processes "
-            "that take a part each; leave one of the two out."
+            f"part={settings.part[0]}/{settings.part[1]} cannot be used with a launcher, whose "
+            f"{count} processes do a part each; omit one of the two."
         )
     own = replace(settings, part=(index + 1, count))
     results, is_last = _in_folder(task, preset, place, own, launched=True)
     while is_last:
         try:
             return _in_folder(task, preset, place, settings, launched=True)[0]
-        except BlockingIOError:  # Another one, which ended with this one, is about to, or at it.
+        except BlockingIOError:  # Another process finished at the same time and is merging.
             time.sleep(1)
     return results
 
 
 def _in_folder(task, preset, place, settings, launched=False):
-    """`(results, is_last)`, with the folder for this process alone; see `_finetune`."""
+    """Call `_finetune` with the folder locked for this process."""
     parts, folder = os.path.join(place, PARTS), place
     if settings.part is not None:
         folder = os.path.join(parts, "{}-of-{}".format(*settings.part))
@@ -141,29 +139,29 @@ def _in_folder(task, preset, place, settings, launched=False):
         others = []
         if settings.part is None:
             others = [os.path.join(parts, name) for name in names_in(parts)]
-            # Where another process was the last one, too, all is put together already.
+            # Without parts, another process has merged the results already; keep them.
             settings = replace(
                 settings, overwrite=settings.overwrite and bool(others or not launched)
             )
         for part in others:
             stack.enter_context(in_use(part, "finetune"))
         results = _finetune(task, preset, place, folder, others, settings, launched)
-    with contextlib.suppress(OSError):  # There was none, or another one is at work by now.
+    with contextlib.suppress(OSError):  # It is missing, or in use by another process.
         os.rmdir(parts)
     return results
 
 
 def _finetune(task, preset, place, output, parts, settings, launched):
-    """Do the runs and write what comes out.
+    """Do the runs and write the results.
 
     Args:
         place: string. The folder of all runs.
-        output: string. That, or the one of the part that the settings ask for.
-        parts: paths of the parts whose runs are taken over.
-        launched: bool. Whether processes of a launcher do it together.
+        output: string. The same, or the folder of the part to do.
+        parts: paths of the parts to take over.
+        launched: bool. Whether a launcher started several processes.
 
     Returns:
-        `(results, is_last)`: and whether the runs of all parts are done.
+        `(results, is_last)`: the results, and whether the runs of all parts are done.
     """
     task = get_task(task) if isinstance(task, str) else task
     presets.check(preset)
@@ -218,13 +216,14 @@ def _finetune(task, preset, place, output, parts, settings, launched):
             points = points[number - 1 :: count]
             if not points and not launched:
                 raise ValueError(
-                    f"part={number}/{count} has no run: all together are fewer than {number}."
+                    f"part={number}/{count} is empty: there are fewer than {number} runs; use "
+                    "fewer parts."
                 )
             if not settings.overwrite:
                 there = runs_in(place)
                 points = [point for point in points if run_name(point) not in there]
         for part in parts:
-            # Of a launcher's processes the parts are new, also where they overwrite what was there.
+            # Parts of launched processes are new, even if they overwrite earlier runs.
             if launched or not settings.overwrite:
                 search.take_over(part)
             remove(part)
@@ -247,15 +246,15 @@ def _finetune(task, preset, place, output, parts, settings, launched):
         if settings.record_rate:
             rate = _best_rate(results["grid"], task.mode)
             presets.record_finetuning_learning_rate(preset, rate)
-            search.say(f"The learning rate {rate:g} is recorded in '{preset}'.")
+            search.say(f"Recorded the learning rate {rate:g} in '{preset}'.")
         return results, True
 
 
-# === What is given ===
+# === Inputs ===
 
 
 def _with_rate(task, preset, method, notes):
-    """The task with the preset's learning rate in place of a paper's or SetFit's, or of none."""
+    """Return the task with the preset's learning rate, unless it has rates of its own."""
     rate = None if method == "frozen" else presets.finetuning_learning_rate(preset)
     official = builtin_tasks().get(task.name)
     rates = task.settings.learning_rates
@@ -263,12 +262,12 @@ def _with_rate(task, preset, method, notes):
     is_own = is_own and method != "setfit"
     if rate is None or is_own:
         return task
-    notes.append(f"The learning rate {rate:g} is the one that '{preset}' records.")
+    notes.append(f"The learning rate is {rate:g}, as recorded in '{preset}'.")
     return replace(task, settings=replace(task.settings, learning_rates=(float(rate),)))
 
 
 def _best_rate(grid, mode):
-    """The learning rate of the best mean score over all other settings that it ran with."""
+    """Return the learning rate with the best mean score."""
     means = {}
     for row in grid:
         if row["mean"] is not None:
@@ -277,65 +276,65 @@ def _best_rate(grid, mode):
 
 
 def _check_setfit(task, train):
-    """Refuse what SetFit does not train on."""
+    """Raise for tasks that SetFit does not support."""
     if not task.has_one_class:
-        what = f"is for a {task.head}"
+        what = f"needs a {task.head}"
         if task.head == "text_classifier":
-            what = "has any number of classes per text"
+            what = "is multi-label"
         raise ValueError(
-            f"method='setfit' is for one class per text, and '{task.name}' {what}; use 'full', "
+            f"method='setfit' is for one class per text, but '{task.name}' {what}; use 'full', "
             "'lora' or 'frozen'."
         )
     if isinstance(train.x, tuple):
         raise ValueError(
-            f"method='setfit' compares single texts, and '{task.name}' has pairs of them; use "
-            "'full', 'lora' or 'frozen'."
+            f"method='setfit' is for single texts, but '{task.name}' has text pairs; use 'full', "
+            "'lora' or 'frozen'."
         )
 
 
 def _check_classes(task, train, method):
-    """Refuse a single class where a regression is fitted, which has nothing to tell apart."""
+    """Raise for a single class if the method fits a logistic regression."""
     needs = {
-        "setfit": "SetFit compares texts of two classes or more",
-        "frozen": "a regression tells two classes or more apart",
+        "setfit": "SetFit needs two classes",
+        "frozen": "logistic regression needs two classes",
     }
     if not task.has_one_class or method not in needs:
         return
     if len(set(map(str, train.y))) == 1:
         raise ValueError(
             f"All {len(train)} training examples are of the class {train.y[0]!r}; {needs[method]}. "
-            "Label others too, or name a dev file: without one some are kept out of the training."
+            "Label others too, or pass a dev file: without one, some examples are held out."
         )
 
 
 def _train_and_dev(task, data, dev_share, notes):
     if "train" not in task.splits:
-        raise ValueError(f"The task '{task.name}' has nothing to train on; give it a file.")
+        raise ValueError(f"The task '{task.name}' has no training examples; pass a training file.")
     train = task.read("train", data)
     if train.y is None:
-        raise ValueError(f"The training examples of '{task.name}' have no labels.")
+        raise ValueError(f"The training examples of '{task.name}' have no labels; add them.")
     if "dev" in task.splits:
         dev = task.read("dev", data)
         if dev.gold is None:
-            raise ValueError(f"The dev examples of '{task.name}' have no labels to choose by.")
+            raise ValueError(f"The dev examples of '{task.name}' have no labels; add them.")
     else:
         train, dev = _cut(task, train, dev_share)
         notes.append(
-            f"There is no dev split: {len(dev):,} of the training examples, the same in every run, "
-            "are kept out of the training to choose by."
+            f"There is no dev split: {len(dev):,} training examples, the same in every run, are "
+            "held out for validation."
         )
     return train, dev
 
 
 def _cut(task, train, share):
-    """`(train, dev)`: dev is a share of the training examples, drawn from a fixed seed."""
+    """Split the training examples into `(train, dev)`, with a fixed seed."""
     if not 0 < share < 1:
-        raise ValueError(f"dev_share={share} has to be between 0 and 1.")
+        raise ValueError(f"dev_share={share} must be between 0 and 1.")
     return task.cut(train, share)
 
 
 def _limited(splits, limit, notes):
-    """The splits, `None` for none, of which no more than so many examples are drawn."""
+    """Draw at most `limit` examples of each split; a split may be `None`."""
     parts, said = [], []
     for name, examples in splits.items():
         if limit is not None and examples is not None and len(examples) > limit:
@@ -345,14 +344,14 @@ def _limited(splits, limit, notes):
         parts.append(examples)
     if said:
         notes.append(
-            f"With limit={limit}, {', '.join(said)} are drawn: scores and predictions are of "
-            "these alone."
+            f"With limit={limit}, only {', '.join(said)} are used; scores and predictions cover no "
+            "others."
         )
     return parts
 
 
 def _test(task, data, notes):
-    """The test set, `None` where it cannot be had: an official one may be withheld."""
+    """Read the test set, or return `None`, as official ones may be withheld."""
     if "test" not in task.splits:
         return None
     try:
@@ -360,7 +359,7 @@ def _test(task, data, notes):
     except ValueError as error:
         if task.has_own_files:
             raise
-        notes.append(f"Nothing is predicted for the test set: {error}")
+        notes.append(f"The test set has no predictions: {error}")
         return None
 
 
@@ -375,25 +374,29 @@ def _hash(*splits):
 
 
 def _sample_weights(task, y, class_weights):
-    """What each training example counts, `None` for all the same."""
+    """Return the weight of each training example, or `None`."""
     if class_weights is None:
         return None
     if not task.has_one_class:
-        what = "any number per text" if task.head == "text_classifier" else "none"
-        raise ValueError(f"class_weights are for classes of texts, and '{task.name}' has {what}.")
+        what = "is multi-label" if task.head == "text_classifier" else "has none"
+        raise ValueError(
+            f"class_weights need one class per text, but '{task.name}' {what}; omit them."
+        )
     if class_weights == "balanced":
         names, counts = np.unique(y, return_counts=True)
         class_weights = dict(zip(names.tolist(), len(y) / (len(names) * counts)))
     elif not isinstance(class_weights, dict):
-        raise ValueError(f'class_weights={class_weights!r} has to be a dict, or "balanced".')
+        raise ValueError(f'class_weights={class_weights!r} must be a dict or "balanced".')
     names = {name: known_name(written(name), task.labels) for name in class_weights}
     for name, weight in class_weights.items():
         if names[name] is None:
             raise ValueError(
-                f"class_weights has a class '{name}'; those of '{task.name}' are "
+                f"class_weights has the unknown class '{name}'; the classes of '{task.name}' are "
                 f"{', '.join(task.labels)}."
             )
         if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
-            raise ValueError(f"class_weights['{name}'] is {weight!r}; pass a number from 0.")
+            raise ValueError(
+                f"class_weights['{name}']={weight!r} must be a finite number, at least 0."
+            )
     weights = {names[name]: float(weight) for name, weight in class_weights.items()}
     return [weights.get(name, 1.0) for name in y]

@@ -1,6 +1,6 @@
-"""A file of texts, some with labels, as rows that can be shared out to folds.
+"""Labeled and unlabeled texts from a file, for `advise`.
 
-N rows with labels, C classes.
+N labeled rows, C classes.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from kerasbert.tasks.tables import column_of, first_table, name_in, texts_of, wr
 
 @dataclass
 class Rows:
-    """Texts of a file, with where they stand.
+    """Texts of a file and their line or row numbers.
 
     Args:
-        x: tuple of one list of N texts, or of two for pairs.
-        places: list of N ints, their lines, or numbers of rows.
+        x: tuple of one list of N texts, or two lists for pairs.
+        places: list of N ints. Line or row numbers.
         unit: string. "line" or "row".
-        names: tuple. The columns of text.
+        names: tuple. The text columns.
     """
 
     x: tuple
@@ -34,31 +34,31 @@ class Rows:
         return len(self.places)
 
     def take(self, rows):
-        """The columns of some rows, a list of ints, as models take them."""
+        """Return some texts in the form that models take."""
         columns = tuple([column[row] for row in rows] for column in self.x)
         return columns if len(columns) > 1 else columns[0]
 
     def part(self, rows):
-        """Some of the rows, as `Rows`."""
+        """Return some of the `Rows`."""
         columns = tuple([column[row] for row in rows] for column in self.x)
         return Rows(columns, [self.places[row] for row in rows], self.unit, self.names)
 
     def keys(self):
-        """What is the same for texts that differ in case, width and blanks alone."""
+        """Return a key per row that ignores case, width and spaces."""
         return [tuple(map(plain, texts)) for texts in zip(*self.x)]
 
 
 @dataclass
 class Labelled:
-    """What a file has for `advise`.
+    """The data of `advise`.
 
     Args:
-        rows: `Rows` with labels.
-        y: int array (N,) of numbers of classes.
-        labels: tuple of the C classes, by which `y` counts.
-        groups: int array (N,): equal texts have one number.
-        pool: `Rows` without labels, each text once, and none that has a label elsewhere.
-        notes: list of sentences on what was left out.
+        rows: the labeled `Rows`.
+        y: int array (N,). Indices into `labels`.
+        labels: tuple of the C classes.
+        groups: int array (N,). Equal texts have the same number.
+        pool: the unlabeled `Rows`, without texts that are repeated or labeled.
+        notes: list of sentences on omitted and repeated rows.
     """
 
     rows: Rows
@@ -72,12 +72,12 @@ class Labelled:
         return len(self.rows)
 
     def digest(self):
-        """What says whether two files have the same labelled texts."""
+        """Return a hash of the labeled texts and their labels."""
         named = [self.labels[number] for number in self.y]
         return digest_of(*self.rows.x, named)
 
     def folds(self, count, seed):
-        """The fold (N,) of each row: classes shared out alike, equal texts together."""
+        """Assign rows to folds (N,), stratified by class, equal texts to the same fold."""
         from sklearn.model_selection import StratifiedKFold
 
         _, first, inverse = np.unique(self.groups, return_index=True, return_inverse=True)
@@ -88,10 +88,10 @@ class Labelled:
         return found[inverse]
 
     def subset(self, rows, share, seed):
-        """A share of some rows, at least one of each class; a smaller share is part of a larger.
+        """Draw a share of some rows, at least one per class; larger shares contain smaller ones.
 
         Args:
-            rows: int array of rows.
+            rows: int array of row indices.
             share: float.
             seed: int or list of ints.
         """
@@ -104,7 +104,7 @@ class Labelled:
 
 
 def plain(text):
-    """A text without what people do not see as a difference.
+    """Normalize case, width and spaces.
 
     >>> plain("Ｇood  Film ") == plain("good film")
     True
@@ -113,7 +113,7 @@ def plain(text):
 
 
 def digest_of(*columns):
-    """A short digest of columns of strings."""
+    """Return a short hash of columns of strings."""
     digest = hashlib.sha256()
     for column in columns:
         for value in column:
@@ -126,11 +126,14 @@ def read_labelled(data, settings):
     """Read a file for `advise`.
 
     Args:
-        data: string. See `kerasbert.tasks.file_task`; rows with an empty label are the pool.
+        data: string. See `kerasbert.tasks.file_task`; rows with an empty label form the pool.
         settings: `AdviseSettings`.
 
+    Returns:
+        A `Labelled`.
+
     Raises:
-        ValueError: in a sentence where no classes can be learned from it.
+        ValueError: if the labels are not classes that can be learned.
     """
     task = file_task(
         train=data,
@@ -146,22 +149,22 @@ def read_labelled(data, settings):
     values = table.column(name_in(task, table, task.label), " for the labels")
     if not task.has_one_class:
         raise ValueError(
-            f"{table.source} has lists of labels, and advise compares classes, one per text; train "
-            "on several classes per text by `kerasbert finetune`."
+            f"{table.source} has lists of labels, but advise needs one class per text; train a "
+            "multi-label classifier with `kerasbert finetune`."
         )
     labels = [written(*value) if isinstance(value, list) else written(value) for value in values]
 
     blank = [i for i, texts in enumerate(zip(*x)) if not any(text.strip() for text in texts)]
     if blank:
         notes.append(
-            f"{_count(len(blank), 'row')} without text {_are(len(blank))} left out, the first one "
-            f"in {unit} {every.places[blank[0]]}."
+            f"{_count(len(blank), 'row')} without text {_are(len(blank))} left out, the first in "
+            f"{unit} {every.places[blank[0]]}."
         )
     there = sorted(set(range(len(every))) - set(blank))
-    marked = _drawn([i for i in there if labels[i]], settings.limit, "rows with labels", notes)
+    marked = _drawn([i for i in there if labels[i]], settings.limit, "labeled rows", notes)
     others = [i for i in there if not labels[i]]
     if not marked:
-        raise ValueError(f"{table.source} has no text with a label; label some rows first.")
+        raise ValueError(f"{table.source} has no labeled texts; label some rows first.")
     _check_classes(table.source, [labels[i] for i in marked])
 
     keys = every.keys()
@@ -181,32 +184,34 @@ def read_labelled(data, settings):
             fresh.append(i)
     if len(fresh) < len(others):
         notes.append(
-            f"{_count(len(others) - len(fresh), 'row')} without a label "
-            f"{_are(len(others) - len(fresh))} the same as another row."
+            f"{_count(len(others) - len(fresh), 'unlabeled row')} with the text of another row "
+            f"{_are(len(others) - len(fresh))} left out."
         )
-    fresh = _drawn(fresh, settings.limit, "rows without labels", notes)
+    fresh = _drawn(fresh, settings.limit, "unlabeled rows", notes)
     return Labelled(
         every.part(marked), y, tuple(names), np.asarray(groups), every.part(fresh), notes
     )
 
 
 def _drawn(rows, limit, what, notes):
-    """No more than so many rows, drawn at random, always the same."""
+    """Draw at most `limit` rows at random, with a fixed seed."""
     if limit is None or len(rows) <= limit:
         return rows
-    notes.append(f"With limit={limit}, {limit:,} of the {len(rows):,} {what} are drawn.")
+    notes.append(
+        f"With limit={limit}, only {limit:,} of the {len(rows):,} {what} are used, drawn at random."
+    )
     return sorted(np.random.default_rng(0).permutation(rows)[:limit].tolist())
 
 
 def _check_classes(source, labels):
-    """Refuse labels of one kind, and what looks like scores."""
+    """Raise for a single class, scores or free text."""
     counts = Counter(labels)
     if len(counts) == 1:
         raise ValueError(
-            f"All {len(labels)} labels in {source} are {labels[0]!r}: there is nothing to tell "
-            "apart; label rows of another class too."
+            f"All {len(labels)} labels in {source} are {labels[0]!r}; label rows of another class "
+            "too."
             if len(labels) > 1
-            else f"{source} has one row with a label; label at least two rows of each class."
+            else f"{source} has one labeled row; label at least two rows of each class."
         )
     try:
         numbers = {float(label) for label in counts}
@@ -215,21 +220,21 @@ def _check_classes(source, labels):
     if len(numbers) > 20 or (len(numbers) > 5 and any(not x.is_integer() for x in numbers)):
         raise ValueError(
             f"The labels in {source} are {len(numbers)} different numbers ({min(numbers):g} to "
-            f"{max(numbers):g}), which are scores rather than classes: train on them by `kerasbert "
-            "finetune --head text_regressor`, or write names where they are classes."
+            f"{max(numbers):g}), scores rather than classes; train on them with `kerasbert "
+            "finetune --head text_regressor`, or rename them if they are classes."
         )
     if len(labels) > 50 and len(counts) > 0.5 * len(labels):
         raise ValueError(
-            f"The labels in {source} are {len(counts):,} different ones for {len(labels):,} rows, "
-            "which are no classes; is another column the label?"
+            f"{source} has {len(counts):,} different labels for {len(labels):,} rows, too many "
+            "for classes; name the label column with --label (label=)."
         )
 
 
 def _frequent(marked, labels, keys, folds, source, notes):
-    """The rows of classes that each fold can have a text of."""
+    """Keep the rows of classes with at least one distinct text per fold."""
     texts = {}
     for i in marked:
-        # Equal texts stay in one fold, by the class of the first.
+        # Equal texts share a fold, which is assigned by the class of the first.
         texts.setdefault(keys[i], labels[i])
     counts = Counter(texts.values())
     rare = {labels[i]: counts[labels[i]] for i in marked if counts[labels[i]] < folds}
@@ -237,41 +242,40 @@ def _frequent(marked, labels, keys, folds, source, notes):
     if len({labels[i] for i in kept}) < 2:
         shown = ", ".join(f"{name!r} {count}" for name, count in sorted(rare.items())[:5])
         raise ValueError(
-            f"{source} has too few labels for folds={folds}: each of at least two classes needs as "
-            f"many different texts, and there are of {shown}; label more"
-            + (", or give --folds 2 (folds=2)." if folds > 2 else ".")
+            f"{source} has too few labels for folds={folds}: at least two classes need as many "
+            f"different texts, but these have fewer: {shown}; label more"
+            + (", or set --folds 2 (folds=2)." if folds > 2 else ".")
         )
     if rare:
         shown = ", ".join(map(repr, sorted(rare)[:5])) + (", ..." if len(rare) > 5 else "")
         missing = _count(len(marked) - len(kept), "row")
         notes.append(
             f"{_count(len(rare), 'class')} with fewer different texts than the {folds} folds "
-            f"({shown}; {missing}) {_are(len(rare))} left out: no score could be given for them."
+            f"({shown}; {missing}) {_are(len(rare))} left out: scores need a text per fold."
         )
         kept = _frequent(kept, labels, keys, folds, source, notes)
     return kept
 
 
 def _note_equal(groups, y, notes):
-    """Say how many texts stand there more than once, and with several labels."""
+    """Note repeated texts, and those with several labels."""
     sizes = Counter(groups)
     repeated = sum(size - 1 for size in sizes.values())
     several = len(set(zip(groups, y.tolist()))) - len(sizes)
     if repeated:
         notes.append(
             f"{_count(repeated, 'row')} {'repeats' if repeated == 1 else 'repeat'} the text of "
-            "another row; equal texts are kept in one fold, so that no score comes from "
-            "remembering them."
+            "another row; equal texts share a fold, so that none is both trained on and scored."
         )
     if several:
         notes.append(
-            f"{_count(several, 'text')} {'stands' if several == 1 else 'stand'} there with more "
-            "than one label; see check_labels.csv."
+            f"{_count(several, 'text')} {'has' if several == 1 else 'have'} more than one label; "
+            "see check_labels.csv."
         )
 
 
 def _count(number, what):
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> _count(1, "row"), _count(2000, "class")
     ('1 row', '2,000 classes')

@@ -97,7 +97,7 @@ def score_table(results):
 
 
 def class_tables(results):
-    """A list of a rich table of the scores of each class, empty where there are none."""
+    """Make a list of one rich table of the scores of each class, or of none without scores."""
     if not results.get("classes"):
         return []
     table = Table(title=f"by class, {results.get('split', 'dev')}")

@@ -1,4 +1,4 @@
-"""`Search`: the runs of `finetune`, from a point of its grid to the files that come out."""
+"""`Search`: the runs of `finetune`, from a grid point to the output files."""
 
 import contextlib
 import csv
@@ -39,30 +39,30 @@ from kerasbert.visualize.figures import save
 from kerasbert.visualize.predictions import confusion_matrix
 from kerasbert.visualize.training import finetuning_curves
 
-# The folder in `output` of what was made in parts.
+# Folder for the parts of a split search.
 PARTS = "parts"
-_POINTS = 20  # of the learning curve, in each epoch
+_POINTS = 20  # Points of the loss curve per epoch.
 _RECORDED = ("preset", "method", "pairs", "lora_rank", "precision")
 _GRID = ("batch_size", "learning_rate", "epochs", "seed")
 _SAID = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
 
 
 def run_name(point):
-    """The name of the run at a point of the grid."""
+    """Return the name of a run."""
     return _SAID.format(**point).replace(", ", "-").replace(" ", "")
 
 
 def runs_in(folder):
-    """The names of the runs that are done in a folder: a set."""
+    """Return the names of a folder's finished runs, a set."""
     paths = glob.glob(os.path.join(glob.escape(folder), "runs", "*.json"))
     return {os.path.basename(path).removesuffix(".json") for path in paths}
 
 
 def _read_runs(folder):
-    """The finished runs in a folder: a list of `(path, run)`, a run's file and its content.
+    """Read a folder's finished runs: list of `(path, run)`.
 
     Raises:
-        ValueError: if a file does not describe a run, or names a folder elsewhere.
+        ValueError: if a file does not describe a run, or names an outside folder.
     """
     runs = os.path.join(folder, "runs")
     found = []
@@ -70,20 +70,20 @@ def _read_runs(folder):
         run = read_json(path)
         inside(runs, run.get("run"), path)
         if missing := {*_GRID, "scores", "finished"} - run.keys():
-            raise ValueError(f"'{path}' is not a run: '{min(missing)}' is missing; remove it.")
+            raise ValueError(f"'{path}' is not a run: it has no '{min(missing)}'; remove it.")
         found.append((path, run))
     return found
 
 
 @dataclass
 class Search:
-    """What all runs share; see `finetune`.
+    """State shared by all runs of `finetune`.
 
     Args:
-        shared: dict. What runs in one folder have in common.
-        weights: list of floats, what each training example counts; `None` for all the same.
+        shared: dict. The settings that all runs in a folder must share.
+        weights: list of floats, one per training example, or `None`.
         arguments: dict of further arguments of `from_preset`.
-        check_interrupt: a function that raises a Ctrl-C that was lost.
+        check_interrupt: function that raises a swallowed `KeyboardInterrupt`.
     """
 
     task: Task
@@ -106,63 +106,60 @@ class Search:
         return os.path.join(self.output, *names)
 
     def check_output(self):
-        """Refuse a folder with other things in it, or with runs of other settings."""
+        """Raise if the folder has other files, or runs with other settings."""
         settings = self.path("settings.json")
         if not set(names_in(self.output)) - {PARTS}:
             return
         if not os.path.exists(settings):
-            raise ValueError(f"The folder '{self.output}' holds other things; name another one.")
-        # What was stopped in its first epochs holds nothing.
+            raise ValueError(f"The folder '{self.output}' has other files; name another one.")
+        # A search stopped in its first epoch has nothing to resume.
         if self.overwrite or not names_in(self.path("runs")):
             self.overwrite = True
             return
         self._compare(self.output)
 
     def _compare(self, folder):
-        """Raise where the runs in a folder are of other settings."""
+        """Raise if the runs in a folder have other settings."""
         there = read_json(os.path.join(folder, "settings.json"))
-        # Runs of version 0.1 do not say it.
+        # Version 0.1 did not record the method.
         there.setdefault("method", "full" if there.get("lora_rank") is None else "lora")
         for name, value in self.shared.items():
             if there.get(name) != value:
-                difference = f"{name} {there.get(name)!r}, not {value!r}"
+                difference = f"{name}={there.get(name)!r}, not {value!r}"
                 if isinstance(value, dict) or name == "data":
                     difference = f"another {name}" if name != "data" else "other examples"
                 raise ValueError(
-                    f"The runs in '{folder}' are of {difference}; name another folder, or "
-                    "overwrite them."
+                    f"The runs in '{folder}' have {difference}; name another folder, or pass "
+                    "--overwrite (overwrite=True)."
                 )
 
     def begin(self):
-        """Make the folder; called when a model is there and all of its input is read."""
+        """Create the folder, once the model is made and the data are read."""
         if self.overwrite:
-            # The runs first: without them the folder holds nothing to go on with.
+            # Runs go first, so that an interrupted removal leaves nothing to resume.
             remove(self.path("runs"))
             for name in names_in(self.output):
                 if name not in ("settings.json", PARTS):
                     remove(self.path(name))
             self.overwrite = False
         os.makedirs(self.output, exist_ok=True)
-        # Before all else: it says whose folder this is.
+        # Written first: it marks the folder as used by `finetune`.
         write_json(self.path("settings.json"), self.shared)
         os.makedirs(self.path("runs"), exist_ok=True)
 
     def take_over(self, part):
-        """Take over the runs of a part, and the model of its best one if no other run is better.
-
-        Checkpoints of interrupted runs are taken over too, so that they resume here.
-        """
+        """Take over a part's runs and checkpoints, and its best model if no other is better."""
         found = _read_runs(part)
         runs = os.path.join(part, "runs")
         begun = {name for name in names_in(runs) if find_checkpoint(os.path.join(runs, name))}
         if not found and not begun:
-            return  # It was stopped in its first epoch.
+            return  # Stopped in its first epoch.
         self._compare(part)
         self.begin()
         for path, run in found:
             others = self.done()
             model = os.path.join(inside(os.path.dirname(path), run["run"], path), "model")
-            # Of equals that of the run which ended first, as its part has kept it.
+            # Of equal runs, the part kept the model of the first to finish.
             if os.path.isdir(model) and self.best([*others, run])["run"] == run["run"]:
                 with new_folder(os.path.join(self.folder_of(run), "model")) as folder:
                     link_files(model, folder)
@@ -173,22 +170,22 @@ class Search:
                     link_files(os.path.join(runs, name), folder)
         if found:
             self._keep_best(self.done())
-        self.say(f"{len(found)} runs of '{part}' are taken over.")
+        self.say(f"Took over {len(found)} runs of '{part}'.")
 
     def _keep_best(self, runs):
-        """Remove the models of all runs but the best."""
+        """Remove all models but the best run's."""
         best = self.best(runs)
         for other in runs:
             if other is not best and self.rank(best) > -math.inf:
                 remove(self.folder_of(other))
 
     def folder_of(self, run):
-        """The folder of a run, which the run's file in `runs` names."""
+        """Return the folder that a run names."""
         runs = self.path("runs")
         return inside(runs, run["run"], runs)
 
     def summary(self):
-        """What a part of the runs came to: a dict."""
+        """Return the results of a part, a dict."""
         runs = self.done()
         best = self.best(runs) if runs else None
         return {
@@ -201,26 +198,26 @@ class Search:
         }
 
     def done(self):
-        """The runs that are done, in the order of the grid: a list of dicts."""
+        """Return the finished runs in grid order, a list of dicts."""
         found = [run for _, run in _read_runs(self.output)]
         return sorted(found, key=lambda run: [run[name] for name in _GRID])
 
     def rank(self, run):
-        """What is more in a better run; `-inf` for one without a score."""
+        """Return a run's score, higher is better; `-inf` without one."""
         score = run["scores"].get(self.task.main_metric)
         if score is None:
             return -math.inf
         return -score if self.task.mode == "min" else score
 
     def best(self, runs):
-        """The best run; of equals the one that was done first, whose model is there."""
+        """Return the best run; among equals the first to finish, whose model was kept."""
         return max(sorted(runs, key=lambda run: run["finished"]), key=self.rank)
 
     def run(self, point, title):
-        """Do a run, unless it is done."""
+        """Do a run, unless it is finished."""
         title, name = f"{title}: {_SAID.format(**point)}", run_name(point)
         if not self.overwrite and os.path.exists(self.path("runs", f"{name}.json")):
-            self.say(f"{title}: done before.")
+            self.say(f"{title}: already done.")
             return
         self.say(title)
         model, watch = self.train_one(point, self.path("runs", name))
@@ -241,9 +238,9 @@ class Search:
             record = {"run": name, "task": self.task.as_dict(), "scores": run["scores"]}
             record |= {key: self.shared[key] for key in _RECORDED}
             write_json(os.path.join(preset, RECORD), record)
-        # From here on the run is done.
+        # From here on, the run counts as finished.
         write_json(self.path("runs", f"{name}.json"), run)
-        if self.rank(run) > -math.inf:  # If it diverged, its last finite state stays.
+        if self.rank(run) > -math.inf:  # A diverged run keeps its last checkpoint.
             watch.forget()
         self._keep_best(self.done())
         value = run["scores"].get(self.task.main_metric)
@@ -251,15 +248,15 @@ class Search:
         self.say(f"{said}, {report.duration(run['seconds'])}")
 
     def train_one(self, point, folder):
-        """A model that is trained at a point of the grid, and the `_Watch` that saw it."""
-        gc.collect()  # The model before, with its optimizer.
+        """Train a model at a grid point; returns it and its `_Watch`."""
+        gc.collect()  # Frees the previous model and its optimizer.
         self.check_interrupt()
         keras.utils.set_random_seed(point["seed"])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
             method = method_of(self.shared["method"], self.task)(self, point)
         steps = method.steps()
-        for examples in (self.dev, self.test):  # What is wrong shows before anything is written.
+        for examples in (self.dev, self.test):  # Bad data must raise before anything is written.
             if examples is not None:
                 method.model.preprocessor.sorted_batches(examples.x)
         total = steps * point["epochs"]
@@ -277,7 +274,7 @@ class Search:
         keras.utils.set_random_seed(point["seed"])
         start = watch.start(trained)
         if start:
-            self.say(f"It goes on after epoch {start}.")
+            self.say(f"Resuming after epoch {start}.")
         if not watch.is_over():
             x, y, weights = method.data
             with watch.until_it_diverges():
@@ -294,18 +291,18 @@ class Search:
         watch.bring_back(trained)
         return (method.finish() if watch.kept()["scores"] else method.model), watch
 
-    # === What comes out ===
+    # === Results ===
 
     def finish(self, notes):
-        """Take the best model, let it answer, and write all that is asked for."""
+        """Predict and score with the best model, and write all results."""
         runs = self.done()
         best = self.best(runs)
         if self.rank(best) == -math.inf:
-            # Runs of earlier versions do not record where.
+            # Earlier versions did not record where.
             said = best["history"][-1].get("diverged") or "Their losses are not finite."
             raise ValueError(
-                f"All runs diverged. {said} Give lower learning rates than "
-                f"{best['learning_rate']:g}, and overwrite the runs in '{self.output}'."
+                f"All runs diverged. {said} Pass learning rates below {best['learning_rate']:g} "
+                f"and --overwrite (overwrite=True), which replaces the runs in '{self.output}'."
             )
         directory = self.take_model(best)
         dtype = {} if self.shared["precision"] is None else {"dtype": self.shared["precision"]}
@@ -352,7 +349,7 @@ class Search:
         return results
 
     def take_model(self, best):
-        """Bring the best run's model to its place."""
+        """Move the best run's model to its final place."""
         directory, made = self.path("model"), os.path.join(self.folder_of(best), "model")
         if os.path.isdir(made):
             with new_folder(directory) as folder:
@@ -360,8 +357,8 @@ class Search:
         path = os.path.join(directory, RECORD)
         if not os.path.exists(path) or read_json(path)["run"] != best["run"]:
             raise ValueError(
-                f"The model of the best run, {best['run']}, is no longer in '{self.output}'; "
-                f"remove '{self.folder_of(best)}.json' to make it again."
+                f"'{self.output}' has lost the model of the best run, {best['run']}; remove "
+                f"'{self.folder_of(best)}.json' and run the same command again."
             )
         for other in os.scandir(self.path("runs")):
             if other.is_dir():
@@ -369,7 +366,7 @@ class Search:
         return directory
 
     def draw(self, runs, best, dev_predictions, notes):
-        """The pictures; without matplotlib a note."""
+        """Draw the figures; without matplotlib, add a note."""
         figures = {}
         try:
             figures["learning_curve.png"] = finetuning_curves(
@@ -387,7 +384,7 @@ class Search:
         return [self.path(name) for name in figures]
 
     def describe(self, directory, results):
-        """Write the model card, and the scores beside the preset."""
+        """Write the model card, and the scores next to the preset."""
         task, best, base = self.task, results["best"], self.shared["preset"]
         path = os.path.join(directory, RECORD)
         write_json(path, read_json(path) | {"scores": results["scores"], "best": best})
@@ -412,41 +409,41 @@ class Search:
         limits = []
         if len(results["runs"]) > 1:
             limits.append(
-                f"It is the best of {len(results['runs'])} runs on the dev examples, so that the "
-                "scores there may be a little too good."
+                f"It is the best of {len(results['runs'])} runs on the dev examples, so scores "
+                "there may be slightly optimistic."
             )
         limits += [note for note in results["notes"] if note.startswith("With limit=")]
         if limits:
             card["limits"] = " ".join(limits)
-        # As far as it is the same on other machines.
+        # Parent folders mean nothing on other machines.
         place = f"{os.path.basename(os.path.normpath(self.output))}/model"
         write_card(directory, place, card, f"{name.rpartition('/')[2]}-{task.name}")
 
     def said_of(self, run):
-        """How a run was trained, for the card."""
+        """Describe how a run was trained, for the model card."""
         method = self.shared["method"]
         if method == "frozen" and self.task.head == "text_classifier":
-            return "the encoder as it was, a head by logistic regression"
+            return "logistic regression on the frozen encoder"
         how = {
-            "lora": f", adapters of rank {self.shared['lora_rank']}",
-            "frozen": ", the head alone",
-            "setfit": f", by SetFit with pairs={self.shared['pairs']!r}",
+            "lora": f", LoRA adapters of rank {self.shared['lora_rank']}",
+            "frozen": ", frozen encoder",
+            "setfit": f", SetFit with pairs={self.shared['pairs']!r}",
         }
         return (
-            f"{run['epoch']} epochs of batches of {run['batch_size']} at a learning rate of "
+            f"{run['epoch']} epochs, batch size {run['batch_size']}, learning rate "
             f"{run['learning_rate']:g}, seed {run['seed']}{how.get(method, '')}"
         )
 
 
 class _Watch(EpochCheckpoints):
-    """Scores each epoch, and keeps what a run needs to go on.
+    """Callback that scores each epoch and saves checkpoints to resume from.
 
     Args:
         search: a `Search`.
-        method: one of `kerasbert.training.methods`, with the model that answers.
-        folder: string. Of this run.
-        point: dict. Its point of the grid.
-        steps: int. Batches of an epoch.
+        method: a method of `kerasbert.training.methods`, with the model to score.
+        folder: string. The run's folder.
+        point: dict. Its grid point.
+        steps: int. Batches per epoch.
     """
 
     def __init__(self, search, method, folder, point, steps):
@@ -455,8 +452,8 @@ class _Watch(EpochCheckpoints):
         self.patience = search.shared["early_stopping"]
         self.every = max(steps // _POINTS, 1)
         self.history = []
-        self.best = []  # With patience, the weights of the best epoch.
-        # Where Keras' bar can be drawn over; elsewhere it would be a line a batch.
+        self.best = []  # With early stopping, the weights of the best epoch.
+        # Elsewhere, Keras' progress bar would print a line per batch.
         self.in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
         self.steps = steps
 
@@ -466,11 +463,11 @@ class _Watch(EpochCheckpoints):
         return task.score(dev, predict_all(task, model, dev, self.point["batch_size"], verbose))
 
     def kept(self):
-        """The epoch whose weights are kept: the last one, with patience the first best."""
+        """Return the epoch to keep: the last, or with early stopping the best."""
         return max(self.history, key=self.search.rank) if self.patience else self.history[-1]
 
     def is_over(self):
-        """Whether there is nothing more to train."""
+        """Return whether the run diverged or its patience ran out."""
         if not self.history:
             return False
         diverged = not self.history[-1]["scores"]
@@ -478,14 +475,14 @@ class _Watch(EpochCheckpoints):
         return diverged or waited >= (self.patience or math.inf)
 
     def at_once(self, method):
-        """Fit a head without epochs, as one of them."""
+        """Fit a head without gradient steps, recorded as one epoch."""
         self.set_model(method.model)
         self.on_epoch_begin(0)
         self.on_epoch_end(0, {"loss": method.fit_head()})
 
     @contextlib.contextmanager
     def until_it_diverges(self):
-        """A context that ends at a non-finite loss or prediction and records the diverged epoch."""
+        """Context that ends at a non-finite value and records the diverged epoch."""
         try:
             yield
         except NonFiniteError as error:
@@ -500,7 +497,7 @@ class _Watch(EpochCheckpoints):
 
     def on_train_batch_end(self, batch, logs=None):
         self.search.check_interrupt()
-        # The loss in the logs is the mean since the epoch began; to read it waits for the device.
+        # The logged loss is the epoch's mean so far; reading it waits for the device.
         count = batch + 1
         if count % self.every == 0:
             total = float(logs["loss"]) * count
@@ -511,18 +508,18 @@ class _Watch(EpochCheckpoints):
             self._pulse.tick(lambda: self._far(count, float(logs["loss"])))
 
     def _far(self, count, loss):
-        """How far the epoch is."""
+        """Return a progress line."""
         left = (time.monotonic() - self._start) / count * (self.steps - count)
         return (
             f"epoch {self._epoch} of {self.point['epochs']}, batch {count:,} of {self.steps:,}: "
-            f"loss {loss:.4f}, {report.duration(left)} left of the epoch"
+            f"loss {loss:.4f}, {report.duration(left)} left in this epoch"
         )
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
         if row["loss"] is not None:  # `None` if a head could not be fitted.
             scores = {name: float(value) for name, value in self._scores().items()}
-            logs.update((f"val_{name}", value) for name, value in scores.items())  # For the bar.
+            logs.update((f"val_{name}", value) for name, value in scores.items())  # For Keras.
             scores = {name: _finite(value) for name, value in scores.items()}
             row["scores"] = scores if None not in scores.values() else {}
         row["seconds"] = round(time.monotonic() - self._start, 2)
@@ -538,21 +535,21 @@ class _Watch(EpochCheckpoints):
             self.keep(epoch + 1, self.best, history=self.history)
         super().on_epoch_end(epoch, logs)
 
-    # === The state of a run that is not done ===
+    # === The state of an unfinished run ===
 
     def start(self, model):
-        """Take the state that an earlier call left, and return after which epoch that is."""
+        """Resume an interrupted call; returns its number of complete epochs."""
         epoch, facts, self.best = self.resume(model)
         self.history = facts.get("history", [])
         return epoch
 
     def bring_back(self, model):
-        """With patience, take the weights of the best epoch."""
+        """With early stopping, restore the weights of the best epoch."""
         for weight, value in zip(model.weights, self.best):
             weight.assign(value)
 
     def forget(self):
-        """Remove the state; a model that was saved stays."""
+        """Remove the checkpoint, but not a saved model."""
         path = find_checkpoint(self.folder)
         if path is not None:
             os.remove(path)
@@ -561,13 +558,13 @@ class _Watch(EpochCheckpoints):
 
 
 def _finite(value):
-    """A float, `None` for what JSON cannot hold."""
+    """Return a float, or `None` if JSON cannot hold it."""
     value = math.nan if value is None else float(value)
     return value if math.isfinite(value) else None
 
 
 def _csv(runs, method):
-    """The runs as a table, one a line."""
+    """Format the runs as CSV, one per line."""
     scores = list(dict.fromkeys(name for run in runs for name in run["scores"]))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -72,7 +72,7 @@ def test_from_files_to_answers(films, tiny_preset):
     assert "Run" not in done.stdout and "accuracy on dev" in done.stdout
     assert f"kerasbert predict {out}/model FILE" in done.stdout
     again = kerasbert("finetune", tiny_preset, out, *files, *SMALL, "--seeds", "0,1", "--json")
-    assert "done before" in again.stderr
+    assert "already done" in again.stderr
     results = json.loads(again.stdout)
     assert len(results["runs"]) == 2
 
@@ -332,7 +332,7 @@ def test_a_limit_and_the_test_scores_are_said(films, tiny_preset, monkeypatch):
     out = films / "out"
     done = kerasbert("finetune", tiny_preset, out, *files, *SMALL, "--limit", "6", "--json")
     assert done.exit_code == 0, done.output
-    said = "6 of the 16 training examples, 6 of the 8 test examples are drawn"
+    said = "6 of the 16 training examples, 6 of the 8 test examples"
     assert said in done.stderr
     # Where no bar can be drawn, lines say that it goes on.
     assert "epoch 1 of 1, batch 1 of 1: loss " in done.stderr
@@ -346,18 +346,18 @@ def test_a_limit_and_the_test_scores_are_said(films, tiny_preset, monkeypatch):
 @pytest.mark.backends("torch")
 def test_bad_models_and_data(films, tiny_preset, tmp_path):
     done = kerasbert("evaluate", tiny_preset)
-    assert done.exit_code == 2 and "has no data of its own: pass a file, or" in done.stderr
+    assert done.exit_code == 2 and "has no data of its own; pass a file, or" in done.stderr
     done = kerasbert("predict", tiny_preset, "nowhere.csv")
     assert done.exit_code == 2 and "There is no file or folder 'nowhere.csv'" in done.stderr
     done = kerasbert("evaluate", tiny_preset, films / "dev.csv", "--text", "a", "--text-b", "b")
-    assert done.exit_code == 2 and "reads 1 columns of text (text), and 2 were" in done.stderr
+    assert done.exit_code == 2 and "reads 1 text columns (text), got 2" in done.stderr
     # An encoder has no head.
     encoder = tmp_path / "encoder"
     shutil.copytree(tiny_preset, encoder)
     os.remove(encoder / "task.json")
     done = kerasbert("predict", encoder, films / "dev.csv")
     assert done.exit_code == 2
-    assert "holds a BertBackbone, which has no head that does a task; make one" in done.stderr
+    assert "is a BertBackbone, which has no head for a task; fine-tune it" in done.stderr
     for options, message in (
         (("--set", "top_k=3"), "top_k=3 is not a setting of this model"),
         (
@@ -405,12 +405,12 @@ def test_real_signals(films, tiny_preset, monkeypatch):
         ) as process:
             for line in process.stderr:
                 said.append(line.rstrip())
-                if line.startswith(f"Run {number} of 6") and "done before" not in line:
+                if line.startswith(f"Run {number} of 6") and "already done" not in line:
                     process.send_signal(sent)
         return process.returncode, said
 
     def before(said):
-        return [int(line.split()[1]) for line in said if line.endswith("done before.")]
+        return [int(line.split()[1]) for line in said if line.endswith("already done.")]
 
     code, said = run(2, signal.SIGINT)
     assert code == 130 and before(said) == []

@@ -237,7 +237,7 @@ def test_bad_input(planted, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="with text_key .now 'body'"):
         deduplicate(planted / "b.jsonl.gz", out, text_key="body")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match="a.parquet' is a Parquet table, and .* convert it"):
+    with pytest.raises(ValueError, match="a.parquet' is a table, but .* convert it"):
         deduplicate(tmp_path / "a.parquet", out)
     assert not out.exists()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -197,8 +197,8 @@ def test_types_that_are_letters():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["O", "PER-B", "PER-I", "B-LOC"], "'PER-B' and 'B-LOC' do not go together"),
-        (["X", "PER-B", "PER-I"], "'PER-B' and 'X' do not go together.* 'O' for words in no"),
+        (["O", "PER-B", "PER-I", "B-LOC"], "'PER-B' and 'B-LOC' do not match"),
+        (["X", "PER-B", "PER-I"], "'PER-B' and 'X' do not match.* 'O' for words outside"),
         (["O", "B_PER", "I_PER", "DATE"], "'B_PER' and 'DATE' do not"),
     ],
 )

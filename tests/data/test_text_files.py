@@ -48,7 +48,7 @@ def test_utf16_without_a_mark(tmp_path, codec):
 
 @pytest.mark.parametrize("name", ["sjis-x", "base64", "rot13", "hex", ""])
 def test_what_is_no_encoding_of_text(name):
-    with pytest.raises(ValueError, match="is not known; 'utf-8', 'cp949'"):
+    with pytest.raises(ValueError, match="is unknown; use 'utf-8', 'cp949'"):
         codec_of(name)
 
 

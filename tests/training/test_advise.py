@@ -94,10 +94,10 @@ def test_all_ways_on_the_same_rows(tmp_path, tiny_preset, monkeypatch):
         monkeypatch.setattr(kind, "fit", None)
     again = kerasbert.advise(str(tmp_path / "a.csv"), tiny_preset, out, **settings)
     assert again == found
-    with pytest.raises(ValueError, match="are of epochs 1, not 3; name another folder"):
+    with pytest.raises(ValueError, match="have epochs=1, not 3; name another folder"):
         kerasbert.advise(str(tmp_path / "a.csv"), tiny_preset, out, **{**settings, "epochs": 3})
     write(tmp_path / "a.csv", 12, 3, seed=1)
-    with pytest.raises(ValueError, match="are of other labelled rows"):
+    with pytest.raises(ValueError, match="have other labeled rows"):
         kerasbert.advise(str(tmp_path / "a.csv"), tiny_preset, out, **settings)
 
 
@@ -117,7 +117,7 @@ def test_pairs(tmp_path, tiny_preset):
         verbose=False,
     )
     assert list(found["arms"]) == ["tfidf", "frozen"]
-    with pytest.raises(ValueError, match="'setfit' compares single texts"):
+    with pytest.raises(ValueError, match="'setfit' does not support text pairs"):
         kerasbert.advise(
             str(tmp_path / "a.csv"),
             tiny_preset,
@@ -166,7 +166,7 @@ def test_a_training_goes_on_from_its_last_epoch(tmp_path, tiny_preset, monkeypat
 @pytest.mark.parametrize("arm", ["full", "setfit"])
 def test_a_training_that_diverges(tmp_path, tiny_preset, monkeypatch, arm):
     monkeypatch.setattr(arms, "_PAIR_RATE", 1e38)
-    with pytest.raises(ValueError, match=f"The run '{arm}-.*' diverged; give a lower .*at step"):
+    with pytest.raises(ValueError, match=f"The run '{arm}-.*' diverged; pass a lower .*at step"):
         kerasbert.advise(
             write(tmp_path / "a.csv", 12),
             tiny_preset,
@@ -185,7 +185,7 @@ def test_a_training_that_diverges(tmp_path, tiny_preset, monkeypatch, arm):
     ("given", "said"),
     [
         ({"arms": ["tf-idf"]}, "arms='tf-idf' is unknown; use one of tfidf, frozen"),
-        ({"arms": ["frozen"]}, "The arm 'frozen' needs an encoder: name a preset"),
+        ({"arms": ["frozen"]}, "'frozen' needs an encoder; pass a preset"),
         ({"preset": "bge_smal_en"}, "did you mean bge_small_en"),
         ({"folds": 1}, "folds=1 must be a whole number of at least 2"),
         ({"shares": [0.5, 2]}, "shares=2 must be at most 1"),
@@ -212,7 +212,7 @@ def test_a_length_that_the_encoder_has_not(tmp_path, tiny_preset):
 def test_a_folder_with_other_things(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds other things"):
+    with pytest.raises(ValueError, match="has other files; name another"):
         kerasbert.advise(write(tmp_path / "a.csv"), None, str(tmp_path / "out"), verbose=False)
 
 
@@ -230,10 +230,10 @@ def test_the_command(tmp_path, monkeypatch):
     done = run_command("advise", "a.csv", "--folds", "2", "--shares", "1", "--seeds", "0,1")
     assert done.exit_code == 0, done.output
     assert "4 of 4: tfidf, 12 labels, seed 1, fold 2 of 2" in done.stderr
-    assert "Only one way was tried, TF-IDF" in done.stdout
+    assert "Only one method was tried, TF-IDF" in done.stdout
     assert "read advice.md first" in done.stdout
     done = run_command("advise", "a.csv", "--folds", "2", "--shares", "1", "--json")
-    assert "done before" in done.stderr and json.loads(done.stdout)["recommended"] == "tfidf"
+    assert "already done" in done.stderr and json.loads(done.stdout)["recommended"] == "tfidf"
     done = run_command("advise", "a.csv", "--label", "klasse")
     assert done.exit_code == 2 and "no column 'klasse'" in done.stderr
 

@@ -87,7 +87,7 @@ def test_models_without_a_task(model):
     assert model_task(many).metrics == ("macro_f1", "accuracy")
     with pytest.raises(ValueError, match="The model predicts any number of classes per text, but"):
         model_task(BertTextClassifier(model.backbone, labels=["a", "b"])).check_model(many)
-    with pytest.raises(ValueError, match="label=.'a', 'b'. is a column for each class"):
+    with pytest.raises(ValueError, match="label=.'a', 'b'. names a column per class"):
         evaluation.read_data(model_task(model), None, None, "dev", None, ["a", "b"], None, None)
     with pytest.raises(ValueError, match="A BertNextSentencePredictor makes no predictions"):
         model_task(kerasbert.models.BertNextSentencePredictor(model.backbone))

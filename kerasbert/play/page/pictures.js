@@ -1,5 +1,5 @@
-// Pictures of what a model says, of plain data; any page may use them with pictures.css.
-// Texts get into the page as text alone (textContent), never as HTML. Spans count code points.
+// Figures of model outputs from plain data; any page can use them with pictures.css.
+// Texts enter the page only as textContent, never as HTML. Spans count code points.
 "use strict";
 
 const Pictures = (() => {
@@ -33,7 +33,7 @@ const Pictures = (() => {
     return points.length > most ? points.slice(0, most - 1).join("") + "…" : text;
   }
 
-  // Rows of {name, value, text, pressed}; `click(row)` makes the names buttons. Signed values start in the middle.
+  // Bars for rows of {name, value, text, pressed}; with `click(row)`, names are buttons. Signed bars start in the middle.
   function bars(rows, click = null) {
     const most = Math.max(1e-9, ...rows.map((row) => Math.abs(row.value)));
     const signed = rows.some((row) => row.value < 0);
@@ -50,7 +50,7 @@ const Pictures = (() => {
     return picture;
   }
 
-  // A text whose spans {start, end, score} are blue above 0 and orange below, by their share of `most`.
+  // A text with spans {start, end, score}, blue above 0 and orange below, relative to `most`.
   function shaded(text, spans, most) {
     const points = Array.from(text);
     const picture = element("div", { class: "marked", dir: "auto" });
@@ -68,7 +68,7 @@ const Pictures = (() => {
     return picture;
   }
 
-  // A text whose spans {start, end, label, score} have a colour a label, or as dark as their `share`.
+  // A text with spans {start, end, label, score}, in a color per label or as dark as their `share`.
   function named(text, spans) {
     const points = Array.from(text);
     const labels = [...new Set(spans.map((span) => span.label))];
@@ -90,7 +90,7 @@ const Pictures = (() => {
     return picture;
   }
 
-  // Attention (T, T) of tokens: lines from who looks, at the left, to what is looked at. Hover shows one token's.
+  // Attention (T, T): lines from attending tokens, at the left, to attended ones. Hovering shows a single token's.
   function attention(tokens, weights) {
     const width = 380, row = 22, label = 118, height = tokens.length * row + 8;
     const middle = (i) => 4 + row * (i + 0.5);
@@ -106,7 +106,7 @@ const Pictures = (() => {
     }));
     const sides = [[], []];
     let pinned = null;
-    // Of one token the strongest line is full, of all of them each is as strong as its weight.
+    // For a single token, opacity is relative to its strongest line; for all, it is the weight.
     const shareOf = (chosen, place) => (chosen.side ? weights[place][chosen.place] : weights[chosen.place][place]);
     function show(chosen) {
       const most = chosen ? Math.max(1e-9, ...tokens.map((_, place) => shareOf(chosen, place))) : 1;
@@ -143,7 +143,7 @@ const Pictures = (() => {
     return picture;
   }
 
-  // Points on a plane with names; hover shows how near the others are: similarities (N, N).
+  // Named points on a plane; hovering shows similarities (N, N) to the others.
   function map(points, names, similarities) {
     const width = 600, height = 400, edge = 40;
     const scale = (values, size) => {
@@ -151,7 +151,7 @@ const Pictures = (() => {
       return values.map((value) => edge + ((value - low) / range) * (size - 2 * edge));
     };
     const x = scale(points.map((point) => point[0]), width), y = scale(points.map((point) => -point[1]), height);
-    // Names one below the other where points lie close.
+    // Move names down where points are close, so that they do not overlap.
     const lines = [...y];
     const order = [...y.keys()].sort((a, b) => y[a] - y[b]);
     order.forEach((i, k) => {
@@ -180,7 +180,7 @@ const Pictures = (() => {
     return picture;
   }
 
-  // A table of cells {text, share}; `head` and `side` name columns and rows; `click(row)` makes rows choosable.
+  // A table of cells {text, share}; `head` and `side` name columns and rows; with `click(row)`, rows can be selected.
   function table(head, side, rows, chosen = -1, click = null) {
     const body = rows.map((cells, i) => element("tr",
       { "aria-selected": String(i === chosen), style: click ? { cursor: "pointer" } : {}, onclick: () => click && click(i) },
@@ -190,7 +190,7 @@ const Pictures = (() => {
     return element("div", { class: "table" }, element("table", {}, top, ...body));
   }
 
-  // A text as its tokens {name, start, end, unknown}; those that go on without a space stand close.
+  // A text as tokens {name, start, end, unknown}; tokens without a space between them are drawn together.
   function pieces(text, tokens) {
     const points = Array.from(text);
     return element("div", { class: "pieces", dir: "auto" }, ...tokens.map((token, i) => {

@@ -1,21 +1,21 @@
-// The playground: models, panels, and what their answers look like. The pictures are in pictures.js.
+// The playground: models, panels and their answers. Figures are in pictures.js.
 "use strict";
 
 (() => {
   const { element } = Pictures;
-  const SHARED = window.SHARED || null; // A folder of saved answers: see kerasbert/play/share.py.
+  const SHARED = window.SHARED || null; // Precomputed answers, see kerasbert/play/share.py.
   const LANGUAGES = Object.keys(STRINGS);
   const $ = (id) => document.getElementById(id);
   let language = LANGUAGES.find((code) => (navigator.language || "en").toLowerCase().startsWith(code)) || "en";
   let models = [], examples = {}, most = 2e6;
   let chosen = null, panel = null, answers = 0;
-  const written = {}; // What stands in the fields of a panel, kept when one comes back to it.
+  const written = {}; // The contents of each panel's fields, kept while another panel is open.
 
   function say(key, values = {}) {
     return (STRINGS[language][key] || key).replace(/\{(\w+)\}/g, (all, name) => (name in values ? values[name] : all));
   }
 
-  // === The server, or what was saved of it ===
+  // === The server, or precomputed answers ===
 
   function keyOf(path, body) {
     return JSON.stringify([path, ...Object.keys(body).sort().map((name) => [name, body[name]])]);
@@ -125,7 +125,7 @@
       const field = element("textarea", {
         name, rows: long ? 5 : 2, class: long ? "long" : "", readonly: Boolean(SHARED), spellcheck: "false",
         placeholder: name === "text_b" && panel === "classify" && !model.pair ? say("optional") : "",
-        oninput: () => { kept[name] = field.value; }, // Enter sends where a text is one line; shift and Enter begins a new one.
+        oninput: () => { kept[name] = field.value; }, // Enter submits single-line fields; Shift+Enter begins a new line.
         onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !long) { event.preventDefault(); run(); } },
       });
       fields[name] = field;
@@ -195,7 +195,7 @@
       fields.texts.addEventListener("input", () => { extra.index = null; });
     }
 
-    // === Asking ===
+    // === Requests ===
 
     function wrong(error) {
       result.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
@@ -208,7 +208,7 @@
       const timer = setInterval(tick, 1000);
       try {
         const found = await work();
-        return own === answers ? found : null; // Somebody went on to another panel meanwhile.
+        return own === answers ? found : null; // Outdated: another panel was opened.
       } catch (error) {
         if (own === answers) wrong(error);
         return null;
@@ -361,7 +361,7 @@
     };
   }
 
-  // A file as text, in the first of these encodings that it fits.
+  // Decode a file with the first encoding that fits.
   async function readFile(file) {
     if (file.size > most / 2) throw new Error(say("large_file", { most: most / 2e6 }));
     const bytes = await file.arrayBuffer();
