@@ -362,7 +362,7 @@ def test_memory_is_flat(write):
         ({"sentences": "split them"}, "'split them' must be one of None, 'lines', 'split'"),
         ({"document_end": "page"}, "document_end='page' must be one of"),
         ({"errors": "strict?"}, "errors='strict.' must be one of"),
-        ({"encoding": "klingon"}, "encoding='klingon' is not known"),
+        ({"encoding": "klingon"}, "encoding='klingon' is unknown"),
     ],
 )
 def test_unknown_settings(write, settings, message):

@@ -71,7 +71,7 @@ def test_columns_by_name(tmp_path):
     settings = {"text": ["문장"], "id": "분류", "encoding": None}
     assert list(_rows("nfd.csv", path, settings)) == [("1", "가"), ("0", "나")]
     path = write(tmp_path, "two.csv", "Text,TEXT,label\na,b,1\n")
-    with pytest.raises(ValueError, match="has the columns 'Text' and 'TEXT', and no 'text'"):
+    with pytest.raises(ValueError, match="has the columns 'Text' and 'TEXT', but no 'text'"):
         read_table(path).column("text")
     path = write(tmp_path, "twice.csv", "text,text\na,b\n")
     with pytest.raises(ValueError, match="more than one column 'text'"):

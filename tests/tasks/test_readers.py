@@ -683,7 +683,7 @@ def test_a_wrong_encoding_is_no_text(tmp_path):
     path = of_excel(tmp_path / "a.csv", JAPANESE, "shift_jis")
     with pytest.raises(ValueError, match="is not EUC_JP text .byte .*it may be cp932, then pass"):
         file_task(path, encoding="euc_jp")
-    with pytest.raises(ValueError, match="encoding='sjis-x' is not known"):
+    with pytest.raises(ValueError, match="encoding='sjis-x' is unknown"):
         file_task(path, encoding="sjis-x")
     # UTF-8 with one broken byte is not taken for something else.
     (tmp_path / "b.csv").write_bytes("text,label\n가나다라마바사,1\n".encode() + b"\xff,0\n")

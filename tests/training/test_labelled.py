@@ -100,7 +100,7 @@ def test_the_limit(tmp_path):
     [
         ([["x", "a"]], "one labeled row; label at least two rows of each class"),
         ([["x", "a"], ["y", "a"]], "All 2 labels in .* are 'a'; label rows of another"),
-        ([["x", ""], ["y", ""]], "holds no labels"),
+        ([["x", ""], ["y", ""]], "has no labels"),
         ([["", "a"], ["", "b"]], "has no labeled texts; label some rows"),
         ([["x", "a"], ["y", "b"]], "too few labels for folds=2: .* 'a' 1, 'b' 1; label more"),
         ([["x", "a"], ["X", "b"], ["z", "b"]], "too few labels"),
