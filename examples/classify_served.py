@@ -17,7 +17,7 @@ if len(sys.argv) < 3:
     sys.exit(f"Usage: python {sys.argv[0]} SAVED_MODEL TEXT [TEXT ...]")
 path, *texts = sys.argv[1:]
 if not os.path.isfile(os.path.join(path, "saved_model.pb")):
-    sys.exit(f"'{path}' is no SavedModel; name the folder of one version, such as spam_model/1.")
+    sys.exit(f"'{path}' is not a SavedModel; name the folder of one version, such as spam_model/1.")
 
 classify = tf.saved_model.load(path).signatures["serving_default"]
 answers = classify(text=tf.constant(texts))

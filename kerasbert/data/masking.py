@@ -129,8 +129,8 @@ def mask_tokens(
     - "span": 1 to 10 consecutive words, with the length distribution of SpanBERT.
     - "ngram": 1 to 3 consecutive words, n with a probability proportional to 1 / n as in ALBERT.
 
-    Words are chosen whole or not at all, and the number of tokens is as exact as for "token": words
-    are taken in random order, spans as such, and skipped if they would overshoot or leave a rest
+    Only whole words are chosen, and the number of tokens is as exact as for "token": words are
+    taken in random order, spans as such, and skipped if they would overshoot or leave a rest
     that no later words add up to. So the last span of a row may be cut between words. If whole
     words cannot give that number, they give the largest possible one below it: none in a row with a
     single word that is too long. No unit crosses a token that is not maskable.

@@ -48,7 +48,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for heads that are no tree or do not match the words, with the position.
+        ValueError: for heads that are not a tree or do not match the words, with the position.
 
     Example:
 

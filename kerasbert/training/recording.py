@@ -21,7 +21,7 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
-# Several processes ask each other every so many steps whether one was told to stop.
+# Steps between two exchanges of the processes on whether one was told to stop.
 ASK_EVERY = 10
 
 

@@ -53,7 +53,8 @@ def test_a_column_that_is_missing_is_named(tmp_path):
 def test_classify_served_wants_a_saved_model(tmp_path):
     done = run("classify_served.py", tmp_path, "hello")
     assert (
-        done.returncode == 1 and "is no SavedModel; name the folder of one version" in done.stderr
+        done.returncode == 1
+        and "is not a SavedModel; name the folder of one version" in done.stderr
     )
     done = run("classify_served.py")
     assert done.returncode == 1 and "Usage: python" in done.stderr
