@@ -1,25 +1,24 @@
-"""BERT in Keras 3: pretraining, fine-tuning, every checkpoint of the family, and serving."""
+"""BERT in Keras 3: pretraining, fine-tuning, checkpoints of the whole family, and serving."""
 
 import os
 import sys
 from typing import TYPE_CHECKING
 
-# After a product PyTorch's threads wait for the next one. By default they busy-wait for 3 ms and
-# more, and starve those of tf.data: seen 12 times slower on 2 cores. Asleep they wake late: one
-# short text takes twice as long. So they watch for about 0.1 ms, and sleep then. OpenMP of another
-# make than GNU's knows no such number, and sleeps. It counts for a later import of torch alone.
+# PyTorch's idle threads busy-wait for 3 ms or more, which starves tf.data (12 times slower on 2
+# cores); sleeping at once doubles the time of one short text. So they spin for about 0.1 ms first
+# (GNU's OpenMP only; others sleep at once). This has no effect after the import of torch.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from kerasbert import _process  # noqa: E402, F401  Its hooks see every fork from here on.
+from kerasbert import _process  # noqa: E402, F401  Installs its fork hooks.
 from kerasbert._lazy import load_models, load_module  # noqa: E402
 from kerasbert._memory import keep_freed_memory  # noqa: E402
 from kerasbert._triton import import_triton  # noqa: E402
 
 __version__ = "0.1.0"
 
-# Type checkers and editors read these imports; nothing runs them.
+# For type checkers and editors; never executed.
 if TYPE_CHECKING:
     from kerasbert import (
         data,
@@ -90,7 +89,7 @@ __all__ = [
     "vocab",
 ]
 
-# The modules of the public functions. The other public names are modules themselves.
+# Modules of the public functions and classes. The other public names are modules themselves.
 _FUNCTIONS = {
     "SearchIndex": "search.index",
     "advise": "training.advise",
@@ -122,7 +121,7 @@ if not TYPE_CHECKING:
                 value = globals()[name] = getattr(value, name)
             load_models()
             return value
-        # With both, Python names the nearest one.
+        # With `name` and `obj`, Python suggests the closest name.
         message = f"module 'kerasbert' has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
@@ -131,7 +130,7 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-keep_freed_memory()  # First: the backend that the next ones may import keeps more.
+keep_freed_memory()  # Before the calls below, which may import a backend that raises these limits.
 import_triton()
 if "keras" in sys.modules:
     load_models()

@@ -30,7 +30,7 @@ def check_weights(weights, what):
 
     Args:
         weights: list of variables.
-        what: string. Beginning of the error: what cannot be done.
+        what: string. Start of the error message: what cannot be done.
     """
     broken = non_finite_weights(weights)
     if broken:
@@ -107,12 +107,12 @@ def check_targets(y, sample_weight, losses=None):
 class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
-    Keras passes the mean loss of the epoch so far, which stays NaN. On devices that run ahead it
-    converts losses in threads, so that no step waits.
+    Keras passes the mean loss of the epoch so far, which stays NaN once a loss is NaN. If steps run
+    asynchronously, it does so from other threads, so that no step waits.
 
     Args:
-        weights: bool. Whether to check the weights too at the end of each epoch, since no loss
-            shows the effect of the last step.
+        weights: bool. Whether to check the weights at the end of each epoch too, since no loss
+            reflects the last update.
         place: function of an epoch and a step, both from 1, that describes the place in the error.
     """
 
@@ -175,7 +175,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
 
 
 def with_finite_check(callbacks):
-    """Put `StopAtNonFinite` before callbacks of `fit`, unless they have it or `TerminateOnNaN`.
+    """Prepend `StopAtNonFinite` to the callbacks of `fit`, unless it or `TerminateOnNaN` is there.
 
     Args:
         callbacks: a callback, a nesting of them, a `keras.callbacks.CallbackList` or `None`.
@@ -193,7 +193,7 @@ def _is_float(array):
 
 
 def is_finite(array):
-    """Whether a NumPy array holds no NaN and no infinity; integers never do."""
+    """Return whether a NumPy array is free of NaN and infinity, as integers always are."""
     # A float64 sum of finite float32 values cannot overflow, and is faster than `np.isfinite`.
     with np.errstate(invalid="ignore"):  # inf - inf
         return not _is_float(array) or bool(np.isfinite(np.sum(array, dtype="float64")))

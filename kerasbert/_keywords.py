@@ -1,4 +1,4 @@
-"""Keywords that nobody knows: refused, with the nearest that there is."""
+"""Reject unknown keyword arguments and suggest the closest known one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kerasbert._errors import did_you_mean
 if TYPE_CHECKING:
     from typing import Any
 
-# Names that KerasHub and Keras take out of `**kwargs` themselves.
+# Keywords that KerasHub and Keras consume themselves.
 _TAKEN_OUT = {
     "config_file",
     private_names.PYTHON_WORKFLOW,
@@ -25,7 +25,7 @@ _TAKEN_OUT = {
 
 
 def check_keyword(owner, name, known):
-    """Raise a `ValueError` for a keyword that is not among the known ones."""
+    """Raise a `ValueError` for an unknown keyword."""
     if name in known:
         return
     hint = did_you_mean(name, known, f"; it takes {', '.join(sorted(known))}.")
@@ -33,9 +33,9 @@ def check_keyword(owner, name, known):
 
 
 class ChecksKeywords:
-    """Mixin, first among the bases: its constructor refuses keywords that nobody knows.
+    """Mixin whose constructor rejects unknown keywords; must be the first base class.
 
-    Keras' models swallow them, and its layers and optimizers do not say what may have been meant.
+    Keras' models ignore them silently; its layers and optimizers raise, but suggest nothing.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,9 +48,9 @@ class ChecksKeywords:
 
 @functools.cache
 def arguments(cls):
-    """The names of the arguments of a class, with those of the bases that it passes others on to.
+    """Return the names of a constructor's arguments, including those it passes on to base classes.
 
-    A class passes none on to the bases in its `replaced_bases`.
+    Bases listed in the class attribute `replaced_bases` get none.
 
     >>> from kerasbert.layers import Pooling
     >>> sorted(arguments(Pooling))
@@ -59,7 +59,7 @@ def arguments(cls):
     names = set()
     for base in inspect.getmro(cls):
         if base is keras.Model:
-            # A model of inputs and outputs: those of a layer would be swallowed.
+            # A functional model would silently ignore the other arguments of a layer.
             return names | {"inputs", "outputs", "name", "trainable"}
         passed_over = (object, ChecksKeywords, *getattr(cls, "replaced_bases", ()))
         if "__init__" in vars(base) and base not in passed_over:
@@ -69,12 +69,12 @@ def arguments(cls):
     return names
 
 
-# Arguments of `from_preset`, besides those of a class and its parts.
+# Arguments of `from_preset` itself.
 _OF_FROM_PRESET = ("load_weights", "new_head", "preset")
 
 
 def _check_parts(cls, name):
-    """Raise for an argument of a part of a task, or of `from_preset`, and say where it goes."""
+    """Raise for an argument that belongs to a part of a task or to `from_preset`, and say which."""
     is_task = issubclass(cls, keras.Model)
     parts = {
         "backbone": getattr(cls, "backbone_cls", None) if is_task else None,
@@ -95,7 +95,7 @@ def _check_parts(cls, name):
 
 
 def own_class(cls):
-    """The class of this package, registered with Keras, that a class is or refines; or `None`.
+    """Return the nearest class in the MRO that this package registers with Keras, or `None`.
 
     >>> from kerasbert.layers import Pooling
     >>> own_class(type("Mine", (Pooling,), {})).__name__
@@ -109,10 +109,10 @@ def own_class(cls):
 
 
 def config_of(layer):
-    """The config of a layer or model, with what a user's subclass leaves out of its own.
+    """Return a layer's config, with the arguments that a user's subclass omits from `get_config`.
 
     Raises:
-        ValueError: for an argument that is not in `get_config()` and no attribute either.
+        ValueError: for an argument that is neither in `get_config()` nor an attribute.
     """
     config, cls = layer.get_config(), type(layer)
     own = own_class(cls)

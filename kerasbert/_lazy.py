@@ -1,4 +1,4 @@
-"""Imports by name, of modules that import the one that needs them, or that are slow to import."""
+"""Lazy imports, for circular imports and for modules that are slow to import."""
 
 import importlib
 import warnings
@@ -10,10 +10,10 @@ def load_module(name):
 
 
 def load_models():
-    """Import every class that is registered with Keras, which a test checks.
+    """Import all classes that this package registers with Keras; a test checks for missing ones.
 
-    `keras.models.load_model` and KerasHub's loader know only registered classes. `lineage` imports
-    `models`, and with them the layers, losses and optimizers.
+    `keras.models.load_model` and KerasHub's loader find only registered classes. `lineage` imports
+    `models`, which imports the layers, losses and optimizers.
     """
     load_module("lineage")
 
@@ -23,8 +23,8 @@ def deprecated(module, homes):
 
     Args:
         module: string. The module's full name.
-        homes: dict of each name to the module that has it now, below `kerasbert`; "" is the
-            package itself.
+        homes: dict of name to the module below `kerasbert` that has it now; "" is the package
+            itself.
     """
 
     def find(name):

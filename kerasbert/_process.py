@@ -13,7 +13,7 @@ from kerasbert import private_names
 
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # Modules and functions in which servers fork workers, with the signal that stops the server. Celery
-# would start other workers; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
+# would replace the worker; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
     ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,
@@ -26,8 +26,8 @@ _pid = os.getpid()
 _is_used = False  # whether this process has used kerasbert
 _backend = None  # the runtime that Keras computes with, once it is known
 _running_at_fork = ()
-_lost = {}  # what an ancestor had used before a fork: its process id by name
-_unsure = None  # the thread that may wait for lost PyTorch threads, and the ancestor's process id
+_lost = {}  # runtimes used by an ancestor before a fork, with its process id
+_unsure = None  # a thread that may wait for lost PyTorch threads, and the ancestor's process id
 
 
 def check_process(runtime=None):
@@ -135,7 +135,7 @@ def _stop_worker(lost, stop):
 
 
 def _note_earlier_fork():
-    """Detect a fork before the import of this module, by started runtimes without threads."""
+    """Detect a fork before this module's import: runtimes have started but have no threads."""
     global _unsure
     if not 0 < len(_threads()) <= threading.active_count():
         return
@@ -146,10 +146,10 @@ def _note_earlier_fork():
 
 
 def _try_torch():
-    """Find out, by a large operation in a forked probe, whether PyTorch hangs in this thread.
+    """Test in a forked probe whether a large PyTorch operation hangs in this thread.
 
-    Nothing else tells whether PyTorch's threads, which serve the thread that first computed, had
-    started before the fork.
+    There is no other way to tell whether PyTorch's threads, which serve the thread that first
+    computed, had started before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
@@ -176,7 +176,7 @@ def _try_torch():
             break
         time.sleep(0.005)
     if hasattr(signal, "sigtimedwait"):  # Not on macOS.
-        # A server would take the probe's SIGCHLD for that of a worker.
+        # Or a server would take the probe's SIGCHLD for a worker's.
         signal.sigtimedwait([signal.SIGCHLD], 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -238,8 +238,8 @@ def uninterrupted():
 def silent_tensorflow():
     """Return a context in which the import of TensorFlow writes no log lines.
 
-    TensorFlow writes to stderr before it reads its log level, so stderr is redirected; errors of
-    operations are exceptions too.
+    TensorFlow writes to stderr before it reads its log level, so stderr is redirected. Errors are
+    still raised as exceptions.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
@@ -254,7 +254,7 @@ def silent_tensorflow():
 
 
 def run_silently(module, function, *arguments):
-    """Run a function of a module that imports TensorFlow, in a new process."""
+    """Call a function of a module that imports TensorFlow; the target of a new process."""
     with silent_tensorflow():
         module = importlib.import_module(module)
     getattr(module, function)(*arguments)

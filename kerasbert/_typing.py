@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from kerasbert.conversion.checkpoint import Checkpoint
     from kerasbert.loading.own import OwnPreset
 
-#: What `kerasbert.loading` finds behind the name of a preset.
+#: The source that `kerasbert.loading` opens for a preset.
 Found: TypeAlias = "OwnPreset | Checkpoint"
 #: A path on this machine or, where the docstring says so, a URL.
 AnyPath: TypeAlias = str | os.PathLike[str]

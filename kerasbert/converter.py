@@ -1,4 +1,4 @@
-"""`convert`: any checkpoint that we read, or a model of ours, into any format that we write."""
+"""`convert`: conversion of checkpoints and models between formats."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
 _OF_LINEAGE = tuple(cls for kinds in lineage.CLASSES.values() for cls in kinds.values())
-# A checkpoint of any kind has one of these.
+# Every checkpoint has one of these files.
 _MARKS = ("config.json", "bert_config.json")
 
 
 def tasks():
-    """The classes of models by the names that `convert` takes.
+    """Return the model classes by the names that `convert` accepts as `task`.
 
     >>> tasks()["text_classifier"].__name__
     'BertTextClassifier'
@@ -73,29 +73,29 @@ def convert(
     overwrite: bool = False,
     max_shard_size: float | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint in the format of another package.
+    """Convert a checkpoint or model to the format of another package.
 
-    What is written is read back and compared before it gets its name: an error leaves nothing.
+    The output is read back and compared before it is renamed into place; an error leaves nothing.
 
     Args:
-        source: string or model. What `from_preset` takes, or an encoder or task of ours.
-        target: string. The directory to write.
-        format: "huggingface" (for embedders also what sentence-transformers reads), "google"
-            (BERT alone), "keras_hub" or "kerasbert".
+        source: string or model. A preset as in `from_preset`, or a kerasbert encoder or task.
+        target: string. Output directory.
+        format: "huggingface" (sentence-transformers can read embedders too), "google" (BERT
+            only), "keras_hub" or "kerasbert".
         task: string or class. What to read from the source: "encoder", "text_classifier",
-            "text_regressor", ...; by default what the source holds.
-        tokenizer: a tokenizer of ours in place of the source's, or `False` for none.
-        encoder: dict. Settings of the encoder to set otherwise than the source, such as
+            "text_regressor", ...; `None` detects it.
+        tokenizer: a kerasbert tokenizer that replaces the source's, or `False` to write none.
+        encoder: dict. Encoder settings that override the source's, such as
             `{"activation": "gelu_approximate"}`.
-        overwrite: bool. Replace a checkpoint that is there.
-        max_shard_size: float. The most GB in a file of weights.
+        overwrite: bool. Whether to replace an existing checkpoint.
+        max_shard_size: float. Maximum size of a weight file in GB.
 
     Returns:
-        A dict: `directory`, `format`, `model` (our class), `written` (the class or name in the
-        format), `tokenizer` (our class or `None`) and `files`.
+        A dict: `directory`, `format`, `model` (kerasbert class), `written` (class or name in the
+        format), `tokenizer` (kerasbert class or `None`) and `files`.
 
     Raises:
-        ValueError: for what the format cannot hold, with the settings or weights.
+        ValueError: for settings or weights that the format cannot hold; the message lists them.
     """
     check_choice("format", format, FORMATS)
     target = output_folder(target, "target")
@@ -113,7 +113,7 @@ def convert(
             "alone with task='encoder'."
         )
     with new_folder(target, by="convert") as directory:
-        _check_target(target, overwrite)  # Somebody else may have written it by now.
+        _check_target(target, overwrite)  # Another process may have written there.
         if format == "keras_hub":
             check_room(directory, model.weights)
         if format == "kerasbert":
@@ -148,7 +148,7 @@ def convert(
 
 
 def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbert"):
-    """The model that a source holds, and its tokenizer or `None`; see `convert`."""
+    """Load the model of a source and its tokenizer, or `None`; see `convert`."""
     if isinstance(source, (BertBackbone, BertTask, *_OF_LINEAGE)):
         if task is not None:
             raise ValueError(
@@ -186,7 +186,7 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
 
 
 def _by_itself(model):
-    """A model whose encoder is a part of a larger one, as ELECTRA's generator is: a copy alone."""
+    """Return the model, or a copy if its encoder is part of a larger one (ELECTRA's generator)."""
     scope = f"{encoder_of(model).name}/"
     if not any(weight.path.startswith(scope) for weight in model.weights):
         return model
@@ -206,7 +206,7 @@ def _class_of(task):
 
 
 def class_in(directory, format=None):
-    """The class of what a directory holds, as far as the format can hold it too."""
+    """Return the class for a directory's content that `format` can represent too."""
     if is_own(directory):
         config = json_in(directory, "task.json") or json_in(directory, "config.json")
         name = config.get("registered_name")
@@ -220,7 +220,7 @@ def class_in(directory, format=None):
     if checkpoint.family in lineage.CLASSES:
         return _lineage_class(checkpoint.family, json_in(directory, "config.json"))
     config = json_in(directory, "config.json") if huggingface.is_mine(directory) else {}
-    # Of the kinds with the same weights the first one, whose own these are.
+    # Reversed, so that of several kinds with the same weights the first one wins.
     known = {tables_of(cls): cls for cls in reversed(tasks().values()) if tables_of(cls)}
     known["text_classifier"] = _text_class(config, scores_pairs)
     kinds = {
@@ -235,7 +235,7 @@ def class_in(directory, format=None):
 
 
 def _lineage_class(family, config):
-    """The class of `kerasbert.lineage` that the class's name says, or else the encoder."""
+    """Return the `kerasbert.lineage` class that `architectures` names, or else the encoder."""
     table, classes = LINEAGE_TABLES[family], lineage.CLASSES[family]
     names = {table.class_of(kind): cls for kind, cls in classes.items()}
     found = (names[name] for name in config.get("architectures") or () if name in names)
@@ -243,7 +243,10 @@ def _lineage_class(family, config):
 
 
 def _text_class(config, scores_pairs):
-    """The classifier or the regressor, as transformers decides; of a cross-encoder the reranker."""
+    """Return the class for a sequence classification head.
+
+    As in transformers, a single label means regression; in a cross-encoder, reranking.
+    """
     is_number = huggingface.label_count(config) == 1 and config.get("problem_type") in (
         None,
         "regression",
@@ -254,7 +257,10 @@ def _text_class(config, scores_pairs):
 
 
 def _kind_by_name(directory, config, known):
-    """The kind of head that the class's name says, "unknown" where none is given or known."""
+    """Return the kind of head that the class name indicates.
+
+    `None` means no head; "unknown" means that there is no class name, or no known one.
+    """
     if keras_hub_format.is_mine(directory):
         path = os.path.join(directory, "task.json")
         names = [read_json(path).get("registered_name", "")] if os.path.exists(path) else ["Model"]
@@ -271,7 +277,7 @@ def _kind_by_name(directory, config, known):
 
 
 def _kind_by_weights(checkpoint, known):
-    """The kind of head that most of the weights are of; `None` without a head."""
+    """Return the kind of head that matches most weights; `None` without a head."""
     covered = {}
     for kind, name_map in checkpoint.head_maps.items():
         names = name_map.their_prefixes()
@@ -289,9 +295,9 @@ def _kind_by_weights(checkpoint, known):
 
 
 def _warn_left_out(model, directory):
-    """Say which weights of a foreign checkpoint have no place in what it is read as."""
+    """Warn about weights of a foreign checkpoint that the model does not use."""
     if keras_hub_format.is_mine(directory):
-        return  # Its class says all that is there.
+        return  # Its class accounts for all its weights.
     checkpoint = read_checkpoint(directory)
     maps = [checkpoint.encoder_map, checkpoint.head_maps.get(tables_of(model))]
     used = {
@@ -325,7 +331,7 @@ def _tokenizer_of(source):
 
 
 def _with_encoder(model, settings):
-    """The model with other settings of its encoder, and the same weights."""
+    """Return the model with some encoder settings changed, and the same weights."""
     config, cls = config_of(encoder_of(model)), type(encoder_of(model))
     for name in settings:
         if name not in config:
@@ -349,7 +355,7 @@ def _with_encoder(model, settings):
 
 
 def _config(model):
-    """A task's own settings; none of an encoder."""
+    """Return a task's own settings; empty for an encoder."""
     if model is encoder_of(model):
         return {}
     config = config_of(model)
@@ -357,7 +363,7 @@ def _config(model):
 
 
 def _said(model):
-    """A task's own settings, one form for all that say the same."""
+    """Return a task's own settings in a form in which equivalent settings are equal."""
     known = own_class(type(model)).get_config(model)
     config = {key: x for key, x in _config(model).items() if key in known}
     if config.get("scheme"):
@@ -388,11 +394,11 @@ def _check_target(target, overwrite):
 
 
 def _check(model, tokenizer, directory, changed, written):
-    """Read back what was written, and compare settings, weights and outputs."""
+    """Read the output back, and compare settings, weights and outputs."""
     arguments = {} if model is encoder_of(model) else {"preprocessor": None}
     if not _is_quantized(directory):
         arguments["dtype"] = encoder_of(model).dtype_policy if is_own(directory) else "float32"
-    # Of a user's subclass the formats hold what the class does that it refines.
+    # The formats hold a user's subclass as its kerasbert base class.
     again = own_class(type(model)).from_preset(directory, **arguments)
     ours, theirs = encoder_of(model), encoder_of(again)
     expected = {**own_class(type(ours)).get_config(ours), **changed}
@@ -432,7 +438,7 @@ def _array(value):
 
 
 def _features(model):
-    """Random inputs, the second row shorter."""
+    """Return random inputs, the second row padded."""
     random = np.random.default_rng(0)
     encoder = encoder_of(model)
     length = min(8, getattr(encoder, "max_sequence_length", 8))
@@ -445,7 +451,7 @@ def _features(model):
         features[name.replace("token_ids", "padding_mask")] = mask
     if "segment_ids" in model.input:
         features["segment_ids"] = random.integers(0, encoder.num_segments, shape, "int32")
-    if "target_mapping" in model.input:  # The first two tokens, which nobody sees.
+    if "target_mapping" in model.input:  # Predict the first two tokens, which are masked.
         mapping = np.broadcast_to(np.eye(2, length, dtype="float32"), (2, 2, length))
         hidden = np.broadcast_to(mapping.sum(axis=1, keepdims=True), (2, length, length))
         features |= {"target_mapping": mapping, "hidden_mask": hidden.astype("int32")}
@@ -453,7 +459,7 @@ def _features(model):
 
 
 def _outputs(model, features):
-    """Arrays, of the encoder's own those that say the same in each format: not of padding."""
+    """Return the outputs that must agree between formats, without pooled ones and padding."""
     outputs = model({name: x for name, x in features.items() if name in model.input})
     return [
         _array(x)[features["padding_mask"] > 0] if "sequence_output" in path else _array(x)

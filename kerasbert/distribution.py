@@ -2,16 +2,16 @@
 
 V vocabulary size, E embedding width, D width, I width of the feed-forward.
 
-Losses equal those of one device with the whole batch, weighted means over masked tokens and the
-in-batch negatives of `MultipleNegativesRanking` included. On TensorFlow and PyTorch, other losses
+Losses equal those of one device with the whole batch, including weighted means over masked tokens
+and the in-batch negatives of `MultipleNegativesRanking`. On TensorFlow and PyTorch, other losses
 that compare the rows of a batch (`CoSENT`, `BatchHardTriplet`) or average over tokens
 (distillation) do so per replica. Each replica draws its own dropout.
 
 **Several processes started by a launcher, on any backend**: use `together`. The following is for
 scripts that set up devices themselves.
 
-**JAX.** Set `keras.distribution` before the model is created. The rows of each batch, the last one
-included, must be a multiple of the devices:
+**JAX.** Set `keras.distribution` before the model is created. The number of rows in each
+batch, including the last one, must be a multiple of the number of devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
@@ -69,8 +69,8 @@ __all__ = [
 def join() -> Processes:
     """Connect to the other processes that a launcher started, before anything is computed.
 
-    `kerasbert.pretrain` does this itself, unless a script computes something earlier. The launcher
-    sets the number of processes:
+    `kerasbert.pretrain` does this itself; scripts that compute something earlier must call it. The
+    launcher sets the number of processes:
 
     - JAX: `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` of Keras, or
       `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, the variables of SLURM

@@ -1,8 +1,8 @@
 """Table of model families: settings of their encoders and of their published heads.
 
 A row holds the arguments of `kerasbert.models.BertBackbone` in which the family's checkpoints
-differ from BERT, and the settings of its published heads. Otherwise only the name tables of
-`kerasbert.conversion` refer to families.
+differ from BERT, and the settings of its published heads. Apart from this table, only the
+name tables of `kerasbert.conversion` refer to families.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
 ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543, NomicBERT
@@ -67,8 +67,8 @@ class Family:
         heads: dict of kinds of heads to the settings that differ from the kind's row in
             `kerasbert.kinds`.
         tokenizer: string. Class name of the tokenizer.
-        packing: string. Layout of its rows, a key of `PACKINGS`; `None` if no preprocessor of ours
-            makes them.
+        packing: string. Layout of its rows, a key of `PACKINGS`; `None` if no preprocessor makes
+            them.
     """
 
     encoder: dict = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Atomic writes of files and folders: temporary names, locks, cleanup after killed runs, JSON.
 
-Unfinished work is in a hidden folder on the same disk, and is renamed when it is complete. Each
-hidden folder has a lock that its process holds. The system releases the lock when the process ends,
-however it ends, so that the next writer can tell which folders are abandoned.
+Unfinished work is in a hidden folder on the same disk, and is renamed when it is complete. Its
+process holds a lock in the folder, which the system releases however the process ends, so the next
+writer can tell which folders are abandoned.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 @contextlib.contextmanager
 def new_file(path):
-    """Write a file atomically: it appears under its name when everything is written, or never.
+    """Write a file atomically: it appears under its name once complete, or never.
 
     Raises:
         OSError: if the disk is full, with advice.
@@ -99,8 +99,8 @@ def write_json(path, value, indent=1):
 def inside(directory, name, source, nested=False):
     """Return the path of a file or folder in a directory, for a name that was read from a file.
 
-    Every name that a file holds must go through here before it becomes part of a path: runs,
-    shards, modules, submissions. `tests/test_names_from_files.py` enforces that.
+    Every name read from a file (of a run, shard, module or submission) must pass this check before
+    it becomes part of a path; `tests/test_names_from_files.py` enforces that.
 
     Args:
         directory: string. A folder or a URL.
@@ -327,8 +327,8 @@ def output_folder(path, name, urls=False):
     if not os.path.isdir(place):
         which = "it" if place == path else f"'{place}'"
         raise ValueError(f"Cannot write to '{path}': {which} is a file, not a folder.")
-    # Clean up here too, because a run whose work was finished by one that was killed at the very
-    # end writes nothing more.
+    # Clean up here too: a run that finds its output complete, because the previous run was killed
+    # just before its end, writes nothing.
     for folder in _above(os.path.realpath(path)):
         sweep(folder)
     return path
@@ -431,10 +431,10 @@ def new_files(folder):
 def put(folder, target, keep=False):
     """Replace `target`, or create it, with a complete folder from a `scratch`.
 
-    On Linux the two are exchanged in one step, so that one of them exists, complete, at any time. A
-    folder that cannot be renamed (a mount point, the current directory, one in a parent that we
-    cannot write to), and any folder on other systems, is filled entry by entry. If that is
-    interrupted, the next writer (`sweep`) completes it, and readers get an error (`settle`).
+    On Linux the two are exchanged in one step, so that a complete folder exists at any time. A
+    folder that cannot be renamed (a mount point, the current directory, one in a read-only parent),
+    and any folder on other systems, is filled entry by entry. If that is interrupted, the next
+    writer (`sweep`) completes it, and readers get an error (`settle`).
 
     Args:
         folder: string. Directly in the scratch folder.
@@ -505,8 +505,7 @@ def settle(folder):
     as those in a downloaded folder, are ignored with a warning.
 
     Raises:
-        OSError: if a process ended in the middle of a move.
-        OSError: in a sentence, if a process ended in the middle of a move.
+        OSError: if a process ended in the middle of a move, or is still moving after 60 s.
     """
     for name in _hidden_in(folder):
         work, lock = os.path.join(folder, name), None
@@ -531,8 +530,8 @@ def settle(folder):
 def sweep(folder):
     """Remove what killed processes left in a folder, and complete the moves that they began.
 
-    Affects only what this user made on this disk, not other users' hidden folders, links, or plans
-    that came with a copied or downloaded folder.
+    Other users' hidden folders, links, and plans that came with a copied or downloaded folder are
+    left alone.
     """
     for name in _hidden_in(folder) if os.access(folder, os.W_OK) else []:
         with contextlib.suppress(OSError):  # Another process removed it.
@@ -542,7 +541,7 @@ def sweep(folder):
 def check_room(folder, weights):
     """Check that the disk has room for a model's weights as HDF5.
 
-    If the disk gets full while h5py writes, the process dies without an exception (3.14).
+    If the disk fills up while h5py 3.14 writes, the process dies without an exception.
 
     Raises:
         OSError: if they do not fit.
@@ -726,8 +725,8 @@ def _clear(work):
 def _delete(work, lock):
     """Remove a hidden folder and release its lock.
 
-    The lock file is removed last, so that after an interruption the next process can still take the
-    lock. A move that failed halfway is also left to the next process.
+    The lock file is removed last, so that the next process can take the lock after an interruption.
+    A folder whose move failed halfway is kept for the next process.
     """
     with contextlib.suppress(OSError):
         if _is_folder(work) and not os.path.exists(os.path.join(work, _MOVING)):
@@ -739,7 +738,7 @@ def _delete(work, lock):
 
 
 def _is_folder(path):
-    """Return whether a path is a folder, and not a link to one."""
+    """Return whether a path is a folder, not a link to one."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
@@ -829,7 +828,7 @@ def _swap(folder, target, keep):
         if error.errno in _CHANGED:
             raise
         return False
-    if keep:  # Files that were added while we linked.
+    if keep:  # Files that were added meanwhile.
         _link_others(folder, target)
     return True
 
@@ -896,7 +895,7 @@ def _count(folder):
 
 
 def _origin(work):
-    """Return what ties a plan to this disk: a copy of the plan, as in an archive, differs in it.
+    """Return numbers that tie a plan to this disk, so that copies (from an archive) are recognized.
 
     Inode numbers alone could be guessed, but the change time of an inode cannot be set.
     """
@@ -978,7 +977,7 @@ def _set_aside(path, old):
 
 
 def _open_to_all(folder, work):
-    """Set the umask's modes in a folder, because some libraries write files for the owner only."""
+    """Give a folder's content the umask's modes, since some libraries let only the owner read."""
     probe = os.path.join(work, "probe")
     os.mkdir(probe)
     mode = os.stat(probe).st_mode & 0o777

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_content(config):
-    """Raise if a configuration names a vocabulary file at any depth, instead of its content.
+    """Raise if a config names a vocabulary file, at any depth, instead of holding its content.
 
     Keras' and KerasHub's classes would open it, wherever it is.
     """
@@ -39,7 +39,7 @@ def check_content(config):
 
 
 def _names():
-    """Return `kerasbert.loading.names`, which imports tokenizers, and these this module."""
+    """Import `kerasbert.loading.names` late: it imports tokenizers, which import this module."""
     return load_module("loading.names")
 
 
@@ -57,7 +57,7 @@ def _class_property(function: Callable[[Any], Result]) -> Result:
 
 
 class FromPreset(ChecksKeywords):
-    """Mixin, first among the bases: loads from any source and saves atomically."""
+    """Mixin that loads from any source and saves atomically; must be the first base class."""
 
     @classmethod
     def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:
@@ -76,10 +76,10 @@ class FromPreset(ChecksKeywords):
                 such as `[unused1]` in texts, which are otherwise ordinary text.
 
         Raises:
-            ValueError: if the preset is unknown, or if its weights do not fit, with both lists.
+            ValueError: if the preset is unknown, or if its weights do not fit; lists both sides.
         """
         cls.check_arguments(kwargs)
-        # A preset names registered classes, even that of a tokenizer, such as its encoder's.
+        # Presets name registered classes; even a tokenizer's names that of the encoder.
         load_models()
         source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
@@ -93,7 +93,7 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def needs_files(cls, kwargs: Any) -> bool:
-        """Return whether more is needed than a built-in name's description of the encoder."""
+        """Return whether files are needed besides a built-in name's description of the encoder."""
         return True
 
     @classmethod

@@ -42,8 +42,8 @@ __all__ = [
 #: Names of weights without weight decay, as parts of their paths.
 NO_DECAY = ("bias", "gamma", "beta")
 
-#: Peak learning rate of fine-tuning for encoders that record none: the middle of the paper's three
-#: for Base and Large (arXiv 1810.04805, appendix A.3). Small encoders need at least ten times that.
+#: Peak learning rate of fine-tuning for encoders that record none: the middle one of the three for
+#: Base and Large in arXiv 1810.04805, appendix A.3. Small encoders need at least ten times that.
 FINETUNING_LEARNING_RATE = 3e-5
 
 #: Weights that fuse several matrices, and how many.
@@ -51,7 +51,7 @@ MUON_PARTS = {"qkv": 3}
 
 
 class _ByWeight(ChecksKeywords):
-    """Mixin, first among the bases: weight decay exclusions and learning rate multipliers by name.
+    """Mixin for weight decay exclusions and learning rate multipliers by name; first base class.
 
     A name matches whole parts of a weight's path: "bias" matches every bias,
     "transformer_layer_1" all weights of that layer.
@@ -110,7 +110,7 @@ class _ByWeight(ChecksKeywords):
         return self._decays[private_names.variable_key(self, variable)]
 
     def _groups(self, variables, kind):
-        """Group variables: pairs `(kind, positions)`, in most cases just one."""
+        """Group variables by `kind(key)`: pairs `(kind, positions)`, usually just one."""
         groups = {}
         for position, variable in enumerate(variables):
             groups.setdefault(kind(private_names.variable_key(self, variable)), []).append(position)
@@ -182,7 +182,7 @@ class _Adam(_KerasAdamW):
 
     def _backend_update_step(self, grads, variables, learning_rate):
         for start, rows in self._groups(variables, lambda key: self._starts.get(key, 0)):
-            # Once for all these weights; Keras passes the pair to `update_step` unchanged.
+            # Computed once per group; Keras passes the pair to `update_step` unchanged.
             pair = self._rate_and_epsilon(learning_rate, start)
             super()._backend_update_step(
                 [grads[i] for i in rows], [variables[i] for i in rows], pair
@@ -196,7 +196,7 @@ class _Adam(_KerasAdamW):
         if not self.bias_correction:
             return rate, self.epsilon
         betas = self.beta_1, self.beta_2
-        if self._is_fused():  # The kernel's `1 - beta` is float32, where 0.001 has only 5 digits.
+        if self._is_fused():  # The kernel's `1 - beta` is float32; 0.001 keeps 5 digits.
             betas = map(float, np.float32(betas))
         steps = ops.cast(self.iterations + 1 - start, "float32")
         filled_1, filled_2 = (_filled(beta, steps) for beta in betas)
@@ -291,7 +291,7 @@ class AdamW(_ByWeight, _Adam):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Lamb(_ByWeight, keras.optimizers.Lamb):
-    """LAMB, for large batches: scales each weight's update, weight decay included, to its norm.
+    """LAMB, for large batches: scales updates, including weight decay, to the weights' norms.
 
     `keras.optimizers.Lamb` excludes the weight decay from the scaling. As in BERT's training,
     weights without weight decay are not scaled.
@@ -370,16 +370,16 @@ class Muon(_ByWeight, keras.optimizers.Muon):
 
     Adam updates biases, norms, embeddings and the last layer of a head. Updates of matrices are
     scaled to the usual size of Adam's (`rms_rate`), so both share one learning rate and one weight
-    decay. Adam has bias correction here, as in Keras. The "adamw" of `pretrain` has none, so some
-    hundred first steps are longer: tune the learning rates of the two separately.
+    decay. Adam has bias correction here, as in Keras. `pretrain`'s "adamw" has none, so its first
+    few hundred updates are larger: tune the learning rates of the two separately.
 
-    To `keras.optimizers.Muon` this adds the arguments of all optimizers here, and `parts`: the
-    fused matrix of queries, keys and values is orthogonalized as three.
+    This adds to `keras.optimizers.Muon` the arguments shared by all optimizers here, and `parts`:
+    the fused matrix of queries, keys and values is orthogonalized as three.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
-        weight_decay: float. For Adam's weights too.
-        momentum: float. Decay of the moving average of a matrix' gradients.
+        weight_decay: float. Applies to Adam's weights too.
+        momentum: float. Decay of the moving average of a matrix's gradients.
         epsilon: float. Adam's.
         global_clipnorm: float. Limit on the global gradient norm.
         parts: dict of parts of paths to ints, the number of equally wide matrices that a weight
@@ -729,8 +729,8 @@ def layerwise_learning_rates(model: Any, decay: float = 0.95) -> dict[str, float
 class GradualUnfreezing(keras.callbacks.Callback):
     """Callback that trains the head in the first epoch, then unfreezes layers from the top.
 
-    The embeddings come last. Frozen weights cost no gradients. When `fit` ends, everything that was
-    trainable before is trainable again. The optimizer keeps its state.
+    The embeddings come last. No gradients are computed for frozen weights. When `fit` ends, all
+    weights that were trainable before are trainable again. The optimizer keeps its state.
 
     Args:
         layers_per_epoch: int. Number of layers to unfreeze in each further epoch.

@@ -53,7 +53,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
         )
     if hasattr(preprocessor, "check_family"):
         preprocessor.check_family(getattr(backbone, "family", None))
-    # A `.keras` file restores the vocabulary after the model.
+    # Loading a `.keras` file restores the vocabulary after the model.
     is_empty = preprocessor.tokenizer.vocabulary is None
     tokens = backbone.vocabulary_size if is_empty else preprocessor.tokenizer.vocabulary_size()
     if tokens > backbone.vocabulary_size:

@@ -20,5 +20,5 @@ __all__ = [
 ]
 
 # An alias until the next version; see the CHANGELOG.
-if not TYPE_CHECKING:  # These would otherwise accept any name.
+if not TYPE_CHECKING:  # Type checkers would accept any name.
     __getattr__ = deprecated("kerasbert.presets", {"builtin_presets": ""})

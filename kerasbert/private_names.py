@@ -23,8 +23,8 @@ class Name:
         names: string. The names, separated by spaces.
         form: string. A method's signature, with "..." for defaults that do not matter; otherwise
             its kind, such as "attribute" of an object or "keyword" of a constructor.
-        since: string. First release with this form, of Keras' minor versions from 3.0 to 3.15; of
-            other packages only the given release was read.
+        since: string. First release with this form, among Keras' minor versions 3.0 to 3.15; for
+            other packages, the only release that was read.
         why: string.
         issue: string. Thread of the package that discusses it.
         given: bool. Whether our classes define it for Keras to use.
@@ -733,7 +733,7 @@ def may_be_in_xla(graph):
 
 
 def regex_split_with_offsets(text, delimiters, kept):
-    """Return what TensorFlow Text's function of this name does for strings (N,)."""
+    """Do what TensorFlow Text's function of this name does, for strings (N,), without checks."""
     from tensorflow_text.python.ops import regex_split_ops
 
     operation = regex_split_ops.gen_regex_split_ops.regex_split_with_offsets

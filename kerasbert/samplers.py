@@ -27,7 +27,7 @@ __all__ = [
 
 # Names that `compile(sampler=...)` accepts: samplers that need only logits.
 NAMES = ("top_k", "greedy", "beam", "top_p", "random")
-# Score of tokens and beams that are no candidates.
+# Score that rules out a token or beam.
 _NONE = -1e9
 
 

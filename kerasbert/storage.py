@@ -76,7 +76,7 @@ def _find_here(given):
         kind, paths, seen = "folder", [], set()
         for parent, folders, names in os.walk(given, followlinks=True):
             real = os.path.realpath(parent)
-            if real in seen:  # A symbolic link that leads back.
+            if real in seen:  # A symbolic link to a visited folder.
                 folders.clear()
                 continue
             seen.add(real)
@@ -114,7 +114,7 @@ def exists(path):
 def _info(fs, path):
     """Return a store's information on a file or folder; `None` if it does not exist.
 
-    `fs.exists` and `fs.isfile` return False on a failure as well, and a run would start over.
+    `fs.exists` and `fs.isfile` also return False on a failure, after which a run would start over.
     """
     try:
         return fs.info(path)
@@ -151,7 +151,7 @@ def open_file(path):
 
 
 class _File:
-    """A file of fsspec with this module's errors."""
+    """An fsspec file that raises this module's errors."""
 
     def __init__(self, file, url):
         self._file, self._url = file, url
@@ -202,7 +202,7 @@ def get(url, path):
 
 
 def get_folder(url, folder, left_out=(), seen=None):
-    """Download everything below a URL into a folder: a dict of names there to the copies.
+    """Download everything below a URL to a folder; returns a dict of remote names to local paths.
 
     Args:
         left_out: top-level names that are skipped.
@@ -248,7 +248,7 @@ def write_text(path, text):
 
 
 def check_writable(folder):
-    """Raise if files cannot be written below a URL, before any work is done for them.
+    """Check that files can be written below a URL, before any work is done.
 
     Raises:
         OSError, ValueError, ImportError: with a one-sentence message.
@@ -319,12 +319,12 @@ def remove(path):
 class WorkingFolder:
     """A local `folder` to fill, which is `output` itself or mirrors it if `output` is a URL.
 
-    `pull` downloads the files at the URL. `push` uploads changed files, each atomically, in the
-    order in which they were written, and deletes those gone locally. So a killed process leaves the
-    files of its last push, or a part of the next one.
+    `pull` downloads the files at the URL; `push` uploads changed files, each atomically, in the
+    order in which they were written, and deletes those gone locally. So if the process is killed,
+    the URL has the files of its last push, and perhaps a part of the next one.
 
-    As stores have no locks, the run that writes records itself at the URL. The one that started
-    last wins: before each push, a run checks that it still is the recorded one.
+    As stores have no locks, the run that writes records itself at the URL. The run that started
+    last wins: before each push, a run checks that it is still the recorded one.
 
     Args:
         output: string, as in `output_folder`.
@@ -384,7 +384,7 @@ class WorkingFolder:
         self.pull()
 
     def pull(self):
-        """Download new and changed files from the URL."""
+        """Download new and changed files."""
         if self.is_url:
             left_out = (OWNER, *self.left_out)
             copies = get_folder(self.output, self.folder, left_out, self._seen)
@@ -448,7 +448,7 @@ class _Refused(ValueError):
 
 
 def _place(url):
-    """Return a URL's file system, without its cache of listings, and the path in it."""
+    """Return a URL's file system, with its listing cache cleared, and the path in it."""
     from fsspec.core import url_to_fs
 
     protocol = _protocol(url)
@@ -489,7 +489,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def _reaching(url, done="read"):
-    """Turn errors of the file systems, which differ by package, into one sentence."""
+    """Turn errors of file systems, which differ by package, into one sentence."""
     try:
         yield
     except (_Refused, ImportError):

@@ -23,7 +23,7 @@ _SAME_TOKENS = {"__init__", "get_config", "from_config"}
 
 
 def own_object(name):
-    """Return the class registered under a name, or `None` if it is not based on this package."""
+    """Return the class registered under a name if it derives from this package, else `None`."""
     found = keras.saving.get_registered_object(name) if isinstance(name, str) else None
     return found if isinstance(found, type) and own_class(found) else None
 
@@ -205,7 +205,8 @@ def as_called(saved, cls):
     name = saved.get("registered_name")
     own = own_class(cls)
     if cls is not own and name == keras.saving.get_registered_name(cls):
-        # Earlier versions, and subclasses that differ, are saved under the subclass's own name.
+        # Presets of earlier versions, and of subclasses that differ too much from their base class,
+        # name the subclass itself.
         return cls, plain.get("config")
     found = own_object(known.get("registered_name"))
     if cls in (own, found) or found is None or own_class(found) is not own:
