@@ -508,7 +508,7 @@ def decay(variables, share, rate):
         rate: function that returns the learning rate.
 
     Returns:
-        Whether it was done.
+        bool. Whether the backend applied it.
     """
     return False
 
@@ -518,7 +518,7 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
     """Apply Adam's update of one variable in place; `rate` and `epsilon` hold the bias correction.
 
     Returns:
-        Whether it was done.
+        bool. Whether the backend applied it.
     """
     return False
 
@@ -531,7 +531,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
         highest: tensors, the maxima of second moments for AMSGrad; `None` for plain Adam.
 
     Returns:
-        Whether it was done.
+        bool. Whether the backend applied it.
     """
     return False
 
