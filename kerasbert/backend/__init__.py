@@ -1,8 +1,8 @@
 """Kernels: functions in `keras.ops` that a backend may replace by faster ones.
 
-A kernel is a function here, in its plain form. A function of the same name in the module of the
-running backend is called first, and returns `None` where the plain form is faster. Callers never
-ask which backend runs. The plain form stays available, as `norm.plain`.
+Functions marked `@kernel` are the plain forms. If the running backend's module has a function of
+the same name, it is called first, and returns `None` where the plain form is faster. Callers never
+check which backend runs. The plain form remains available, as in `norm.plain`.
 
 B batch, T tokens, D width, N heads, H head width, U units, P predictions, V vocabulary size; in
 local attention C blocks of W tokens, which attend to K tokens each.
@@ -25,24 +25,24 @@ LONG, TURN = 1024, 256
 # Texts of up to this many windows use an ordinary mask, not blocks.
 SHORT = 3
 
-_preferred = {}  # kernels that override the backend's, by name
+_preferred = {}  # Kernels that override the backend's, by name.
 
 
 def name():
-    """Return the name of Keras' backend, for messages, not for branches."""
+    """Return the name of Keras' backend, for messages only, not to branch on."""
     return keras.backend.backend()
 
 
 def has(kernel_name):
-    """Whether the backend has its own form of a kernel."""
+    """Return whether the backend has its own form of a kernel."""
     return hasattr(_module, kernel_name)
 
 
 def kernel(plain):
-    """Decorate a function as the plain form of a kernel."""
+    """Mark a function as the plain form of a kernel (decorator)."""
     own_name = plain.__name__
 
-    # A global, since a context variable would break the graphs of `torch.compile`.
+    # `_preferred` is global, since a context variable would break the graphs of `torch.compile`.
     @functools.wraps(plain)
     def call(*args, **kwargs):
         own = _preferred.get(own_name) or getattr(_module, own_name, None)
@@ -55,7 +55,7 @@ def kernel(plain):
 
 @contextlib.contextmanager
 def using(kernels):
-    """Override kernels by name in a context, in all threads, for graphs with limited operations.
+    """Override kernels by name within a context, in all threads, for graphs with limited ops.
 
     >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
     >>> with using(ones):
@@ -97,12 +97,12 @@ def unit_length(x):
     [[0.6, 0.8], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    # The lower bound is inside the root, whose gradient at zero is infinite.
+    # The lower bound is inside the root, because the root's gradient at zero is infinite.
     return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))
 
 
 def by_rows(inputs, function):
-    """Apply a function of rows (R, D) to `inputs` (..., D), which gives (..., U)."""
+    """Apply a function of rows, (R, D) to (R, U), to `inputs` (..., D): (..., U)."""
     shape = ops.shape(inputs)
     outputs = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
     return ops.reshape(outputs, (*shape[:-1], outputs.shape[-1]))
@@ -115,9 +115,9 @@ def with_bias(x, bias):
 
 @kernel
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """Compute matmul, bias and activation, (..., D) to (..., U), on the rows of one matrix.
+    """Compute matmul, bias and activation, (..., D) to (..., U), on the rows of a single matrix.
 
-    In this form TensorFlow fuses all three, and PyTorch the first two.
+    In this form, TensorFlow fuses all three operations, and PyTorch the first two.
 
     Args:
         inputs: (..., D).
@@ -136,7 +136,7 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 @kernel
 def matmul_transposed(x, y):
-    """Multiply (..., N, E) by (..., V, E) transposed, which gives (..., N, V).
+    """Multiply (..., N, E) by the transpose of (..., V, E): (..., N, V).
 
     >>> float(matmul_transposed(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))[0, 0])
     11.0
@@ -170,7 +170,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 @kernel
 def dropout(x, rate, seed):
-    """Set a share `rate` of `x` to zero, and scale up the rest.
+    """Set a share `rate` of the elements of `x` to zero, and scale up the others.
 
     Args:
         x: tensor.
@@ -241,7 +241,7 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 
 def split_heads(projected, num_heads, turn):
     """Split a fused projection into queries, keys and values, (B, T, N, H) each."""
-    # A split, since the gradients of three slices would be zero-padded and summed.
+    # Not slices, whose gradients would be zero-padded and summed.
     parts = ops.split(projected, 3, axis=-1)  # (B, T, D) each
     width = parts[0].shape[-1] // num_heads
     query, key, value = (of_tokens(part, num_heads, width) for part in parts)
@@ -295,7 +295,7 @@ def attend_in_turns(query, key, value, mask, turn=TURN):
     if mask is not None and mask.shape[2] != 1:
         outputs = one_by_one(lambda both: attend_once(*both), (parts, in_turns(mask)))
     else:
-        # Copied, since TensorFlow's loop would lose a mask from outside the graph.
+        # Copied, since TensorFlow's loop would lose a mask created outside the graph.
         mask = None if mask is None else ops.copy(mask)
         outputs = one_by_one(lambda part: attend_once(part, mask), parts)
     # (turns, B, turn, N, H)
@@ -316,7 +316,7 @@ def one_by_one(function, x):
 
 @kernel
 def is_known(size):
-    """Whether a tensor's size is known to Python while a graph is traced."""
+    """Return whether a tensor's size is known to Python while a graph is traced."""
     return isinstance(size, int)
 
 
@@ -435,8 +435,8 @@ def update_cache(cache, values, index):
 def cross_entropy(labels, logits):
     """Compute the cross-entropy of each prediction, without Keras' one-hot labels.
 
-    These are as large as the logits: on the CPU loss and gradient for 30,522 tokens took 2.8 times
-    as long on JAX and 1.5 times on PyTorch.
+    One-hot labels are as large as the logits: with 30,522 tokens on a CPU, they made loss and
+    gradient take 2.8 times as long on JAX and 1.5 times on PyTorch.
 
     Args:
         labels: int32 ids (B, P).
@@ -450,7 +450,7 @@ def cross_entropy(labels, logits):
 
 
 def logarithm_of_odds(logits):
-    """Compute log(sum(exp(logits))) over the last axis, since PyTorch's own has slow gradients."""
+    """Compute log(sum(exp(logits))) over the last axis; PyTorch's own form has slow gradients."""
     highest = ops.stop_gradient(ops.max(logits, axis=-1))  # (B, P)
     return ops.log(ops.sum(ops.exp(logits - highest[..., None]), axis=-1)) + highest
 
@@ -459,8 +459,8 @@ def logarithm_of_odds(logits):
 def first_choice(logits):
     """Compute the argmax of logits (B, P, V), the first of ties: int32 (B, P).
 
-    XLA fuses this arithmetic with the loss at almost no cost, where argmax takes twice the time of
-    loss and gradient. It is exact for up to 2 ** 24 tokens, float32's integers.
+    XLA fuses this arithmetic with the loss at almost no cost, whereas argmax takes twice the time
+    of loss and gradient. It is exact for up to 2 ** 24 tokens, float32's integers.
     """
     below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
     places = ops.arange(logits.shape[-1], dtype="float32")
@@ -472,7 +472,7 @@ def first_choice(logits):
 
 @kernel
 def sum_over_replicas(gradients):
-    """Sum gradients over the replicas of a step; `None`s stay."""
+    """Sum gradients over the replicas of a step; `None` entries are kept."""
     return gradients
 
 
@@ -490,7 +490,7 @@ def mean_of_replicas(x):
 
 @kernel
 def clip_by_global_norm(gradients, most):
-    """Scale gradients down if their global norm is above `most`; `None`s stay."""
+    """Scale gradients down if their global norm exceeds `most`; `None` entries are kept."""
     squares = [ops.sum(ops.square(g)) for g in gradients if g is not None]
     length = ops.sqrt(ops.sum(ops.stack(squares)))
     scale = most * ops.minimum(1.0 / length, 1.0 / most)
@@ -508,7 +508,7 @@ def decay(variables, share, rate):
         rate: function that returns the learning rate.
 
     Returns:
-        Whether it was done.
+        bool. Whether the backend applied it.
     """
     return False
 
@@ -518,7 +518,7 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
     """Apply Adam's update of one variable in place; `rate` and `epsilon` hold the bias correction.
 
     Returns:
-        Whether it was done.
+        bool. Whether the backend applied it.
     """
     return False
 
@@ -531,7 +531,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
         highest: tensors, the maxima of second moments for AMSGrad; `None` for plain Adam.
 
     Returns:
-        Whether it was done.
+        bool. Whether the backend applied it.
     """
     return False
 
@@ -552,7 +552,7 @@ def train_only(optimizer, weights, places):
 
 @kernel
 def without_gradients():
-    """Return a context without gradients on PyTorch; other backends need none."""
+    """Return a context that disables gradients on PyTorch; other backends need none."""
     return contextlib.nullcontext()
 
 
@@ -586,11 +586,11 @@ def predict_batch(model, features):
 
 @kernel
 def run_in_loop(model, step, inputs):
-    """Compute `step(inputs)` for a function of a model that a loop calls repeatedly.
+    """Compute `step(inputs)`, where `step` is called repeatedly in a loop.
 
     Args:
         model: a `keras.Model` whose variables the function uses.
-        step: function of a dict of tensors that depends on these and the variables only.
+        step: function of a dict of tensors that depends only on these and the variables.
         inputs: dict of tensors.
     """
     return step(inputs)
@@ -598,7 +598,7 @@ def run_in_loop(model, step, inputs):
 
 @kernel
 def predicts_by_batch():
-    """Whether `predict_batch` should run the batches of a dataset too, one by one."""
+    """Return whether `predict_batch` should also run the batches of a dataset, one by one."""
     return False
 
 
@@ -606,7 +606,7 @@ class Graphs:
     """Cache of compiled graphs of a model's step, for shapes that recur.
 
     Args:
-        often: int. Calls of a shape before the first graph; a quarter suffices for later ones.
+        often: int. Calls with a shape before the first graph is made; later ones need a quarter.
         most: int. Maximum number of graphs.
     """
 
@@ -617,13 +617,13 @@ class Graphs:
         self._lock = threading.Lock()
 
     def of(self, shapes, make, fits=None):
-        """Return the graph for these shapes, or `None` while they are too rare.
+        """Return the graph for these shapes, or `None` until they recur often enough.
 
         Args:
             shapes: hashable.
             make: function that returns a graph.
-            fits: function that tells whether a graph of other shapes will do. If given, calls of
-                all shapes count together.
+            fits: function that tells whether an existing graph is valid for these shapes. If given,
+                calls with all shapes are counted together.
         """
         if shapes in self._of_shapes:
             return self._of_shapes[shapes]
@@ -662,7 +662,7 @@ def beside_prediction(model, make):
 
 
 def runs_graphs(model):
-    """Whether a step of `model` may run in other graphs than Keras' own."""
+    """Return whether a step of `model` may run in graphs other than Keras' own."""
     return not (model.run_eagerly or _preferred)
 
 
@@ -695,18 +695,18 @@ def keep_compiled():
 
 @kernel
 def check_compiling(jit_compile):
-    """Raise if compilation is requested but not possible."""
+    """Raise if compilation is requested but impossible."""
 
 
 @kernel
 def compiles_shapes(jit_compile):
-    """Whether each new length costs a compilation."""
+    """Return whether each new length needs a compilation."""
     return bool(jit_compile)
 
 
 @kernel
 def is_distributed(model):
-    """Whether Keras splits the batches of `model` over several devices."""
+    """Return whether Keras splits the batches of `model` over several devices."""
     return keras.distribution.distribution() is not None
 
 
@@ -724,8 +724,9 @@ def compiling(model, say):
 def shape_cost(width):
     """Estimate XLA's compilation time of an encoder's step, as a number of trained tokens.
 
-    Both times grow with the layers, and that of a token with the square of the width. Measured on 2
-    cores with 6 layers of width 384; higher where tokens are cheaper, as on a GPU.
+    Both times grow with the number of layers, and the time per token with the square of the width.
+    Measured on 2 cores with 6 layers of width 384; the cost is higher where tokens are cheaper, as
+    on a GPU.
     """
     return 6e8 / width**2
 
@@ -764,7 +765,7 @@ def on_devices(devices, mesh, layout_map):
     Args:
         devices: int. Number of devices of a single process; `None` means one. Several processes
             use all of theirs.
-        mesh: `(batch, model)`, ints: numbers of devices that split rows, and layers.
+        mesh: `(batch, model)`, ints. Numbers of devices over which rows and layers are split.
         layout_map: function of a `keras.distribution.DeviceMesh`.
     """
     if devices not in (None, 1) or mesh is not None:
@@ -786,17 +787,17 @@ def check_no_mesh(mesh):
 
 @kernel
 def rows_of_process(shard, training):
-    """Return the shard of a global batch that this process passes to Keras; see `on_devices`.
+    """Return the shard of each global batch that this process passes to Keras; see `on_devices`.
 
     Args:
-        training: bool. Whether for a step of `fit`; otherwise of `evaluate`.
+        training: bool. True for `fit`, false for `evaluate`.
     """
     return shard
 
 
 @kernel
 def predicts_while_sharing():
-    """Whether a process can predict alone while its devices train jointly with others."""
+    """Return whether a process can predict alone while its devices train jointly with others."""
     return True
 
 
@@ -820,20 +821,20 @@ def whole(variable):
 
 @kernel
 def share_steps(model, processes):
-    """Make a compiled model take its steps jointly with the other processes."""
+    """Make a compiled model run its steps jointly with the other processes."""
     if processes > 1:
         data_parallel(model)
 
 
 @kernel
 def uninterrupted_step(step):
-    """Wrap a step of a loop of Keras that must not be interrupted."""
+    """Wrap a step of a Keras loop that must not be interrupted."""
     return step
 
 
 @kernel
 def one_after_another(step):
-    """Wrap a step of `evaluate` that may have to finish before the next one begins."""
+    """Wrap a step of `evaluate` so that, where needed, it finishes before the next one begins."""
     return step
 
 
@@ -845,7 +846,7 @@ def of_one_process(model, processes):
 
 @kernel
 def is_lost_process(error):
-    """Whether an exception means that another process is gone."""
+    """Return whether an exception means that another process has died."""
     return False
 
 
@@ -854,7 +855,7 @@ def keras_exports():
     return getattr(_module, "KERAS_EXPORTS", ())
 
 
-# Module of the running backend, which imports this one. Other backends have no kernels.
+# The running backend's module, which imports this one; `None` for backends without kernels.
 _module = None
 set_backend(name())
 if name() in ("tensorflow", "jax", "torch"):

@@ -32,7 +32,7 @@ def prepare():
 
 @functools.cache
 def on_gpu():
-    """Whether JAX computes on a GPU."""
+    """Return whether JAX computes on a GPU."""
     import jax
 
     return jax.default_backend() == "gpu"
@@ -41,7 +41,8 @@ def on_gpu():
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """Recompute the activation in the backward pass, on a GPU.
 
-    XLA would store values of GELU for the gradient, twice the size of the matmul's output.
+    XLA would store GELU's intermediate values for the gradient, twice the size of the matmul's
+    output.
     """
     if activation is None or not on_gpu():
         return None
@@ -52,9 +53,9 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 def keep_mask(key, rate, shape):
     """Draw bools, `True` with probability `1 - rate`, from the two 32-bit words of `key`.
 
-    Hashes each element's index, so that XLA can recompute the mask where it needs it. JAX's own
-    generator takes ten times the operations: a tenth of a training step on a GPU, on a CPU a sixth,
-    and a quarter more compilation time.
+    It hashes each element's index, so that XLA can recompute the mask where needed. JAX's own
+    generator needs ten times as many operations, which cost a tenth of a training step on a GPU, a
+    sixth on a CPU, and a quarter more compilation time.
 
     Source of the hash: Wellons 2018, github.com/skeeto/hash-prospector, "lowbias32".
     """
@@ -83,7 +84,7 @@ def dropout(x, rate, seed):
 
 
 def positions(table, offset, inputs):
-    """Return rows for each example, (B, T, D), on a GPU."""
+    """Return a copy of the rows for each example, (B, T, D), on a GPU."""
     if not on_gpu():
         return None
     return repeat(backend.positions.plain(table, offset, inputs), inputs.shape[0])
@@ -92,8 +93,8 @@ def positions(table, offset, inputs):
 def repeat(rows, count):
     """Repeat rows (1, T, D) for `count` examples: (B, T, D).
 
-    The gradient is a matmul with ones. For a fast sum XLA would lay out the whole encoder with
-    examples innermost, and transpose for each matmul.
+    The gradient is a matmul with ones, because for a fast sum XLA would lay out the whole encoder
+    with examples innermost, and transpose for each matmul.
     """
     from jax import numpy as jnp
 
@@ -109,10 +110,11 @@ def full_mask(mask, queries, keys):
 
 
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """Compute attention on a GPU by JAX's kernel, or with dropout by `dropped_attention`.
+    """Compute attention on a GPU with JAX's kernel, or under dropout with `dropped_attention`.
 
-    On a CPU JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
-    a TPU Keras' kernel is wrong: causal without a mask, and else with the first row's mask.
+    On a CPU, JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
+    a TPU, Keras' kernel is wrong: without a mask it is causal, otherwise it uses the first row's
+    mask.
     """
     if maps or not on_gpu():
         return None
@@ -130,7 +132,7 @@ def dropped_attention(query, key, value, mask, rate, seed):
     """Compute attention with dropout of its probabilities, which no kernel of JAX supports.
 
     B batch, S queries, T keys, N heads, H head width. It takes two passes over the probabilities
-    forward and one backward, with the sums over rows from the outputs (FlashAttention, arXiv
+    forward and one backward, where row sums are derived from the outputs (FlashAttention, arXiv
     2205.14135, appendix B.4). JAX's own gradient takes four, at half the memory bandwidth.
 
     Args:
@@ -190,9 +192,9 @@ def dropped_attention(query, key, value, mask, rate, seed):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Compute a gradient of two sums instead of three, on a GPU.
+    """Use a gradient with two sums instead of three, on a GPU.
 
-    Without barriers XLA recomputes the sums at each use.
+    The barriers keep XLA from recomputing the sums at each use.
     """
     if not on_gpu():
         return None
@@ -238,7 +240,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def cross_entropy(labels, logits):
     """Select the label's logit by comparison, on a GPU.
 
-    The gradient of a lookup is another pass over the logits, but on a CPU it is faster.
+    A lookup is faster on a CPU, but its gradient takes another pass over the logits.
     """
     if not on_gpu():
         return None
@@ -248,9 +250,9 @@ def cross_entropy(labels, logits):
 
 
 def train_only(optimizer, weights, places):
-    """Restrict the optimizer's list of weights, all of which JAX's stateless update takes.
+    """Restrict the optimizer's list of weights, since JAX's stateless update takes all in it.
 
-    The optimizer's state and the indices in it stay.
+    The optimizer's state and the indices into it are unchanged.
     """
     private_names.set_trained(optimizer, weights, places)
 
@@ -313,23 +315,23 @@ def compiling(model, say):
         say(max((leaf.shape for leaf in features), key=np.prod))
         return step(state, data)
 
-    model.__dict__["train_step"] = traced  # Not `setattr`, since Keras would track it.
+    model.__dict__["train_step"] = traced  # Keras would track a `setattr`.
     try:
         yield
     finally:
         del model.__dict__["train_step"]
 
 
-CACHE_BYTES = 2**30  # limit on the cache entries kept from earlier processes
+CACHE_BYTES = 2**30  # Limit on the cache entries kept from earlier processes.
 
 
 @functools.cache
 def keep_compiled():
     """Enable JAX's persistent compilation cache in the user's cache folder.
 
-    The user's settings of JAX take precedence. JAX reuses entries of the same version and flags.
-    Each kind of processor has its own folder, since machines may share a home and not every version
-    of JAX distinguishes processors.
+    The user's JAX settings take precedence. JAX reuses entries of the same version and flags. Each
+    kind of processor has its own folder, since machines may share a home folder and not every
+    version of JAX distinguishes processors.
     """
     import jax
 
@@ -338,7 +340,7 @@ def keep_compiled():
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "kerasbert" / "jax" / _processor()
     try:
-        # Cached code is executed, so nobody else may write here.
+        # Cached code is executed, so no other user may write here.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _leave(CACHE_BYTES, folder)
     except OSError:  # The cache is optional.
@@ -367,13 +369,13 @@ def _leave(size, folder):
 
 
 def compiles_shapes(jit_compile):
-    """Return True: JAX compiles each shape, whatever `jit_compile` is."""
+    """Return True: JAX compiles each shape, regardless of `jit_compile`."""
     return True
 
 
-# Seconds without a heartbeat after which a process is lost.
+# Seconds without a heartbeat after which a process counts as dead.
 HEARTBEAT = 30
-# Variables of SLURM and Open MPI: count and index of processes.
+# Environment variables of SLURM and Open MPI: number of processes, and this one's index.
 _COUNTED = {
     "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
     "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
@@ -382,7 +384,7 @@ _KERAS = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 
 
 def join_processes():
-    """Connect by the variables of Keras, JAX, SLURM, Open MPI or a TPU pod."""
+    """Connect by the environment variables of Keras, JAX, SLURM, Open MPI or a TPU pod."""
     import jax
 
     if not jax.distributed.is_initialized() and (given := _launched()) is not None:
@@ -399,7 +401,7 @@ def join_processes():
 
 
 def launched():
-    """Return `(index, count)` by the variables of `join_processes`."""
+    """Return `(index, count)` from the environment variables that `join_processes` reads."""
     import jax
 
     if jax.distributed.is_initialized():
@@ -426,7 +428,7 @@ def _launched():
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
         return {} if None in found else _meeting(address, *found)
-    # Set in a step of SLURM (`srun`); a process in a job's shell runs alone.
+    # SLURM sets its variable only in steps (`srun`); a process in a job's shell runs alone.
     several = any(int(os.environ.get(name) or 1) > 1 for name in _COUNTED)
     return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
 
@@ -440,7 +442,7 @@ def _meeting(address, count, index):
 
 @contextlib.contextmanager
 def on_devices(devices, mesh, layout_map):
-    """Use the current `keras.distribution`, or set one of these devices."""
+    """Use the current `keras.distribution`, or set one for these devices."""
     import jax
 
     before = keras.distribution.distribution()
@@ -506,13 +508,13 @@ def sum_over_processes(values):
 
     if jax.process_count() == 1:
         return None
-    # As uint32, since JAX would round float64 to float32.
+    # Sent as uint32, since JAX would round float64 to float32.
     found = multihost_utils.process_allgather(np.asarray(values, "float64").view("uint32"))
     return np.ascontiguousarray(found).view("float64").sum(axis=0).tolist()
 
 
 def whole(variable):
-    """Gather a variable that is sharded over processes."""
+    """Return a variable that is sharded over processes as a whole array."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -537,7 +539,7 @@ def share_steps(model, processes):
 def one_after_another(step):
     """Wait for each step if there are several processes with several CPU devices each.
 
-    XLA starts many steps at once, whose collective operations may deadlock. Training reads each
+    XLA starts many steps at once, and their collective operations may deadlock. Training reads each
     step's results anyway.
     """
     import jax
@@ -582,7 +584,7 @@ def data_parallel(model, **kwargs):
 
 
 def _random_bits(seed):
-    """Draw two 32-bit words; a `SeedGenerator` itself gives consecutive numbers."""
+    """Draw two 32-bit words; a `SeedGenerator` alone gives consecutive numbers."""
     import jax
 
     return jax.random.bits(jax.random.wrap_key_data(seed.next(), impl="threefry2x32"), (2,))

@@ -1,4 +1,4 @@
-"""Training loops on JAX that lose no weights on failure and let other threads use the model.
+"""Training loops on JAX that keep the weights on failure and let other threads use the model.
 
 Keras takes the weights out of a model while `fit`, `evaluate` or `predict` runs, donates their
 buffers to each step, and puts the results back at the end. An exception or Ctrl-C in between leaves
@@ -13,7 +13,7 @@ import keras
 from kerasbert import private_names
 from kerasbert._process import uninterrupted
 
-_training = set()  # ids of the threads that are in a step
+_training = set()  # Ids of the threads that are in a step.
 
 
 class KeepsWeights:
@@ -26,7 +26,7 @@ class KeepsWeights:
     # === Overrides of Keras' private methods; see `kerasbert.private_names` ===
 
     def _purge_model_variables(self, **groups):
-        """Keep the variables: a step that reuses their buffers frees them anyway."""
+        """Keep the variables; a step that reuses their buffers frees them anyway."""
 
     def _get_jax_state(self, purge_model_variables=False, **groups):
         variables = {
@@ -36,8 +36,8 @@ class KeepsWeights:
             "metrics_variables": lambda: self.metrics_variables,
         }
         state = [make() for name, make in variables.items() if groups.get(name)]
-        # Keyed by the number of groups: `predict` may run in one thread and `evaluate` in another.
-        # Not `setattr`, which Keras tracks.
+        # Keyed by the number of groups, since `predict` may run in one thread and `evaluate` in
+        # another. Keras would track a `setattr`.
         self.__dict__.setdefault("_state_variables", {})[len(state)] = state
         return _values(state)
 
@@ -51,7 +51,7 @@ class KeepsWeights:
 
     @_jax_state_synced.setter
     def _jax_state_synced(self, value):
-        # Each thread has a loop of its own.
+        # Each thread has its own loop.
         looping = self.__dict__.setdefault("_looping", set())
         (looping.discard if value else looping.add)(threading.get_ident())
 
@@ -72,7 +72,7 @@ class KeepsWeights:
         return super()._make_function(step, concatenate_outputs)
 
     def _keep(self, state):
-        """Assign what a step of `fit` or `evaluate` returned to the model's variables.
+        """Assign the state that a step of `fit` or `evaluate` returned to the model's variables.
 
         `evaluate` does not assign trainable weights, which may be older than those that `fit` has
         assigned meanwhile in another thread.

@@ -36,7 +36,8 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 def positions(table, offset, inputs):
     """Return position embeddings for each row of the batch, (B, T, D).
 
-    From a slice runtimes cannot infer that there are as many positions as tokens, and fuse less.
+    From a slice, runtimes cannot infer that there are as many positions as tokens, so they fuse
+    less.
     """
     import tensorflow as tf
 
@@ -63,7 +64,7 @@ def of_tokens(x, *sizes):
 def _to_reshape(graph, node, name, arguments):
     """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
 
-    ONNX denotes these by zeros, from which runtimes infer shapes; TensorFlow cannot.
+    ONNX marks these axes with zeros, from which runtimes infer shapes; TensorFlow has no such mark.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
@@ -109,7 +110,7 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
-    # tf2onnx visits the last op too, so it stays until it is dropped as unused.
+    # tf2onnx also visits the last op, so it stays until tf2onnx drops it as unused.
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)
@@ -151,7 +152,7 @@ def _to_log(graph, node, name, arguments):
 
 
 def _to_where(graph, node, name, arguments):
-    """Convert to Where: tf2onnx' own form multiplies by 0 and 1, which turns infinity into NaN."""
+    """Convert to Where; tf2onnx multiplies by 0 and 1, which turns infinity into NaN."""
     node.type = "Where"
 
 

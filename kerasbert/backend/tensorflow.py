@@ -1,6 +1,6 @@
 """TensorFlow: lazy imports, kernels, and training on several devices and workers.
 
-TensorFlow is imported on first use: encoders, `fit` on arrays and safetensors do not need it.
+TensorFlow is imported on first use: encoders, safetensors and `fit` on arrays do not need it.
 Kernels speed up layers, losses and AdamW on a CPU, and sum over replicas before clipping. See
 `kerasbert.backend` for the arguments.
 """
@@ -50,7 +50,7 @@ def need_tensorflow(what, *packages):
     """Raise if TensorFlow cannot be used.
 
     Args:
-        what: string. What needs it, for the error.
+        what: string. Subject of the error: what needs it.
         *packages: strings. Defaults to `tensorflow` and `tensorflow_text`, which strings need.
 
     Raises:
@@ -76,7 +76,7 @@ def _is_no_retracing(record):
 def traced_on_purpose():
     """Suppress TensorFlow's warning about retracing in a context.
 
-    Batches are padded to buckets, each of which is traced once; five new ones in a row are no
+    Batches are padded to buckets, and each bucket is traced once, so five traces in a row are no
     mistake.
     """
     logger = logging.getLogger("tensorflow")
@@ -123,7 +123,7 @@ class Operation:
 class Traced:
     """Function of tensors that runs as one CPU graph, traced once for all sizes.
 
-    Small operations are slower outside of graphs, and a `tf.function` examines its arguments again
+    Small operations are slower outside of graphs, and a `tf.function` inspects its arguments again
     for each size.
 
     Args:
@@ -206,7 +206,7 @@ def value_and_gradient(function, x):
 def predict_batch(model, features):
     """Predict a few rows as one operation, with one graph for all sizes.
 
-    A graph per shape takes a tenth less, and 0.1 to 0.3 s to create.
+    A graph per shape would be a tenth faster, but takes 0.1 to 0.3 s to create.
     """
     if len(next(iter(features.values()))) > FEW or model.jit_compile or is_distributed(model):
         return None
@@ -271,7 +271,7 @@ def clip_by_global_norm(gradients, most):
 def decay(variables, share, rate):
     """Apply weight decay with half of Keras' passes over the weights."""
     if tf.distribute.has_strategy():
-        return None  # A strategy has variables of its own kind.
+        return None  # A strategy's variables are of another class.
     share = share * rate()
     for variable in variables:
         value = variable.value
@@ -316,7 +316,7 @@ def full_float32():
 def data_parallel(model):
     """Make `fit` and `evaluate` work for a model created under `MultiWorkerMirroredStrategy`.
 
-    Keras 3.15 cannot average scalar results of a step over workers, so they get another axis.
+    Keras 3.15 cannot average a step's scalar results over workers, so they get an extra axis.
     """
     strategy = model.distribute_strategy
     resolver = getattr(strategy, "cluster_resolver", None)
@@ -393,13 +393,13 @@ def on_devices(devices, mesh, layout_map):
 
 
 def rows_of_process(shard, training):
-    """Return the whole batch if workers have several devices, over which the strategy splits it."""
+    """Return the whole batch if workers have several devices, since the strategy splits it."""
     devices = tf.distribute.get_strategy().num_replicas_in_sync
     return shard if devices == shard[1] else (0, 1)
 
 
 def of_this_process(batches):
-    """Let the strategy split batches only over the devices of this worker."""
+    """Make the strategy split batches only over this worker's devices."""
     _, count = launched()
     if count == 1 or batches is None:
         return batches
@@ -423,7 +423,7 @@ def sum_over_processes(values):
 
 @functools.cache
 def _total():
-    """Build a graph of the sum over workers; TensorFlow warns about sums outside of one."""
+    """Build a graph of the sum over workers; outside of graphs TensorFlow warns about it."""
     strategy = _multi_worker_strategy()
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], "float64")])
@@ -445,12 +445,12 @@ def is_lost_process(error):
 
 
 def matmul_transposed(x, y):
-    """Multiply without a transpose, in the gradient too."""
+    """Multiply without a transpose, also in the gradient."""
     return tf.matmul(x, y, transpose_b=True)
 
 
 def has_onednn():
-    """Whether this is a graph with oneDNN operations: for an x86 CPU, without XLA.
+    """Return whether this is a graph with oneDNN operations: for an x86 CPU, without XLA.
 
     XLA fuses plain formulas itself and is slower with these. If TensorFlow cannot tell whether XLA
     compiles the graph, the answer is no.
@@ -465,8 +465,8 @@ def has_onednn():
 def norm(x, gamma, beta, epsilon, training=False):
     """Compute a batch normalization with tokens as channels, at inference.
 
-    On a CPU Grappler turns it into oneDNN's layer norm: a third of the formula's time in bfloat16,
-    half in float32.
+    On a CPU, Grappler turns it into oneDNN's layer norm, which takes a third of the formula's time
+    in bfloat16 and half in float32.
     """
     if training or not has_onednn():
         return None
@@ -490,7 +490,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
     """Transpose queries, keys and values at once, which saves a fifth of a batch's time.
 
-    With rotary positions texts may be long, and the length is often known only in the graph.
+    With rotary positions texts may be long, and the length is often unknown until the graph runs.
     """
     if turn is None:
         width = projected.shape[-1] // (3 * num_heads)
@@ -517,7 +517,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
 
 
 def one_by_one(function, x):
-    """Run one call at a time; TensorFlow's default of ten needs memory for each."""
+    """Run one call at a time; TensorFlow's default of ten needs memory for each of them."""
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
     first = tf.nest.map_structure(lambda x: x[0], x)
     spec = tf.TensorSpec.from_tensor(function(first))
@@ -538,7 +538,7 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def gelu(x, approximate):
-    """Compute GELU with a gradient in fewer passes, as CPUs have no fused one.
+    """Compute GELU with a gradient in fewer passes, since CPUs have no fused gradient.
 
     The tanh form is `x * sigmoid(2 * u)`, the same function.
     """
@@ -571,7 +571,7 @@ def gelu(x, approximate):
 def dropout(x, rate, seed):
     """Draw 16 random bits per element, for a rate exact to 2 ** -17.
 
-    This takes a third of the time of 32-bit floats in float32, a tenth in bfloat16.
+    Compared with 32-bit floats, this takes a third of the time in float32 and a tenth in bfloat16.
     """
     if not has_onednn():
         return None
@@ -597,7 +597,7 @@ def cross_entropy(labels, logits):
 def _cross_entropy(labels, logits):
     """Compute cross-entropy (N,) of labels (N,) and logits (N, V), with oneDNN's softmax.
 
-    TensorFlow's operation took 6 ns per element on a CPU, twice with a metric. Here all large
+    TensorFlow's operation took 6 ns per element on a CPU, and again for a metric. Here all large
     tensors depend on the logits only, so that loss and metrics share them.
     """
     labels = tf.cast(labels, "int32")
@@ -630,7 +630,7 @@ def first_choice(logits):
 def _argmax(rows):
     """Return the argmax (N,) of rows (N, V).
 
-    Keras' argmax handles negative zeros first, which takes five times as long.
+    Keras' argmax first handles negative zeros, which makes it five times slower.
     """
     return tf.argmax(rows, axis=-1, output_type="int32")
 
@@ -641,5 +641,5 @@ def _each(rows, columns):
 
 
 def is_distributed(model):
-    """Whether the model was created in the scope of a `tf.distribute` strategy."""
+    """Return whether the model was created in the scope of a `tf.distribute` strategy."""
     return private_names.in_strategy(model)

@@ -26,16 +26,16 @@ def prepare():
 
 @functools.cache
 def on_gpu():
-    """Whether Keras computes on a GPU."""
+    """Return whether Keras computes on a GPU."""
     # Not the current device, which is "meta" while Keras builds a model.
     return private_names.torch_device() == "cuda"
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """Fuse matmul and bias, on a CPU by oneDNN's newer interface.
+    """Fuse matmul and bias, on a CPU with oneDNN's newer interface.
 
-    PyTorch's MKL for float32 and older oneDNN interface for bfloat16 took a sixth and a tenth
-    longer on an AMD processor.
+    PyTorch's defaults took longer on an AMD processor: MKL for float32 by a sixth, the older oneDNN
+    interface for bfloat16 by a tenth.
     """
     if bias is None:
         return None
@@ -104,7 +104,7 @@ def _onednn_function():
 
 
 def highest_of_tokens(x):
-    """Use `max`, whose gradient keeps indices, in half the memory of `amax`."""
+    """Use `max`, whose gradient stores indices and takes half the memory of `amax`."""
     return x.max(dim=1).values
 
 
@@ -125,7 +125,7 @@ def dropout(x, rate, seed):
     import torch
 
     x = ops.convert_to_tensor(x)
-    # An explicit seed needs Keras' generator.
+    # Explicit seeds need Keras' generator.
     is_seeded = seed.get_config()["seed"] is not None
     if x.device.type != "cpu" or rate >= 1 or is_seeded or torch.compiler.is_compiling():
         return None
@@ -155,7 +155,7 @@ def first_choice(logits):
 
 
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """Use PyTorch's kernel, with dropout on a GPU only; for few tokens on a CPU matmuls."""
+    """Use PyTorch's kernel (with dropout on a GPU only), or matmuls for few tokens on a CPU."""
     if maps or (dropout and not on_gpu()):
         return None
     most = SHORT_TRAINED if _trains_in_bfloat16(query) else SHORT
@@ -164,9 +164,9 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     return fused_attention(query, key, value, mask, dropout), None
 
 
-# Up to `SHORT` tokens PyTorch's kernel is slower on a CPU than matmuls over all heads; in bfloat16
-# training up to `SHORT_TRAINED`, as its gradient takes ten times as long at 40 tokens, and twice as
-# long at 128.
+# Up to `SHORT` tokens, PyTorch's kernel is slower on a CPU than matmuls over all heads; in bfloat16
+# training up to `SHORT_TRAINED`, because its gradient takes ten times as long with 40 tokens and
+# twice as long with 128.
 SHORT = 32
 SHORT_TRAINED = 128
 
@@ -242,12 +242,12 @@ def is_known(size):
 
 
 def clip_by_global_norm(gradients, most):
-    """Skip the second pass on a CPU if the norm is not above `most`."""
+    """Skip the second pass on a CPU unless the norm exceeds `most`."""
     import torch
 
     if on_gpu() or torch.compiler.is_compiling():
         return None
-    # By row, since PyTorch's norm of a large table is wrong in the fourth digit.
+    # Computed by row, since PyTorch's norm of a large table is wrong in the fourth digit.
     lengths = [
         torch.linalg.vector_norm(torch.atleast_1d(g), dim=-1).flatten()
         for g in gradients
@@ -262,7 +262,7 @@ def clip_by_global_norm(gradients, most):
 
 
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """Update in one pass on a CPU, otherwise by a few operations on all weights at once."""
+    """Update in one pass on a CPU, otherwise with a few operations on all weights at once."""
     import torch
 
     tensors = *variables, *gradients
@@ -270,7 +270,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
     is_plain = all(t.is_cpu and t.is_contiguous() for t in tensors)
     is_plain = is_plain and len({t.dtype for t in tensors}) == 1
     if is_plain and not torch.compiler.is_compiling():
-        # So late the kernel's bias correction is 1; ours is in `rate` and `epsilon`.
+        # At this step number the kernel's bias correction is 1; ours is in `rate` and `epsilon`.
         steps = [torch.tensor(1e9)] * len(variables)
         with torch.no_grad():
             private_names.fused_adam()(
@@ -329,7 +329,8 @@ def predict_batch(model, features):
     """Predict with a graph of PyTorch operations for all sizes, after enough calls.
 
     Keras' Python overhead takes longer than a small model's computation. Weights are arguments of
-    the graph, and so always current. Tracing costs as much as the overhead of about 100 batches.
+    the graph, so they are always current. Tracing takes as long as the overhead of about 100
+    batches.
     """
     import torch
 
@@ -342,15 +343,15 @@ def predict_batch(model, features):
     return None if outputs is None else keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
 
-# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts, 25 ms per text. One
-# row, rows of one token and rows of up to `SHORT` tokens have their own graphs.
+# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts, 25 ms per text.
+# Single rows, rows of one token and rows of up to `SHORT` tokens have their own graphs.
 OFTEN, MOST_GRAPHS = 64, 8
 # For loops with one step per token.
 OFTEN_IN_LOOPS = 256
 
 
 def run_in_loop(model, step, inputs):
-    """Run a step with a graph after enough calls, see `predict_batch`."""
+    """Run a step with a graph after enough calls; see `predict_batch`."""
     if not _runs_graphs(model):
         return None
     graphs = model.__dict__.setdefault("_loop_graphs", backend.Graphs(OFTEN_IN_LOOPS, MOST_GRAPHS))
@@ -406,7 +407,7 @@ class _Graph:
             self.module = None
 
     def fits(self, variables, weights, inputs):
-        """Whether the graph is valid for these arguments."""
+        """Return whether the graph is valid for these arguments."""
         if list(map(id, variables)) != list(map(id, self._variables)):
             return False
         if self.module is None or self._guards is None:
@@ -479,7 +480,7 @@ def _gathered():
     from torch import distributed
 
     class Gathered(torch.autograd.Function):
-        """Tuple of the tensors of all processes, of one shape, with summed gradients."""
+        """Tuple of the tensors (of one shape) of all processes, with summed gradients."""
 
         @staticmethod
         def forward(context, x):
@@ -497,7 +498,7 @@ def _gathered():
 
 
 def data_parallel(model, **kwargs):
-    """Average the gradients of all processes in `fit` by `DistributedDataParallel`."""
+    """Average the gradients of all processes in `fit` with `DistributedDataParallel`."""
     import torch
 
     if not torch.distributed.is_initialized():
@@ -505,7 +506,7 @@ def data_parallel(model, **kwargs):
             "data_parallel() found no process group; start the script with torchrun, and call "
             "torch.distributed.init_process_group() first."
         )
-    # KerasHub registers the weights with PyTorch in the first step, which is too late.
+    # KerasHub would register the weights with PyTorch only in the first step, too late.
     private_names.track_variables(model)
     # Weights that a task does not use, such as the pooler's, get no gradient.
     kwargs = {"find_unused_parameters": True, **kwargs}
@@ -526,7 +527,7 @@ def data_parallel(model, **kwargs):
 
 
 def launched():
-    """Read torchrun's variables, and select this process' GPU."""
+    """Read torchrun's environment variables, and select this process' GPU."""
     import torch
 
     count = int(os.environ.get("WORLD_SIZE") or 1)

@@ -1,4 +1,4 @@
-"""Batches of mixed lengths in served graphs, computed without paying for padding.
+"""Batching by length inside served graphs, which saves the cost of padding.
 
 N rows, T tokens, R rows per part.
 """
@@ -51,7 +51,7 @@ def by_length(function):
             return start + rows, parts.write(start // rows, outputs)
 
         shapes = []
-        # An empty batch runs as one part, which gives the output its width.
+        # An empty batch runs as one part, which determines the output's width.
         size = tf.maximum(count, 1)
         parts = tf.TensorArray(tf.float32, -(-size // rows), infer_shape=False)
         _, parts = tf.while_loop(

@@ -1,4 +1,4 @@
-"""Serving of `BertCausalLM`: scores of the tokens of a text.
+"""Serving of `BertCausalLM`: scores of a text's tokens.
 
 N texts, R windows, T tokens per row, P tokens per text.
 """

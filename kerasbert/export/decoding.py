@@ -1,7 +1,7 @@
-"""Decoding in TensorFlow's graph: the counterparts of the models' NumPy decoding.
+"""Decoding in TensorFlow's graph: counterparts of the models' decoding in NumPy.
 
 N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens per
-row, U units of all texts (what gets one label, mostly words), L classes, K answers.
+row, U units (spans that get one label, mostly words) of all texts, L classes, K answers.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from kerasbert.export.requests import asserted
 from kerasbert.models.spans import MASKED
 from kerasbert.preprocessors.pieces import units_of_pieces
 
-# Windows per run of the encoder, which bounds the memory for long texts.
+# Number of windows per run of the encoder, which limits memory for long texts.
 WINDOWS = 32
 
 
@@ -59,7 +59,7 @@ def _kinds(points):
 
 
 def _units(points, begins, is_space):
-    """Return the units of texts that end in a space; `begins` (C,) says where one may begin."""
+    """Return the units of texts that end in a space; `begins` (C,) marks where units may begin."""
     rows = points.value_rowids()
     begins &= ~is_space
     starts = tf.where(begins)[:, 0]
@@ -71,7 +71,7 @@ def _units(points, begins, is_space):
 
 
 def piece_units(rows, starts, ends):
-    """Make a unit of each piece; pieces that share a character are one unit."""
+    """Make each piece a unit; pieces that share a character form one unit."""
     begins = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
     begins = tf.concat([tf.ones_like(rows[:1], "bool"), begins], 0)
     first = tf.where(begins)[:, 0]
@@ -86,8 +86,8 @@ def units_of(pieces, units):
         pieces, units: `(rows, starts, ends)`, ints (P,) and (U,).
 
     Returns:
-        `(rows, starts, ends, first, count)`, int64 (U,), of the units with pieces: each one's text,
-        characters, first piece and number of pieces.
+        `(rows, starts, ends, first, count)`, int64 (U,): the text, characters, first piece and
+        number of pieces of each unit that has pieces.
     """
     # A dummy piece and unit in an extra text avoid empty tensors.
     most = tf.reduce_max([tf.reduce_max(tf.concat([x[0], [0]], 0)) for x in (pieces, units)]) + 1
@@ -116,7 +116,7 @@ def units_of(pieces, units):
 def spanning_trees(distances, counts):
     """Find minimum spanning trees, as `kerasbert.metrics.trees` does.
 
-    Prim's algorithm for all texts at once: the word nearest to the tree joins it.
+    Runs Prim's algorithm on all texts at once: the word nearest to the tree joins it.
 
     Args:
         distances: float32 (N, W, W), symmetric.
@@ -124,7 +124,7 @@ def spanning_trees(distances, counts):
 
     Returns:
         `(first, second)`: ints (N, W - 1), at least one column. The positions of each edge's two
-        words, the smaller first, sorted; -1 where there is no edge.
+        words, the smaller one first, sorted; -1 where there is no edge.
     """
     size = tf.shape(distances)[1]
     words = tf.range(size)
@@ -193,7 +193,7 @@ def in_windows(function, features, shape):
 
 
 def limit_windows(rows, count, most):
-    """Return the rows after an operation that fails if a text has more than `most` windows.
+    """Return `rows`, after an op that fails if a text has more than `most` windows.
 
     Args:
         rows: int32 (R,). The text that each window belongs to.
@@ -210,15 +210,15 @@ def limit_windows(rows, count, most):
 
 
 def most_context(firsts, lengths, count):
-    """Find the window in which each token has most context, as `kerasbert.data.windows` does.
+    """Find the window with the most context for each token, as `kerasbert.data.windows` does.
 
     Args:
         firsts, lengths: ints (R,). Each window's first token, counted over all texts, and length.
         count: int. P, the number of tokens in all texts.
 
     Returns:
-        `(windows, places, chosen)`: each token's window and its position there, ints (P,), and
-        whether each token of each window is the chosen one, a ragged bool tensor (R, None).
+        `(windows, places, chosen)`: each token's window and its position in it, ints (P,); and
+        whether a window is the chosen one for each of its tokens, ragged bools (R, None).
     """
     firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
     tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
@@ -240,7 +240,7 @@ def most_context(firsts, lengths, count):
 
 
 def entities(labels, scores, rows, starts, ends, names, count):
-    """Merge labels of units to entities, as `TagSet.entities` and `tag` do.
+    """Merge labels of units into entities, as `TagSet.entities` and `tag` do.
 
     Args:
         labels, scores: (U,). Each unit's class and probability.
@@ -356,7 +356,7 @@ def best_spans(
         odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
         scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
         if null_threshold is not None:
-            # No answer is either the first result or left out.
+            # The empty answer is either the first result or omitted.
             last = tf.range(most + 1) == most
             scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
         return tuple(

@@ -24,5 +24,5 @@ class ServedEncoder(ServedTexts):
 
 
 def vectors_of_tokens(output):
-    """Return a program's lines that return an output of all tokens without padding."""
+    """Return the lines of a program that return an output for all tokens except padding."""
     return f'return [x[: sum(row.attention_mask)] for x, row in zip(outputs["{output}"], rows)]'

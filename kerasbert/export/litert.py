@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kerasbert._typing import AnyPath
     from kerasbert.tokenizers.subword import SubwordTokenizer
 
-# Encoders with more positions than this have no position table, and so no limit.
+# Encoders with more positions than this have no position table, and thus no limit.
 _ANY = 2**20
 
 
@@ -29,15 +29,15 @@ def export_litert(
     """Write `model.tflite` with the tokenizer's files, and check it with LiteRT.
 
     Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row has
-    `sequence_length` tokens with padding: LiteRT has no op for attention over any length. The batch
-    size is free, and the only signature is `serving_default`. Models without built-in ops in
-    LiteRT, such as a BiLSTM, are refused.
+    `sequence_length` tokens with padding, because LiteRT has no op for attention over any length.
+    The batch size is free, and the only signature is `serving_default`. Models that need
+    more than LiteRT's built-in ops, such as a BiLSTM, are rejected.
 
     Args:
         precision: "float32", or "int8": kernels are int8, and their inputs are quantized at run
             time (LiteRT's "dynamic range").
-        sequence_length: int. `None` takes the preprocessor's, or the encoder's number of positions
-            if it has one.
+        sequence_length: int. `None` takes the preprocessor's, or else the encoder's number of
+            positions.
 
     Returns:
         The path of `model.tflite`.

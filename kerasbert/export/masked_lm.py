@@ -43,16 +43,16 @@ def best(logits, top_k):
 class ServedMaskedLM(Served):
     """Signatures of `BertMaskedLM`."""
 
-    # Each mask of a long text has its own window, and each candidate a copy of the text.
+    # Each mask of a long text gets its own window, and each candidate a copy of the text.
     settings = {"top_k": 5, "max_windows": 128}
-    # Fills the columns of texts with fewer masks than others.
+    # Padding values for texts with fewer masks than others.
     fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
     # Name of the output with the logits.
     _logits = "logits"
 
     @functools.cached_property
     def packing(self):
-        """Preprocessor that packs rows without masking."""
+        """A preprocessor that packs rows without masking."""
         own = self.preprocessor
         return BertPreprocessor(own.tokenizer, own.sequence_length, own.truncate, own.num_segments)
 
@@ -135,7 +135,7 @@ class ServedMaskedLM(Served):
         previous = tf.gather(tf.concat([[-1], ids.values], 0), at)
         previous = tf.where(place > 0, previous, -1)
         start = tf.gather(starts.flat_values, at)
-        # Not the tokenizer's end: TensorFlow 2.12 counts the mask's stand-in differently.
+        # Not the tokenizer's end: TensorFlow 2.12 counts the mask's placeholder differently.
         end = start + len(preprocessor.tokenizer.mask_token)
         names, texts = preprocessor.fill_in(text, text_of, start, end, previous, tokens)
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}

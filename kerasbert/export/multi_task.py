@@ -15,7 +15,7 @@ class ServedTasks(Served):
 
     @property
     def labels(self):
-        """A dict of task name to labels, of tasks that have labels."""
+        """A dict of task name to labels, for tasks that have labels."""
         return {name: part.labels for name, part in self.parts.items() if part.labels}
 
     @labels.setter
@@ -62,7 +62,7 @@ class ServedTasks(Served):
         ]
 
     def _part(self, signature):
-        """Return a signature's task (of the longest matching name), and its own name for it."""
+        """Return a signature's task (the longest matching name), and the task's name for it."""
         names = [n for n in self.parts if signature == n or signature.startswith(f"{n}_")]
         name = max(names, key=len)
         return self.parts[name], signature[len(name) + 1 :] or "serving_default"

@@ -1,4 +1,4 @@
-"""Serving of `BertMultipleChoice`: the most probable of some choices. N prompts, C choices."""
+"""Serving of `BertMultipleChoice`: the most probable choice. N prompts, C choices."""
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class ServedChooser(Served):
 
     def answer(self, prompt, choices):
         scores = tf.nn.softmax(self.graph(self.pack(prompt, choices))["logits"])
-        # Packing removes choices that are padding in every row; restore their columns.
+        # Packing removes choices that are padding in every row; their columns are restored here.
         missing = tf.shape(choices)[1] - tf.shape(scores)[1]
         scores = tf.pad(scores, [[0, 0], [0, missing]])
         index = tf.argmax(scores, axis=-1, output_type=tf.int32)

@@ -1,4 +1,4 @@
-"""`export_onnx` and `export_openvino`: graphs from token ids to outputs, for these runtimes."""
+"""`export_onnx` and `export_openvino`: graphs from token ids to a model's outputs."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def export_openvino(
     tokenizer: SubwordTokenizer | None = None,
     texts: Sequence[Any] | None = None,
 ) -> str:
-    """Write `model.xml` and `model.bin` for OpenVINO, by way of `export_onnx`; see there.
+    """Write `model.xml` and `model.bin` for OpenVINO, converted from `export_onnx`; see there.
 
     Args:
         precision: "float32", or "int8": kernels and activations are int8, quantized by NNCF, which
             calibrates the ranges of activations on `texts`.
-        texts: list of inputs of the model, for int8: a few hundred typical ones. `CHECKED` of them
-            are used to compare the file with the model.
+        texts: list of the model's inputs, for int8: a few hundred typical ones. `CHECKED` of them
+            serve to compare the file with the model.
 
     Raises:
         ValueError: for int8 without texts, or texts without int8.
@@ -128,7 +128,7 @@ def export_openvino(
     return os.path.join(target, "model.xml")
 
 
-# Number of texts on which an int8 model is compared.
+# Number of texts on which an int8 model is compared with the original.
 CHECKED = 16
 
 
@@ -153,7 +153,7 @@ def _batches(model, texts):
 
 
 def _nncf():
-    """Import NNCF without its telemetry, which it disables only in its own tests."""
+    """Import NNCF without its telemetry, which NNCF only disables in its own tests."""
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = before or "1"
     try:
@@ -166,7 +166,7 @@ def _nncf():
 
 
 def _rounded(graph, batches):
-    """Quantize the products of OpenVINO's graph to int8."""
+    """Quantize the matmuls of OpenVINO's graph to int8."""
     nncf = _nncf()
     nncf.set_log_level(logging.ERROR)
     return nncf.quantize(

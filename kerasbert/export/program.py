@@ -1,6 +1,6 @@
 """`answer.py`: a short program that answers raw texts with an exported graph.
 
-It is written into the graph's folder, and only needs its runtime, `tokenizers` and NumPy.
+It is written to the graph's folder, and only needs the graph's runtime, `tokenizers` and NumPy.
 """
 
 import dataclasses
@@ -166,7 +166,7 @@ class Program:
     Attributes:
         body: string. A function `answer` of a list, and its helpers.
         example: string. Example arguments of `python answer.py`.
-        asked: string. The expression that `answer` is called with then.
+        asked: string. The expression that `answer` is then called with.
         note: string. A note for the module's docstring.
     """
 

@@ -79,7 +79,7 @@ class ServedReader(Served):
     """Signatures of `BertQuestionAnswering`."""
 
     columns = ("question", "context")
-    # The settings of the model's `answer`, and one for servers.
+    # Settings of the model's `answer`, and one for servers.
     _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
     settings = {**_of_answer, "max_windows": MOST_WINDOWS}
 
@@ -109,7 +109,7 @@ class ServedReader(Served):
     def pack(self, question, context):
         """Pack windows (N, W, T), of which the first `count` (N,) are real.
 
-        They have an axis of their own, because a batching server splits outputs by request.
+        Windows have their own axis, because a batching server splits outputs by request.
         """
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))

@@ -1,7 +1,7 @@
 """Validation of requests inside exported graphs, before anything is computed.
 
 Kernels trust the shapes and ids that a model was traced for, but a client may send anything: a row
-in place of a batch ended the server's process, and a negative id read another token's embedding.
+instead of a batch crashed the server's process, and a negative id read another token's embedding.
 
 N rows, T tokens per row.
 """
@@ -11,7 +11,7 @@ import dataclasses
 from kerasbert.backend.tensorflow import tf
 from kerasbert.parts import encoder_of
 
-# Words for axes, in errors.
+# Names of axes in errors.
 _WORDS = {
     "batch": "rows",
     "choices": "choices",
@@ -19,7 +19,7 @@ _WORDS = {
     "predictions": "positions",
     "words": "words",
 }
-# Inputs that hold positions of tokens in their row.
+# Inputs that contain positions of tokens in their row.
 _POSITIONS = ("mask_positions", "word_starts", "word_counts")
 _IDS = ("token_ids", "input_ids")
 _FIRST = (*_IDS, "character_ids", "text", "question", "prompt")
@@ -46,8 +46,8 @@ def limits_of(model, names):
 
     Args:
         model: a task or an encoder.
-        names: list of strings. The inputs; those of a model of several tasks have the task's name
-            as a prefix.
+        names: list of strings. The inputs; in a model of several tasks, they are prefixed with the
+            task's name.
     """
     encoder = encoder_of(model)
     last = {
@@ -93,13 +93,14 @@ def conditions(features, axes, limits):
         limits: `Limits`.
 
     Returns:
-        List of `(sentence, met, found)`: the error, a bool tensor, and tensors that end the error.
+        List of `(sentence, met, found)`: the error, a bool tensor, and tensors that the error ends
+        with.
     """
     shapes = {name: tf.shape(x) for name, x in features.items()}
     first, found = {}, []
-    # First the token ids or the first text, which errors compare other inputs with.
+    # Token ids or the first text come first, because errors compare other inputs with them.
     for name in sorted(axes, key=lambda name: not name.endswith(_FIRST)):
-        # `others`: by the first input with the same axis, the places of the axis in both.
+        # `others` maps the first input with the same axis to the axis' places in both inputs.
         names, others = axes[name], {}
         for place, axis in enumerate(names):
             if axis not in first:
@@ -117,11 +118,11 @@ def conditions(features, axes, limits):
         if name in features:
             x, end = features[name], most
             if most == "tokens":
-                # Each of several tasks has rows of its own.
+                # With several tasks, each has its own rows.
                 ids = name.removesuffix(next(e for e in _POSITIONS if name.endswith(e)))
                 ids += "token_ids"
                 end = tf.cast(shapes[ids][len(axes[ids]) - 1] - 1, x.dtype)
-            # A valid value is added, so that an empty batch has a minimum and a maximum too.
+            # A valid value is added, so that even an empty batch has a minimum and a maximum.
             values = tf.concat([tf.reshape(x, [-1]), tf.constant([least], x.dtype)], 0)
             lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
             sentence = f"{name} must be from {least} to {_last(most)}; the smallest and largest are"
@@ -184,9 +185,9 @@ def asserted(conditions):
 def fail_unless(features, conditions):
     """Return the features, after an op that fails if a condition is not met, for ONNX and LiteRT.
 
-    These have no `Assert`. Instead, an invalid request reads a position outside of a table with a
-    single zero, and the result is added to the masks. The error of ONNX Runtime contains the name
-    of the op, which states the condition.
+    These formats have no `Assert`. Instead, an invalid request reads outside of a table with a
+    single zero, and the value is added to the masks. ONNX Runtime's error contains the name of the
+    op, which states the condition.
     """
     zeros = []
     for sentence, met, _ in conditions:

@@ -3,7 +3,7 @@
 Embeddings, texts and ids are variables, because constants would limit the graph's size. TensorFlow
 has no search engines, so each query is compared with all embeddings.
 
-N texts, T different ones, D embedding width, Q queries, C candidates, K hits, P pairs of a query
+N texts, T distinct ones, D embedding width, Q queries, C candidates, K hits, P pairs of a query
 and a text.
 """
 
@@ -40,13 +40,13 @@ _CLASSES = {
     "reranker": "BertReranker",
     "reader": "BertQuestionAnswering",
 }
-# Settings of an index that are saved beside its rows and models.
+# Settings of an index that are saved with its rows and models.
 _SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt")
-# Additional candidates whose scores are computed again, as the last digits of matrix products
-# depend on a vector's position.
+# Number of extra candidates to score again, because the last digits of matrix products depend on a
+# vector's position.
 _SPARE = 8
 _BYTES = 1 << 25  # Approximate size of the products of a block of vectors with all queries.
-# The white space that `str.strip` removes.
+# White space that `str.strip` removes.
 _BLANK = r"[\t-\r\x1c-\x20\x{85}\p{Z}]*"
 _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
 
@@ -55,8 +55,8 @@ _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 
 class SavedIndex:
     """An index in the process that writes the SavedModel: its models, settings and rows.
 
-    `rows` has arrays (N, ...), and among them "texts", T byte strings, and "text_of" (N,), the
-    text of each row.
+    `rows` has arrays (N, ...), but "texts" has T byte strings, and "text_of" (N,) is the text of
+    each row.
     """
 
     embedder: object
@@ -85,7 +85,7 @@ def _rows_in(folder):
 def _strings_in(path):
     data, ends = np.memmap(path, "uint8", "r"), np.load(f"{path}.ends.npy").tolist()
     parts = (data[start:end].tobytes() for start, end in itertools.pairwise([0, *ends]))
-    # Servers that answer in JSON refuse lone surrogates.
+    # Servers that answer in JSON reject lone surrogates.
     return [part.decode("utf-8", "surrogatepass").encode("utf-8", "replace") for part in parts]
 
 
@@ -166,7 +166,7 @@ class ServedIndex(ServedTasks):
     @functools.cached_property
     def variables(self):
         """The rows, by name."""
-        # Created outside the traced graph, where the values would first be constants.
+        # Created outside the traced graph, where the values would become constants first.
         with tf.init_scope():
             return {
                 name: tf.Variable(_as_tensor(rows), trainable=False, name=name)
@@ -176,8 +176,8 @@ class ServedIndex(ServedTasks):
     def _rows_of(self, name, rows):
         """Return rows of a variable.
 
-        The variable is read first: once `tf.gather` has read a variable itself, every other read
-        copies all of it, which took a second for a million vectors.
+        The variable is read explicitly: once `tf.gather` has read a variable itself, every other
+        read copies all of it, which took a second for a million vectors.
         """
         return tf.gather(self.variables[name].read_value(), rows)
 
@@ -220,7 +220,7 @@ class ServedIndex(ServedTasks):
         return tf.function(self._search, specs, autograph=False)
 
     def _search(self, query, top_k):
-        """Find the hits of queries (Q,), with a maximum per query (Q,), in the graph."""
+        """Find the hits of queries (Q,) in the graph, at most `top_k` (Q,) per query."""
         rows = len(self.model.rows["text_of"])
         top_k = tf.clip_by_value(top_k, 0, rows)
         top_k = tf.where(self._says_nothing(query), 0, top_k)
@@ -245,7 +245,7 @@ class ServedIndex(ServedTasks):
         return {**found, "count": top_k}
 
     def _says_nothing(self, query):
-        """Return which queries (Q,) are empty and so have no hits; see `say_nothing`."""
+        """Return which queries (Q,) are empty and have no hits; see `say_nothing`."""
         preprocessor = self.parts["embedder"].preprocessor
         (tokens,) = preprocessor.tokenize((query,))
         known = tf.cast(tokens.values != preprocessor.tokenizer.unk_token_id, tf.int32)
@@ -383,10 +383,10 @@ class ServedIndex(ServedTasks):
         return _named(found)
 
     def _of_pairs(self, function, query, texts, there, fills):
-        """Apply a function to queries (Q,) with texts (Q, C), once per different pair.
+        """Apply a function to queries (Q,) with texts (Q, C), once per distinct pair.
 
         Args:
-            function: of two tensors of P strings, returns a dict of tensors (P,).
+            function: maps two tensors of P strings to a dict of tensors (P,).
             there: bool (Q, C). Which pairs are needed.
             fills: dict. Values for the other pairs.
         """
@@ -395,7 +395,7 @@ class ServedIndex(ServedTasks):
         keys = pairs[:, 0] * width + tf.cast(tf.boolean_mask(texts, there), tf.int64)
         keys, place = tf.unique(keys)
         found = function(tf.gather(query, keys // width), self._rows_of("texts", keys % width))
-        # Place 0 is the fill value, and the pairs follow.
+        # Place 0 has the fill value; the pairs follow.
         place = tf.scatter_nd(pairs, place + 1, tf.shape(texts, tf.int64))
         return {
             name: tf.gather(tf.concat([tf.constant([fill], x.dtype), x], axis=0), place)
@@ -433,7 +433,7 @@ class ServedIndex(ServedTasks):
         return {**columns, "count": counts, "clear": clear}
 
     def _hits(self, queries, count):
-        """Return the index's own hits of queries, and which lead the next clearly."""
+        """Return the index's own hits for queries, and which of them clearly lead the next."""
         index, own = copy.copy(self.model), self._own["candidates"]
         index.engine, index.reader, candidates = "exact", None, None
         is_binary, is_reranked = index.dtype == "binary", index.reranker is not None
@@ -447,7 +447,7 @@ class ServedIndex(ServedTasks):
             for row, hits in enumerate(index.search_vectors(vectors, candidates + 1)):
                 last = [hit["score"] for hit in hits[-2:]]
                 sure[row] &= len(hits) <= candidates or last[0] - last[1] > self.margin
-        # One more hit shows whether the last leads the next, unless it would change the candidates.
+        # An extra hit shows by how much the last one leads, unless it would change the candidates.
         more = candidates != count if is_reranked else not is_binary
         rows = index.search(queries, count + more, candidates)
         scores = np.array([[hit["score"] for hit in hits] for hits in rows])

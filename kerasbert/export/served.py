@@ -26,8 +26,8 @@ from kerasbert.models.task import BertTask
 from kerasbert.parts import encoder_of
 from kerasbert.preprocessors.packing import TRUNCATE
 
-# Supported classes without a row in `kerasbert.kinds`, or without a model in theirs; only the
-# encoder can be exported as a graph of one text's token ids.
+# Supported classes that `kerasbert.kinds` does not list, or lists without a model. Only the encoder
+# can be exported as a graph of one text's token ids.
 _ENCODER = {BertBackbone: Kind("encoder", models="BertBackbone", export="ServedEncoder")}
 _OTHERS = _ENCODER | {
     ElmoEmbedder: Kind("elmo_embedder", models="ElmoEmbedder", export="ServedElmo"),
@@ -39,7 +39,7 @@ _OTHERS = _ENCODER | {
 # Listed by name, because `kerasbert.search` imports this subpackage.
 SEARCH_INDEX = Kind("search_index", models="SearchIndex", export="ServedIndex")
 
-# Texts for which the SavedModel must answer as the model does.
+# Texts for which the SavedModel must give the model's answers.
 SHORT = [
     "Win a FREE prize now!",
     "",
@@ -61,7 +61,7 @@ PROSE = " ".join(
 # The most windows per text: 65,000 tokens if windows are 128 tokens apart.
 MOST_WINDOWS = 512
 # Answers that lead the next best by less than this may differ on another backend. Quantized models
-# need more, as numbers that round the other way are far off.
+# need more, because a value that rounds the other way is far off.
 MARGIN = {None: 1e-4, "int8": 0.2}
 
 PREDICT, CLASSIFY, REGRESS = (
@@ -186,7 +186,7 @@ class Served:
 
     # Names of the inputs of `serving_default`.
     columns = ("text",)
-    # Whether a preprocessor reads the texts.
+    # Whether texts need a preprocessor.
     needs_preprocessor = True
     # Padding values of the columns of ragged answers.
     fills = {}
@@ -234,11 +234,11 @@ class Served:
             self.preprocessor.save_to_preset(os.path.join(folder, "preprocessor"))
 
     def anew(self, folder, name, mode):
-        """Return the same `Served` for the model that `save` wrote."""
+        """Return this `Served` for the model that `save` wrote."""
         return type(self)(*load(folder, name, mode), self.labels, self.settings)
 
     def more_bytes(self):
-        """Return the size of saved data other than weights, in bytes."""
+        """Return the size in bytes of saved data other than weights."""
         return 0
 
     # === The network ===
@@ -367,7 +367,7 @@ class Served:
     def expected(self, signature, inputs):
         """Return the model's own answers: arrays by the names of the signature's outputs.
 
-        An entry `clear` tells for each row whether its answer leads by the margin.
+        The entry `clear` tells whether each row's answer leads by the margin.
         """
         raise NotImplementedError
 
@@ -381,9 +381,9 @@ class Served:
     def filled(self, rows):
         """Pad lists of dicts, one per text, to columns of one width, and count each row's items.
 
-        So that `expected` has the form of `serving_default`'s answer.
+        This gives `expected` the form of `serving_default`'s answer.
         """
-        # At least one column, because a server cannot split outputs without elements by rows.
+        # At least one column, because a server cannot split empty outputs by rows.
         most = max(1, *map(len, rows))
         columns = {
             name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in rows]
@@ -402,7 +402,7 @@ class Served:
         """Return `(signature, inputs)` of each warmup item in a list.
 
         Args:
-            name, of: strings, for errors. What an item is called, and the list that it belongs to.
+            name, of: strings, for errors. Name of an item, and of the list that it belongs to.
         """
         found = [self.warmup_inputs(item) for item in items]
         for position, row in enumerate(found):
@@ -471,8 +471,7 @@ class ServedTexts(Served):
     """Base class of tasks with one answer per text or pair of texts."""
 
     takes = ("serving_default", "pair")
-    # The signature that takes `tf.train.Example`s, if any: its name, its method, and the output
-    # with the numbers.
+    # Name, method and numeric output of the signature that takes `tf.train.Example`s, if any.
     of_examples = None
 
     def text_signatures(self):

@@ -1,8 +1,8 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
 On every backend a child process on TensorFlow builds, writes and checks the SavedModel
-(`kerasbert/export/write_saved_model.py`): exports from JAX contain ops that servers refuse, and
-Torch cannot export one. The signatures of a kind of head are in the file of its name.
+(`kerasbert/export/write_saved_model.py`), because exports from JAX contain ops that servers reject,
+and PyTorch cannot export one. The signatures of each kind of head are in the file of its name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kerasbert._typing import AnyPath
 
 MOST_WARMUP = 1000  # The limit of TensorFlow Serving.
-# Files beside the versions, for the server's options of these names.
+# Files beside the versions, for the server options of these names.
 MODELS_CONFIG = "models.config"
 BATCHING_CONFIG = "batching.config"
 BATCHING = """\
@@ -52,7 +52,7 @@ max_enqueued_batches { value: 100 }
 num_batch_threads { value: %d }
 """
 _PIPE = "KERASBERT_PARENT"  # Environment variable with a pipe's file descriptor.
-# Libraries were seen to differ by up to twice the change caused by rounding a model's weights.
+# Libraries differed by up to twice the change caused by rounding a model's weights.
 ROUNDING = 4
 
 
@@ -330,7 +330,7 @@ def _is_version(name):
 
 
 def _write_configs(directory):
-    """Write config files for a server's options, unless they exist: users may have edited them."""
+    """Write config files for server options; existing ones stay, since users may edit them."""
     names = os.path.basename(directory), directory
     name, path = (to_json(text, ensure_ascii=False) for text in names)
     models = (
@@ -354,7 +354,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     preset = os.path.join(folder, "preset")
     task.save(preset)
     name = saved_class(task.model)
-    # Merging LoRA into an int8 kernel rounds it again, so answers come from the saved weights.
+    # Merging LoRA into an int8 kernel rounds again, so answers are computed with saved weights.
     if any(not computes_in_float32(one) or (mode and _has_lora(one)) for one in task.models):
         task = task.anew(preset, name, mode)
     batches, probes, arrays, strings, off = [], [], {}, [], 0.0
@@ -441,7 +441,7 @@ def neighbouring(weights, spacing=np.spacing):
 def rounding(outputs, nudged):
     """Return an absolute tolerance: `ROUNDING` times the change caused by rounding the weights.
 
-    Libraries add in different orders, which has an effect like rounding the weights differently.
+    Libraries add in different orders, which has the effect of rounding the weights differently.
     Most models change by less than the relative tolerance, those with large hidden values by more.
 
     Args:
@@ -465,7 +465,7 @@ def run_child(module, folder, nothing):
         RuntimeError: if it fails, with the cause in one sentence.
     """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # The parent holds one end, which the system closes however the parent ends.
+    # The parent holds one end, which the system closes even if the parent is killed.
     theirs, ours = os.pipe()
     # Temporary files of TensorFlow and the converters are removed with the folder.
     temporary = os.path.join(folder, "temporary")

@@ -29,7 +29,7 @@ class ServedProbe(Served):
         batches = super().random_features()
         for batch in batches:
             rows, length = batch["token_ids"].shape
-            # Words have one and two pieces in turn; the last word is padding.
+            # Words have alternately one and two pieces; the last word is padding.
             counts = np.tile(np.arange(length) % 2 + 1, (rows, 1))
             starts = 1 + np.cumsum(counts, axis=1) - counts
             there = starts + counts < length
@@ -41,7 +41,7 @@ class ServedProbe(Served):
         return self._packed(text)[0]
 
     def _packed(self, text):
-        """Return the network's inputs and the words' rows, and their starts and ends, (U,)."""
+        """Return the network's inputs, and the rows, starts and ends of the words, (U,)."""
         preprocessor = self.preprocessor
         points = code_points(text)
         ids, starts, ends = decoding.with_long_rows(
@@ -63,7 +63,7 @@ class ServedProbe(Served):
         # Truncated words have no pieces.
         words = features["word_counts"] > 0  # (N, T)
         count = tf.reduce_sum(tf.cast(words, "int32"), axis=1)
-        # At least one column, because a server cannot split outputs without elements by rows.
+        # At least one column, because a server cannot split empty outputs by rows.
         most = tf.reduce_max(tf.concat([count, [1]], 0))
         words = words[:, :most]  # (N, W)
         columns = {
@@ -116,7 +116,7 @@ class ServedProbe(Served):
 
 
 def _lead(distances, edges):
-    """Return by how much other edges are longer, at least, than tree edges they could replace."""
+    """Return the smallest lead of a tree edge over other edges that could replace it."""
     tree = np.full(distances.shape, np.inf)
     np.fill_diagonal(tree, 0)
     for edge in edges:

@@ -1,6 +1,6 @@
 """Serving of `BertTextEmbedder`: embeddings of texts or tokens.
 
-Each role with its own preprocessing has a signature of its name, mainly `query` and `text`.
+Each role with its own preprocessing has a signature named after it, mainly `query` and `text`.
 """
 
 import functools

@@ -34,7 +34,7 @@ class ServedPieces(Served):
         return self.features_in_graph(preprocessor.pack(preprocessor.tokenize(text)))
 
     def of_pieces(self, text):
-        """Return texts' code points, their pieces (rows, starts, ends), and the pieces' logits."""
+        """Return the texts' code points, and the pieces (rows, starts, ends) with their logits."""
         preprocessor = self.preprocessor
         points = code_points(text)
         found = preprocessor.tokenizer.tokenize_with_offsets(text)

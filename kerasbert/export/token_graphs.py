@@ -2,8 +2,8 @@
 
 B batch, C choices, P predictions, T tokens.
 
-Whatever the backend, a child process on TensorFlow writes the graph, as for a SavedModel
-(`kerasbert/export/write_graph.py`). Then the target runtime must reproduce the model's outputs.
+On every backend, a child process on TensorFlow writes the graph, as for a SavedModel
+(`kerasbert/export/write_graph.py`). The target runtime must then reproduce the model's outputs.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ from kerasbert.parts import encoder_of, tells_segments
 from kerasbert.tokenizers.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
-# Tolerance of int8 outputs: a share of their size or, as small outputs are not more exact, a
-# multiple of the change caused by rounding the weights alone. With rounded inputs, errors of up to
-# 6 times that change were seen; a wrong computation is off by the outputs' size.
+# Tolerance of int8 outputs: a share of their size, or, since small outputs are no more exact, a
+# multiple of the change caused by rounding the weights alone. Rounding inputs too led to errors of
+# up to 6 times that change; a wrong computation is off by the outputs' size.
 INT8_TOLERANCE = 0.25
 INT8_ROUNDING = 16
 PRECISIONS = ("float32", "int8")
-# Maximum tokens per row in the checks, as attention needs their square.
+# Maximum number of tokens per row in the checks; attention's cost grows with their square.
 LONGEST = 1024
 # Maximum number of logits over the vocabulary in the checks of layout "transformers".
 MOST_LOGITS = 2**25
@@ -282,7 +282,7 @@ def _answers(task, probes, layout="kerasbert"):
     """Compute the outputs of each probe by name."""
     found = []
     with backend.full_float32(), warnings.catch_warnings():
-        # One probe is a row of one token, for which Keras warns about attention's softmax.
+        # Keras warns about attention's softmax for the probe that is a row of one token.
         warnings.filterwarnings("ignore", "You are using a softmax")
         for features in probes:
             tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
@@ -317,7 +317,7 @@ def _int8_spacing(values):
 
 
 def _is_real(outputs):
-    """Return where outputs are not masked, as masked scores would hide all others."""
+    """Return where outputs are not masked, because masked scores would hide all others."""
     return outputs > MASKED / 10
 
 

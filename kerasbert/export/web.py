@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(__file__)
 _PAGE = os.path.join(_HERE, "page")
-# The playground's figures, which do not depend on it.
+# The playground's figures, which are independent of it.
 _PICTURES = os.path.join(os.path.dirname(_HERE), "play", "page")
 # The npm packages of a page: folder name, package, SHA-512 of its archive, and files.
 _LIBRARIES = {
@@ -65,18 +65,18 @@ def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
     """Write a page that answers with a model in the browser: `index.html` and its files.
 
     Any static file server will do, such as `python -m http.server -d DIRECTORY`. Masked language
-    models and pretrainers fill in words, classifiers (of texts and pairs, regressors, next-sentence
-    predictors) show bars, taggers entities, question answering models answers, as `fill_mask`,
-    `classify`, `tag` and `answer` do, except for rounding to int8. The page is in English, Korean
-    and Japanese.
+    models and pretrainers fill in words, classifiers (of texts or pairs, regressors, next-sentence
+    predictors) show bars, taggers entities, and question answering models answers. Results match
+    `fill_mask`, `classify`, `tag` and `answer`, except for rounding to int8. The page is available
+    in English, Korean and Japanese.
 
-    Taggers and question answering models need WordPiece (`BertTokenizer`): the page's tokenizer
-    does not return offsets, and the page can only recompute those of WordPiece.
+    Taggers and question answering models need WordPiece (`BertTokenizer`), because the page's
+    tokenizer returns no offsets, and the page can only recompute those of WordPiece.
 
     Args:
         model: a task with a preprocessor.
         directory: string. A new or empty directory.
-        precision: "int8", or "float32", a four times larger download.
+        precision: "int8", or "float32", whose download is four times as large.
 
     Returns:
         The path of `index.html`.

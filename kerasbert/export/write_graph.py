@@ -74,7 +74,7 @@ def write_onnx(task, folder, job):
 
         whole = os.path.join(os.path.dirname(folder), "float32.onnx")
         os.rename(path, whole)
-        # Scales per column cost nothing and lose less precision.
+        # Scales per column are free and lose less precision.
         quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
 
 

@@ -23,10 +23,10 @@ from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 from kerasbert.files import read_json, write_files, write_json
 from kerasbert.models.spans import MASKED
 
-# Byte strings that only a client can send, because they are not valid UTF-8.
+# Byte strings that are not valid UTF-8, which only a client can send.
 BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
 TOLERANCE = 1e-5
-# For quantized models, where rounding may differ between backends by one of 127 steps.
+# Tolerance for quantized models, where backends may round differently by one of 127 steps.
 LOOSE = 0.05
 
 
@@ -87,7 +87,7 @@ def write(task, job, path):
 
 
 def _set_methods(path, methods):
-    """Mark the signatures for Classify and Regress; TensorFlow writes Predict for all."""
+    """Mark the signatures for Classify and Regress, since TensorFlow marks all as Predict."""
     saved_model = _read(path)
     for name, method in methods.items():
         saved_model.meta_graphs[0].signature_def[name].method_name = method
@@ -117,7 +117,7 @@ def card(task, job, signatures, functions, ops):
         "model": task.title,
         "parameters": sum(int(np.prod(weight.shape)) for weight in weights_of(task)),
         "weights": job["mode"] or "float32",
-        # Not imported, because imports only point down.
+        # Not imported, because modules only import from lower levels.
         "kerasbert": sys.modules["kerasbert"].__version__,
         "labels": job["labels"],
         "settings": task.model_settings(),
@@ -145,9 +145,9 @@ def card(task, job, signatures, functions, ops):
 def warmup_record(name, inputs):
     """Return a serialized `tensorflow.serving.PredictionLog` with a request for a signature.
 
-    It is encoded by hand, as the package with these messages is large: PredictionLog.predict_log =
-    6, PredictLog.request = 1, PredictRequest.model_spec = 1 and .inputs = 2 (a map: key 1, value
-    2), ModelSpec.signature_name = 3.
+    It is encoded by hand, since the package with these messages is large. Field numbers:
+    PredictionLog.predict_log = 6, PredictLog.request = 1, PredictRequest.model_spec = 1 and
+    .inputs = 2 (a map: key 1, value 2), ModelSpec.signature_name = 3.
     """
     request = _field(1, _field(3, name.encode()))
     for key, value in inputs.items():
@@ -218,7 +218,7 @@ def check_size(task, path):
 
 
 def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0):
-    """Load the SavedModel as a server does, and compare each signature with the model's answers.
+    """Load the SavedModel as a server does, and compare each signature's answers with the model's.
 
     Args:
         path: string. The SavedModel.
@@ -328,9 +328,9 @@ def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
 
 
 def compare(name, found, wanted, tolerance=TOLERANCE, scale=1):
-    """Raise if an output differs from the model's; see `check_answers` for `tolerance`.
+    """Raise if an output differs from the model's by more than `tolerance`.
 
-    Numbers may differ by that share of the largest number or of `scale`.
+    The tolerance is relative to the largest number, but at least to `scale`.
     """
     if isinstance(wanted, str) or wanted.dtype.kind in "OSU":
         shape = np.shape(wanted)

@@ -1,4 +1,4 @@
-"""Layers of the encoder and of the heads."""
+"""Layers of encoders, decoders and task heads."""
 
 from typing import TYPE_CHECKING
 
@@ -44,5 +44,5 @@ __all__ = [
 
 # Aliases until the next version; see the CHANGELOG.
 _NO_LONGER_PUBLIC = ("ChoicesToRows", "RowsToChoices")
-if not TYPE_CHECKING:  # These would otherwise accept any name.
+if not TYPE_CHECKING:  # Type checkers would otherwise accept any name.
     __getattr__ = deprecated("kerasbert.layers", dict.fromkeys(_NO_LONGER_PUBLIC, "layers.heads"))

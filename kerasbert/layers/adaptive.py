@@ -105,13 +105,13 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
 class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
     """Log-probabilities of tokens by an adaptive softmax, tied to an `AdaptiveEmbedding`.
 
-    A first softmax covers the tokens of the first cluster and an entry per further cluster, which
-    have softmaxes of their own. Without cutoffs it is a plain softmax.
+    The first softmax covers the tokens of the first cluster and one entry for each further cluster,
+    which has its own softmax. Without cutoffs it is a plain softmax.
 
     Args:
         embedding: an `AdaptiveEmbedding`, whose tables serve as output weights.
-        tied_projections: list of bools, one per cluster. Whether to use the embedding's projection,
-            if there is one; `None` ties all.
+        tied_projections: list of bools, one per cluster. Whether to share the embedding's
+            projection, if it has one; `None` ties all.
 
     Example:
 

@@ -98,8 +98,8 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         num_heads: int. Must divide the width of the input.
         dropout: float. Dropout of the attention probabilities in training.
         use_bias: bool.
-        rotary_base: float or None. Base of the rotary positions; `None` disables them.
-        rotary_factor: float. Divisor of the rotary positions.
+        rotary_base: float or None. Base of the rotary position embedding; `None` disables it.
+        rotary_factor: float. Divisor of the positions.
         kernel_initializer: an initializer.
 
     Example:
@@ -149,10 +149,9 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
                 or a block mask of `AttentionMask`.
             training: bool.
             return_attention_scores: bool. Not available with a block mask.
-            cache: (B, 2, C, N, H), keys and values of C tokens. Those of the inputs are written to
-                it from `cache_update_index` on, and the inputs attend to the result; the mask is
-                then (T, C).
-            cache_update_index: int or tensor.
+            cache: (B, 2, C, N, H), keys and values of C tokens. The inputs' keys and values are
+                written into it, and the inputs attend to the result; the mask is then (T, C).
+            cache_update_index: int or tensor. Position in the cache of the first input token.
 
         Returns:
             (B, T, D); with `return_attention_scores` also the attention probabilities
@@ -177,7 +176,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         return (outputs, scores) if return_attention_scores else outputs
 
     def _turn(self, start_index=None):
-        """Return the function that rotates queries and keys; `None` without rotary positions."""
+        """Return the function that rotates queries and keys; `None` if not rotary."""
         if self.rotary_base is None:
             return None
         turn = {"base": self.rotary_base, "factor": self.rotary_factor}

@@ -1,6 +1,6 @@
 """Transformer encoder layer: attention and feed-forward, each with residual and norm.
 
-B batch, T tokens, P positions, D width, I width of the feed-forward.
+B batch, T tokens, P positions, D width, I width of the feed-forward network.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
 
     Args:
         num_heads: int.
-        intermediate_dim: int. Width of the feed-forward.
+        intermediate_dim: int. Width of the feed-forward network.
         activation: string. See `kerasbert.layers.dense.activation_function`.
         dropout: float. Dropout of the outputs of attention and feed-forward.
         attention_dropout: float. Dropout of the attention probabilities.
@@ -150,7 +150,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             )
 
         self._activation = activation_function(self.activation)
-        if self.gated_mlp:  # One product computes both halves.
+        if self.gated_mlp:  # One matmul computes both halves.
             self.intermediate = dense(2 * self.intermediate_dim, "intermediate")
         else:
             self.intermediate = dense(self.intermediate_dim, "intermediate", self._activation)
@@ -167,9 +167,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Rematerialize the whole block in the backward pass, under `keras.RematScope`.
 
-        Keras itself would pass every argument and the block's variables to the backend, but JAX
-        cannot branch on a traced `training`, and TensorFlow would draw other dropout masks when it
-        recomputes. This passes a pure function of tensors, random states included.
+        Keras itself would pass all arguments and the block's variables to the backend, but JAX
+        cannot branch on a traced `training`, and TensorFlow would draw different dropout masks in
+        the recomputation. This method passes a pure function of tensors and random states.
         """
 
         def call(inputs, attention_inputs=None, **settings):
@@ -209,8 +209,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     ) -> Tensor:
         """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) only.
 
-        `attention_inputs` is a dict of further arguments of a custom attention; see
-        `SelfAttention.call` for the others.
+        `attention_inputs` is a dict of additional arguments for a custom attention; for the others
+        see `SelfAttention.call`.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
@@ -224,7 +224,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         x = self.attention(x, training=training, **given)
         x, more = x if inside else (x, None)  # `more`: attention probabilities, or the cache.
         x = inputs + self._drop(x, training)
-        if positions is not None:  # The feed-forward treats each token on its own.
+        if positions is not None:  # The feed-forward network treats tokens independently.
             x = tokens_at(x, positions)
         if self.norm_first:
             x = x + self._feed_forward(self.output_layer_norm(x), training)

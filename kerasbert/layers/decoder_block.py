@@ -79,7 +79,7 @@ class TransformerDecoderBlock(TransformerBlock):
             attention_mask, cache, cache_update_index: see `SelfAttention.call`.
             training: bool.
             keys_values: (B, 2, S, N, H), precomputed by `CrossAttention.keys_values`; the inputs
-                may then be (B * K, T, D), K consecutive rows per text of the batch.
+                may then be (B * K, T, D), with K consecutive rows per text.
 
         Returns:
             (B, T, D); with `cache` also the updated cache.
@@ -97,7 +97,7 @@ class TransformerDecoderBlock(TransformerBlock):
         if keys_values is None:
             y = self.cross_attention(y, memory, memory_mask=memory_mask, training=training)
         else:
-            # All beams of a text attend to the same keys, which need no copy per beam.
+            # All beams of a text share its keys, without a copy per beam.
             shape = ops.shape(y)
             y = ops.reshape(y, (ops.shape(keys_values)[0], -1, shape[-1]))
             y = self.cross_attention(y, memory_mask=memory_mask, keys_values=keys_values)

@@ -40,8 +40,8 @@ def _quick_gelu(x):
 class TokenDense(ChecksKeywords, keras.layers.Dense):
     """A `Dense` layer that treats all tokens of a batch as the rows of one matrix.
 
-    So TensorFlow fuses matmul, bias and activation (a separate GELU took 5 times as long as the
-    matmul in bfloat16 on a CPU), and PyTorch matmul and bias.
+    This lets TensorFlow fuse matmul, bias and activation (a separate GELU took 5 times as long as
+    the matmul in bfloat16 on a CPU), and PyTorch fuse matmul and bias.
 
     Takes the arguments of `keras.layers.Dense`.
 

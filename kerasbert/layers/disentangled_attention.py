@@ -31,7 +31,7 @@ _FARTHEST = 2**20
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
-    """Learned, normalized embeddings of the distances between tokens, shared by all layers.
+    """Learned, normalized relative position embeddings, shared by all layers.
 
     Args:
         max_distance: int. Larger distances share the embedding of this one.
@@ -150,7 +150,7 @@ class DisentangledAttention(SelfAttention):
     """Multi-head attention of DeBERTa, for `TransformerBlock(attention=...)`.
 
     The score of a query and a key is the sum of content-to-content, content-to-position and
-    position-to-content terms. Distances and tokens share the projections.
+    position-to-content terms. Distance and token embeddings share the projections.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -255,10 +255,10 @@ def _by_distance(x, rows):
 
 
 def shared_distances(encoder, initializer, dtype):
-    """Return the `DistanceEmbedding` of an encoder, or `None` if its positions are of another kind.
+    """Return an encoder's `DistanceEmbedding`, or `None` if it uses other position embeddings.
 
     Raises:
-        ValueError: if other settings of the encoder conflict with disentangled attention.
+        ValueError: if the encoder's settings conflict with disentangled attention.
     """
     if encoder.position_embedding != "disentangled":
         return None
@@ -282,7 +282,7 @@ def shared_distances(encoder, initializer, dtype):
 
 
 def own_attention(encoder, initializer, dtype):
-    """Return one layer's `DisentangledAttention`, or `None` if positions are of another kind."""
+    """Return a layer's `DisentangledAttention`, or `None` for other position embeddings."""
     if encoder.position_embedding != "disentangled":
         return None
     return DisentangledAttention(

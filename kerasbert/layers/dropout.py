@@ -8,7 +8,7 @@ from kerasbert._keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenDropout(ChecksKeywords, keras.layers.Dropout):
-    """`Dropout` with cheaper random numbers on JAX, and on CPUs on TensorFlow and PyTorch.
+    """`Dropout` with cheaper random numbers on JAX, and on TensorFlow and PyTorch on CPUs.
 
     Takes the arguments of `keras.layers.Dropout`.
 

@@ -11,7 +11,7 @@ from kerasbert.layers.dropout import TokenDropout
 
 
 def by_inputs():
-    """Return bilm-tf's initializer: normal with deviation 1 / sqrt(fan_in)."""
+    """Return bilm-tf's initializer: normal with standard deviation 1 / sqrt(fan_in)."""
     return keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal")
 
 
@@ -80,7 +80,7 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
             for i, (width, count) in enumerate(self.filters)
         ]
         width = sum(count for _, count in self.filters)
-        # The gates start nearly closed, so that a highway passes most of its input on.
+        # The gates start nearly closed, so that a highway layer passes on most of its input.
         carry = keras.initializers.Constant(-2.0)
         self.highways = [
             [
@@ -154,7 +154,7 @@ class ProjectedLSTMCell(ChecksKeywords, keras.layers.Layer):
         self.projection_dim = projection_dim
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
-        # The output is the first state, since Keras on JAX repeats that one at masked steps.
+        # The output must be the first state, which Keras on JAX repeats at masked steps.
         self.state_size = [projection_dim, units]
         self.output_size = projection_dim
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
     """Learned position embeddings, which the caller adds to the token embeddings.
 
-    RoBERTa has `offset` = 2: its table has two rows more than there are positions.
+    RoBERTa uses `offset=2`: its table has two more rows than positions.
 
     Args:
         sequence_length: int. Number of positions.
@@ -57,7 +57,7 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
         )
 
     def call(self, inputs: Tensor, start_index: Any = None) -> Tensor:
-        """Return the embeddings of T positions for inputs (B, T, D), in a shape that broadcasts.
+        """Return the embeddings of T positions, broadcastable to the inputs (B, T, D).
 
         Positions start at 0, or at `start_index`, an int or a tensor.
         """

@@ -1,4 +1,4 @@
-"""Layers of the heads: pooling, BiLSTM, multiple choice, masked language model, scalar mix.
+"""Layers of task heads: pooling, BiLSTM, multiple choice, masked language model, scalar mix.
 
 B batch, C choices, T tokens, D width, E embedding width, P predictions, U units, V vocabulary size.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
 MISSING = -1e9
-# How to combine the weights that tokens give to a word.
+# How to pool the tokens' weights for a word of the vocabulary.
 WORD_POOLINGS = ("max", "sum")
 SPARSITIES = ("relu", "log1p_relu")
 
@@ -33,8 +33,8 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
     """Pooling of token embeddings into one embedding per text.
 
     Args:
-        mode: "cls" (first token), "last" (last token), "mean" or "max" over all tokens, padding
-            excluded. With "mean" and "max" a row that is all padding gives zeros.
+        mode: "cls" (first token), "last" (last token), "mean" or "max" over all tokens, without
+            padding. With "mean" and "max" a row that is all padding gives zeros.
 
     Example:
 
@@ -88,7 +88,7 @@ def last_positions(padding_mask):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BiLSTM(ChecksKeywords, keras.layers.Layer):
-    """Bidirectional LSTM with concatenated outputs, which skips padding.
+    """Bidirectional LSTM that concatenates the outputs and skips padding.
 
     Args:
         units: int. U, units per direction.
@@ -110,8 +110,8 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
             layer = keras.layers.LSTM(
                 self.units,
                 return_sequences=True,
-                # cuDNN does not run under XLA, and needs padding at the end of rows and no row that
-                # is all padding.
+                # cuDNN does not run under XLA, and supports neither padding before tokens nor rows
+                # that are all padding.
                 use_cudnn=False,
                 dtype=self.dtype_policy,
                 name=name,
@@ -197,8 +197,8 @@ class RowsToChoices(ChecksKeywords, keras.layers.Layer):
 class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
     """Masked language model head: dense layer, norm, then projection to vocabulary logits.
 
-    The projection, most of a small model's cost, runs only at the P masked positions. It is the
-    token embedding's variable, or with `tie_weights=False` a dense layer of its own, `decoder`.
+    The projection, most of a small model's cost, runs only at the P masked positions. Its kernel is
+    the token embedding, or with `tie_weights=False` that of a separate dense layer, `decoder`.
 
     Args:
         token_embedding: the encoder's `keras.layers.ReversibleEmbedding` (V, E).
@@ -207,9 +207,9 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         use_bias: bool. Whether the dense layer has a bias.
         norm_bias: bool. Whether the norm has a bias.
         output_bias: bool. Whether the logits have a bias per vocabulary entry.
-        tie_weights: bool. Whether the projection is the token embedding.
-        transform: bool. `False` omits dense layer and norm, as in models for next-token prediction
-            (GPT); `inputs` must then be as wide as the embedding.
+        tie_weights: bool. Whether the projection shares the token embedding's weights.
+        transform: bool. `False` omits dense layer and norm, as in GPT; `inputs` must then be as
+            wide as the embedding.
         kernel_initializer: an initializer.
 
     Example:
@@ -344,8 +344,8 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
 class WordWeights(MaskedLMHead):
     """Sparse embedding of a text over the vocabulary (SPLADE), from a `MaskedLMHead`.
 
-    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most are 0. The
-    logits of all tokens are large, so the maximum is taken first.
+    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most are 0. With
+    "max", the maximum of the logits is taken first, which saves memory.
 
     Args:
         pooling: "max" or "sum", over the tokens that are not padding.
@@ -392,8 +392,8 @@ class WordWeights(MaskedLMHead):
         """Return the largest logit of each word over all tokens but padding: float32 (B, V)."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         x = self._transformed(inputs)  # (B, T, E)
-        # Copies of the first token in place of padding change no maximum, and cost less than
-        # masking logits.
+        # Replacing padding by the first token changes no maximum, and costs less than masking
+        # logits.
         first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
         x = ops.where(mask, x, tokens_at(x, first))
         return self._biased(backend.highest_of_tokens(self._projected(x)))
@@ -425,7 +425,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """
 
     def build(self, inputs_shape: Any) -> None:
-        # Half precision would change the weights by 1%, so weights and sum are float32.
+        # Weights and sum are float32, because half precision would change the weights by 1%.
         full = {"autocast": False}
         self.scalars = self.add_weight(
             shape=(len(inputs_shape),), initializer="zeros", name="scalars", **full

@@ -23,7 +23,7 @@ PROBES = ("distance", "depth")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class WordMean(ChecksKeywords, keras.layers.Layer):
-    """Word embeddings as the mean of their subword embeddings; words without subwords are zeros.
+    """Word embeddings: the mean of the subword embeddings, or zeros without subwords.
 
     Example:
 
@@ -60,9 +60,9 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
 class StructuralProbe(ChecksKeywords, keras.layers.Layer):
     """Squared distances or norms of word embeddings after one learned linear map B.
 
-    `|B (h_i - h_j)|^2` predicts the number of edges between two words of the parse tree,
-    `|B h_i|^2` the depth of a word. B is initialized uniformly between -0.05 and 0.05, and float32
-    under any dtype policy.
+    `|B (h_i - h_j)|^2` predicts the number of edges between two words in the parse tree,
+    `|B h_i|^2` the depth of a word. B is initialized uniformly between -0.05 and 0.05, and it is
+    float32 under any dtype policy.
 
     Args:
         kind: string. "distance" or "depth".

@@ -20,9 +20,9 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
 
     Args:
         is_causal: bool. Whether a token attends only to itself and earlier tokens.
-        span: int. Largest number of tokens up to and including itself that a token attends to;
+        span: int. Maximum number of tokens, up to and including itself, that a token attends to;
             `None` for no limit.
-        clamp_length: int. Limit to which distances are clamped; `None` for no limit.
+        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
         dropout: float. Dropout of the distance encodings.
         bias_shape: `(N, H)` if all layers share the query biases; `None` if each has its own.
 
@@ -75,10 +75,10 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             training: bool.
 
         Returns:
-            A dict: `positions` (R, D), encodings of distances from K down; `attention_mask`, and
-            `query_mask` for predictions, which do not attend to themselves, bool and broadcastable
-            to (B, 1, T, K); with `segment_ids` `other_segment`, bool (B, 1, T, K); with
-            `bias_shape` `biases`, (2, N, H).
+            A dict of `positions` (R, D), encodings of distances from K down; `attention_mask`, and
+            `query_mask` for predictions, which do not attend to themselves, both bool and
+            broadcastable to (B, 1, T, K); with `segment_ids` also `other_segment`, bool
+            (B, 1, T, K); with `bias_shape` also `biases` (2, N, H).
         """
         batch, length, width = ops.shape(inputs)
         past = 0 if memory is None else ops.shape(memory)[2]
@@ -109,9 +109,9 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         if hidden_mask is not None:
             shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
             seen = ops.logical_and(seen, with_past(shown)[:, None])
-        # Always returned, since Keras wants as many outputs from every call of a layer.
+        # Always returned, since Keras expects the same outputs from every call of a layer.
         found["query_mask"] = seen
-        # All tokens, padding too, attend to themselves, so that no row is without a key.
+        # Every token, padding included, attends to itself, so that each row has a key.
         found["attention_mask"] = ops.logical_or(seen, distance == 0)
         if segment_ids is not None:
             ids = ops.cast(segment_ids, "int32")
@@ -180,8 +180,8 @@ def _biases(layer, shape):
 class RelativeAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head attention of Transformer-XL and XLNet, for `TransformerBlock(attention=...)`.
 
-    A score is the sum of a content term, a distance term and, with segments, a term for same or
-    other segment.
+    A score is the sum of a content term, a distance term and, with segments, a term for whether the
+    tokens share one.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -259,7 +259,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         width = inputs.shape[-1]
         length = ops.shape(inputs)[1] if target_mapping is None else ops.shape(target_mapping)[2]
         past = 0 if memory is None else ops.shape(memory)[1]
-        # One projection for all; the memory's queries are dropped.
+        # A single projection; the memory's queries are dropped.
         x = inputs if memory is None else ops.concatenate([memory, inputs], axis=1)
         heads = (self.num_heads, width // self.num_heads)
         query, key, value = (
@@ -286,7 +286,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         outputs, maps = attend(query, attention_mask)
         if target_mapping is not None:
             mapping = ops.cast(target_mapping, inputs.dtype)[:, None]  # (B, 1, P, T)
-            # Queries move to the positions of their tokens, so that distances are the tokens'.
+            # Move queries to the positions of their tokens, so that distances are right.
             placed = ops.matmul(ops.transpose(mapping, (0, 1, 3, 2)), targets)
             found, _ = attend(placed, query_mask)
             outputs = ops.concatenate([outputs, ops.matmul(mapping, found)], axis=2)

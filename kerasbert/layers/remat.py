@@ -5,7 +5,7 @@ from keras import ops
 
 from kerasbert.backend import one_by_one
 
-# Offset between the random states of two chunks; one chunk draws fewer times per generator.
+# Offset between the random states of two chunks; a chunk draws less often per generator.
 _STRIDE = 4096
 
 
@@ -28,14 +28,14 @@ def pure_call(call, variables, states):
 
 
 def in_chunks(call, layers, inputs, size):
-    """Compute `call` on B rows in chunks of `size` rows, and its gradient as well.
+    """Compute `call`, and its gradient, on B rows in chunks of `size` rows.
 
-    The backward pass recomputes each chunk, so that memory holds the activations of one at a time
+    The backward pass recomputes each chunk, so that memory holds one chunk's activations at a time
     (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
     arXiv 2101.06983).
 
     Args:
-        call: function from a dict of tensors to a tensor, independent for each row.
+        call: function from a dict of tensors to a tensor, which treats rows independently.
         layers: list of the layers that it uses.
         inputs: dict of tensors (B, ...).
         size: int. Rows per chunk.

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     """Replaces each masked token by one sampled from the predicted probabilities.
 
-    No gradient flows through the samples. They are random in training, and otherwise the same in
-    each call, so that `evaluate` and `predict` are reproducible. Position 0 marks an empty slot,
-    since the first token is special and never masked. Of two slots with the same position the first
-    counts.
+    No gradient flows through the samples. They are random in training and deterministic otherwise,
+    so that `evaluate` and `predict` are reproducible. Position 0 marks an empty slot, since the
+    first token is special and never masked. If two slots have the same position, the first wins.
 
     Args:
         seed: int. Seed of the samples in training.
@@ -54,9 +53,9 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     ) -> Tensor:
         """Map logits (B, P, V), ids (B, T) and positions (B, P) to int32 (B, T)."""
         logits = ops.cast(ops.stop_gradient(logits), "float32")
-        # Inverse transform sampling with one random number per slot takes 1.0 to 1.1 times a small
-        # model's step; noise over the vocabulary, as in ELECTRA's code, 1.2 times on JAX and many
-        # times under TensorFlow's XLA.
+        # Inverse transform sampling needs one random number per slot and makes a small model's step
+        # 1.0 to 1.1 times as long. Noise over the vocabulary, as in ELECTRA's code, makes it 1.2
+        # times as long on JAX, and many times under TensorFlow's XLA.
         odds = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
         sums = ops.cumsum(odds, axis=-1)  # (B, P, V)
         batch, slots = ops.shape(logits)[:2]

@@ -16,7 +16,7 @@ from kerasbert.lineage.xlnet_tasks import (
 from kerasbert.preprocessors.elmo import character_ids
 from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 
-# Classes by the family named in checkpoints and by kind of head; see `kinds`.
+# Classes by model family, as checkpoints name it, and by kind of head; see `kerasbert.kinds`.
 CLASSES = {
     "marian": {None: TransformerSeq2SeqBackbone, "seq2seq_lm": TransformerSeq2SeqLM},
     "transformer_xl": {None: TransformerXLBackbone, "causal_lm": TransformerXLLM},
@@ -46,5 +46,5 @@ __all__ = [
 ]
 
 # An alias until the next version; see the CHANGELOG.
-if not TYPE_CHECKING:  # These would otherwise accept any name.
+if not TYPE_CHECKING:  # Type checkers would otherwise accept any name.
     __getattr__ = deprecated("kerasbert.lineage", {"MarianTokenizer": "tokenizers"})

@@ -47,9 +47,9 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         num_layers: int. LSTM layers per direction.
         units: int. Width of the LSTM cell state.
         projection_dim: int. P.
-        filters: list of `(width, count)`, the convolutions over characters.
+        filters: list of `(width, count)`, one pair per convolution over characters.
         character_dim: int. Width of the character embeddings.
-        num_highways: int.
+        num_highways: int. Number of highway layers after the convolutions.
         activation: string. "relu" or "tanh", after the convolutions.
         cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
         skip_connections: bool. Add the input of each layer after the first to its output.
@@ -155,8 +155,9 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         """Compute the outputs and the final LSTM states, from which the next batch can continue.
 
         Args:
-            inputs: as in a call.
-            states: those returned for the previous batch, of as many rows; zeros if `None`.
+            inputs: dict of the model's inputs.
+            states: the states returned for the previous batch, with as many rows; `None` starts
+                from zeros.
 
         Returns:
             `(outputs, states)`.
@@ -195,10 +196,10 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         return model
 
     def to_files(self, options: Any, weights: Any) -> None:
-        """Write the two files of `from_files`, in bilm-tf's format; see there for the arguments."""
+        """Write the two files that `from_files` reads, in bilm-tf's format; same arguments."""
         write_files(self, self, options, weights)
 
-    # Keras' own quantize() would do nothing, and its enable_lora() freeze the whole model.
+    # Keras' own quantize() would do nothing; its enable_lora() would freeze the whole model.
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         raise ValueError(
@@ -248,20 +249,21 @@ def _checked_filters(filters, most):
 
 
 def write_files(model, backbone, options, weights):
-    """Write bilm-tf's files of an `ElmoBackbone`, or of a model built on one."""
+    """Write an `ElmoBackbone`, or a model built on one, to bilm-tf's files."""
     values = ((x, ops.convert_to_numpy(ops.cast(x, "float32"))) for x in model.weights)
     bilm.write_weights(weights, values)
     bilm.write_options(options, backbone)
 
 
 class ElmoTask(FromPreset, functional.Task):
-    """Base class of the models on an `ElmoBackbone`, which preprocess sentences themselves."""
+    """Base class of tasks with an `ElmoBackbone`, which preprocess sentences themselves."""
 
     backbone_cls = ElmoBackbone
 
     _check_encoder = BertTask._check_encoder
 
-    # These call Keras' own methods: KerasHub's would preprocess arrays with TensorFlow.
+    # `fit`, `evaluate` and `predict` bypass KerasHub's methods, which would preprocess arrays with
+    # TensorFlow.
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """See `keras.Model.fit`."""
@@ -292,7 +294,7 @@ class ElmoTask(FromPreset, functional.Task):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoEmbedder(ElmoTask):
-    """Word embeddings from ELMo's layers, for a model of your own or for `embed`.
+    """Word embeddings from ELMo's layers, for `embed` or as a part of another model.
 
     The output is (B, T, 2 * P), or (B, T, L, 2 * P) for all L layers with `layers="all"`.
 
@@ -374,7 +376,7 @@ class ElmoEmbedder(ElmoTask):
 
 
 def _chosen(layers, hidden_states, mix):
-    """Select or mix the layers' outputs as `layers` of `ElmoEmbedder` says."""
+    """Select or mix the layers' outputs; see `layers` of `ElmoEmbedder`."""
     if layers == "scalar_mix":
         return mix(hidden_states)
     if layers == "all":

@@ -48,7 +48,7 @@ _OUTPUTS = ("forward_logits", "backward_logits")
 
 
 def word_vocabulary(sentences: Sequence[str], vocabulary_size: int | None = None) -> list[str]:
-    """Count the words of sentences and list them by frequency, after `<S>`, `</S>` and `<UNK>`.
+    """List the words of sentences by frequency, after `<S>`, `</S>` and `<UNK>`.
 
     Args:
         sentences: list of strings, split into words at white space, or of lists of words.
@@ -76,12 +76,13 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
 
     Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and
     `backward_logits` (B, T, V), which predict the token after and before each token. The loss is
-    the mean of both. `fit` and `evaluate` take sentences, as strings or lists of words, and make
-    the labels; each sentence starts with states of zero. Every step computes the softmax over the
-    whole vocabulary, where bilm-tf samples 8,192 words: keep V to some ten thousand.
+    the mean of the two cross-entropies. `fit` and `evaluate` take sentences, as strings or lists of
+    words, and derive the labels; LSTM states start from zeros in each sentence. The softmax covers
+    the whole vocabulary in every step, where bilm-tf samples 8,192 words, so V should stay in
+    the tens of thousands.
 
     Args:
-        backbone: an `ElmoBackbone`. Its `dropout` applies to the outputs, too; the paper uses 0.1.
+        backbone: an `ElmoBackbone`. Its `dropout` also applies to the outputs; the paper uses 0.1.
         vocabulary: list of V strings that starts with `<S>`, `</S>` and `<UNK>`, as made by
             `word_vocabulary` or read from bilm-tf's files.
 
@@ -190,7 +191,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             batch_size: int.
 
         Returns:
-            A dict of `forward`, `backward`, and `mean`, the exponential of the mean of both losses.
+            A dict of `forward`, `backward` and `mean`, the exponential of the mean of both losses.
         """
         sums, counts = np.zeros(2), np.zeros(2)
         for features, labels, weights in self._batches(sentences, batch_size, None):
@@ -268,7 +269,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
 
 
 def _are_sentences(x):
-    """Return whether `x` is sentences in memory, rather than arrays or batches."""
+    """Return whether `x` holds sentences (strings or lists), not arrays or batches."""
     if isinstance(x, str):
         return True
     return isinstance(x, (list, tuple)) and all(isinstance(row, (str, list)) for row in x)

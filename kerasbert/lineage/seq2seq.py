@@ -219,7 +219,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         cache: Tensor,
         cache_update_index: int,
     ) -> tuple[Any, Any]:
-        """Decode tokens whose predecessors are in a cache, to outputs (B * K, C, D).
+        """Decode the next C tokens of texts whose earlier tokens are cached: (B * K, C, D).
 
         Args:
             token_ids: ints (B * K, C). K consecutive rows share one source.
@@ -250,7 +250,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         return x if self.decoder_norm is None else self.decoder_norm(x), tuple(filled)
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Add missing padding masks, under which no token is padding."""
+        """Add missing padding masks, which mark every position as a token."""
         inputs = {
             name: x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x)
             for name, x in inputs.items()
@@ -295,7 +295,7 @@ class TransformerSeq2SeqLM(WritingTask):
         output_bias: bool. Add a bias to each token's logit (Marian's `final_logits_bias`).
         forbidden_token_ids: list of ints. Tokens that are never generated (Marian's
             `bad_words_ids`).
-        forced_end_token_id: int. Token that is generated in the last free position.
+        forced_end_token_id: int. Token that is always generated at the last position.
 
     Example:
 
@@ -316,7 +316,7 @@ class TransformerSeq2SeqLM(WritingTask):
     preprocessor_cls = TransformerSeq2SeqLMPreprocessor
     kind = "seq2seq_lm"
     needs_head = False
-    uses_pooler = True  # There is no pooler that could stay untrained.
+    uses_pooler = True  # The backbone has no pooler to exclude from training.
     usual_sampler = "greedy"
 
     def __init__(
@@ -360,7 +360,7 @@ class TransformerSeq2SeqLM(WritingTask):
     def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         head = None if source.is_own else source.head_maps.get(cls.kind)
         if head is not None:
-            # A checkpoint without the bias stands for a bias of zeros.
+            # Checkpoints without a bias are loaded into a model without one.
             (bias,) = head.theirs("lm_head/bias")
             kwargs.setdefault("output_bias", not load_weights or bias in source.tensors)
         return super().from_source(source, load_weights, **kwargs)
@@ -394,7 +394,7 @@ class TransformerSeq2SeqLM(WritingTask):
         Both are truncated at `sequence_length`.
 
         Args:
-            sources, targets: a string each, or lists of N strings.
+            sources, targets: strings, or lists of N strings.
             batch_size: int.
 
         Returns:
@@ -477,7 +477,7 @@ class TransformerSeq2SeqLM(WritingTask):
                 `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), whose rows start with a
                 prompt of one token or more before free positions, and `decoder_padding_mask`
                 (B, T), true at the prompt.
-            max_length, batch_size: see `translate`. Arrays are limited by their columns instead.
+            max_length, batch_size: see `translate`. For arrays, the limit is the number of columns.
             stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, and `None`
                 generates until all positions are filled.
 
@@ -508,7 +508,7 @@ class TransformerSeq2SeqLM(WritingTask):
         self._check_finite()
         # Keyed by the sampler's settings, so that equal samplers share a compiled function.
         key = repr(keras.saving.serialize_keras_object(sampler))
-        writers = self.__dict__.setdefault("_writers", {})  # Not by `setattr`: Keras tracks dicts.
+        writers = self.__dict__.setdefault("_writers", {})  # Keras would track a `setattr`.
         if key not in writers:
             writers[key] = _Writer(self, sampler)
         outputs = writers[key].make_generate_function()(inputs, stop_token_ids=stops)
@@ -586,7 +586,7 @@ class TransformerSeq2SeqLM(WritingTask):
         }
 
     def _fresh_cache(self, prompt_ids, read, length):
-        """Make a cache of `length` tokens, filled with the prompts' keys and values."""
+        """Create a cache for `length` tokens and fill in the prompts' keys and values."""
         backbone = self.backbone
         heads = backbone.num_decoder_heads
         shape = (ops.shape(prompt_ids)[0], 2, length, heads, backbone.hidden_dim // heads)
@@ -624,8 +624,8 @@ class TransformerSeq2SeqLM(WritingTask):
 class TargetScorer(keras.Model):
     """Model that computes the log-probability of each target, (B,).
 
-    Inputs are the language model's, and the tokens to predict: `token_ids` and `padding_mask`
-    (B, T).
+    Inputs are those of the language model, plus the tokens to predict: `token_ids` and
+    `padding_mask` (B, T).
 
     Args:
         model: a `TransformerSeq2SeqLM`.
@@ -640,13 +640,13 @@ class TargetScorer(keras.Model):
     def call(self, inputs):
         outputs = self.backbone({name: inputs[name] for name in INPUTS})
         logits = self.lm_head(outputs["decoder_sequence_output"])  # (B, T, V)
-        # The plain kernel, because serving lacks the operations of TensorFlow's custom gradient.
+        # The plain kernel, because TensorFlow Serving lacks the ops of the custom gradient.
         scores = -backend.cross_entropy.plain(inputs["token_ids"], logits)
         return ops.sum(ops.where(inputs["padding_mask"] > 0, scores, 0.0), axis=-1)
 
 
 class _Writer:
-    """A model with one sampler, and its compiled `generate_step`."""
+    """Compiled `generate_step` of a model with one sampler."""
 
     # Borrowed rather than inherited, as in `BertCausalLM`.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TransformerXLBackbone(PresetBackbone):
-    """Transformer-XL's layers, from token ids and a memory to outputs and the next memory.
+    """Transformer-XL: maps token ids and a memory to outputs and the next memory.
 
     Inputs are a dict of `token_ids` (B, T) and, optionally, `memory` (B, L, M, D), each layer's
     inputs at the M previous tokens. Outputs are a dict of `sequence_output` (B, T, D) and `memory`,
@@ -55,7 +55,7 @@ class TransformerXLBackbone(PresetBackbone):
         embedding_dim, cutoffs, division: see `kerasbert.layers.adaptive.AdaptiveEmbedding`.
         memory_length: int. Maximum number of tokens in the returned memory.
         same_length: bool. Each token attends to `memory_length` tokens, itself included.
-        clamp_length: int. Larger distances between positions count as this; `None` for no limit.
+        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
         shares_biases: bool. Share the query biases among all layers.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
@@ -173,7 +173,7 @@ class TransformerXLBackbone(PresetBackbone):
         return keras.dtype_policies.get(dtype).compute_dtype
 
     def outputs_of(self, inputs: Tensor) -> Any:
-        """Compute the outputs for inputs that may be symbolic; `memory` is optional."""
+        """Compute the outputs for tensors or symbolic inputs; `memory` is optional."""
         outputs, got = self.outputs_and_states(inputs)
         memory = remember(got, inputs.get("memory"), self.memory_length)
         return {"sequence_output": outputs, "memory": memory}
@@ -223,12 +223,12 @@ class TransformerXLBackbone(PresetBackbone):
 class TransformerXLLM(BertTask):
     """Next-token prediction with Transformer-XL, for texts of any length.
 
-    The output is log-probabilities (B, T, V) of the next tokens. `fit` takes `token_ids` (B, T) and
-    the next ones as labels (B, T), without a memory; to train with one, loop over `read_on`.
+    The output is log-probabilities (B, T, V) of the next tokens. `fit` takes `token_ids` (B, T),
+    and the next tokens as labels (B, T). It uses no memory; to train with one, loop over `read_on`.
 
     Args:
         backbone: a `TransformerXLBackbone`.
-        characters: string. The characters that ids 0, 1, ... stand for, in a character-level model.
+        characters: string. The characters with ids 0, 1, ..., for a character-level model.
         tied_projections: see `kerasbert.layers.adaptive.AdaptiveSoftmax`.
         preprocessor: must be `None`.
 

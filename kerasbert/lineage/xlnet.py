@@ -34,8 +34,8 @@ _NAMES = (
 class _MaskEmbedding(keras.layers.Layer):
     """The learned embedding of the query stream, appended once for each prediction.
 
-    Calls without predictions return the tokens alone; they happen because Keras only tracks the
-    weights of layers that the model runs.
+    The functional model calls it without predictions, which returns the tokens unchanged, because
+    Keras only tracks the weights of layers in its graph.
     """
 
     def build(self, inputs_shape):
@@ -73,10 +73,10 @@ class _Predictions(keras.layers.Layer):
 class XLNetBackbone(BertBackbone):
     """XLNet's encoder: Transformer-XL's attention, in both directions.
 
-    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), with T
-    unlimited. Attention only uses whether two tokens are of the same segment, not the segments'
-    numbers. The output is a dict of `sequence_output` (B, T, D). `read_on` takes and returns a
-    memory; `predict_targets` computes the second stream.
+    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), of any length
+    T. Attention only uses whether two tokens share a segment, not the segment ids. The output is a
+    dict of `sequence_output` (B, T, D). `read_on` takes and returns a memory; `predict_targets`
+    computes the second stream.
 
     Args:
         vocabulary_size: int.
@@ -89,7 +89,7 @@ class XLNetBackbone(BertBackbone):
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
         is_causal: bool. Left-to-right attention.
-        clamp_length: int. Larger distances between positions count as this; `None` for no limit.
+        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
         memory_length: int. Maximum number of memory tokens that `read_on` returns; 0 keeps all.
         initializer_range: float.
         finetuning_learning_rate: float. See `BertBackbone`.
@@ -106,7 +106,7 @@ class XLNetBackbone(BertBackbone):
     Source: Yang et al. 2019, arXiv 1906.08237.
     """
 
-    # Settings of `BertBackbone` that are fixed here.
+    # `BertBackbone`'s settings that are fixed for XLNet.
     replaced_bases = (BertBackbone,)
     setting_names = _NAMES
     family = "xlnet"
@@ -233,7 +233,7 @@ class XLNetBackbone(BertBackbone):
         """Compute the outputs (B, P, D) of the query stream, from which tokens are predicted.
 
         Args:
-            inputs: as in a call.
+            inputs: dict of the model's inputs.
             hidden_mask: (B, T, T), true or 1 where a token must not attend to another one.
             target_mapping: (B, P, T), 1 at the position of each prediction.
         """
@@ -246,7 +246,7 @@ class XLNetBackbone(BertBackbone):
         """Compute the outputs, and the memory for the next segment of the texts.
 
         Args:
-            inputs: as in a call.
+            inputs: dict of the model's inputs.
             memory: (B, L, M, D), returned for the previous segment; `None` for the first.
             hidden_mask: (B, T, T), true or 1 where a token must not attend to another one.
 

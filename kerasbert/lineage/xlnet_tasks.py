@@ -82,8 +82,8 @@ class _LastFirst(keras.layers.Layer):
 class XLNetQuestionAnswering(BertQuestionAnswering):
     """Extracts answers with a simple span head over XLNet's tokens.
 
-    Rows are `question <sep> window <sep> <cls>`. The logits (B, T) are ordered as the labels are:
-    `<cls>`, which stands for no answer, then the other tokens, then padding.
+    Rows are `question <sep> window <sep> <cls>`. Logits (B, T) and labels are ordered as `<cls>`
+    (no answer), the other tokens, padding.
 
     Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`. The
     beam-search head of XLNet's paper is not implemented.
@@ -112,10 +112,10 @@ class XLNetQuestionAnswering(BertQuestionAnswering):
 class XLNetPretrainer(BertTask):
     """Permutation language modeling, XLNet's pretraining.
 
-    Inputs are the encoder's, `hidden_mask` (B, T, T), 1 where a token must not attend to another
-    one, and `target_mapping` (B, P, T), 1 at the position of each prediction; the output is logits
-    (B, P, V). `fit` and `evaluate` take raw texts, or preprocessed arrays with token ids (B, P) as
-    labels.
+    Inputs are those of the encoder, `hidden_mask` (B, T, T), 1 where a token must not attend to
+    another one, and `target_mapping` (B, P, T), 1 at the position of each prediction. The output
+    is logits (B, P, V). `fit` and `evaluate` take raw texts, or preprocessed arrays with token ids
+    (B, P) as labels.
 
     Args:
         backbone: an `XLNetBackbone`.

@@ -67,5 +67,5 @@ _NO_LONGER_PUBLIC = (
     "is_first_choice",
     "token_cross_entropy",
 )
-if not TYPE_CHECKING:  # These would otherwise accept any name.
+if not TYPE_CHECKING:  # Type checkers would otherwise accept any name.
     __getattr__ = deprecated("kerasbert.losses", dict.fromkeys(_NO_LONGER_PUBLIC, "losses.logits"))

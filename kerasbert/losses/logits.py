@@ -1,6 +1,6 @@
 """Losses and metrics for token prediction, classification, text pairs and parse trees.
 
-B batch, P predictions, V vocabulary size, C classes or texts of a list, W words.
+B batch, P predictions, V vocabulary size, C classes or texts per list, W words.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_first_choice(labels: Any, logits: Tensor) -> Tensor:
 class MeanOfWeights(keras.losses.Loss):
     """Base class of losses that are weighted means over all replicas of a step.
 
-    Keras averages per replica first, which gives tokens too much weight on replicas with few.
+    Keras averages per replica first, which overweights tokens on replicas that have few.
     """
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
@@ -98,7 +98,7 @@ class TokenCrossEntropy(MeanOfWeights):
 class TokenMean(keras.metrics.Mean):
     """Base class of metrics that are weighted means over the tokens of all batches.
 
-    Keras' own metrics average each row first, which gives tokens of long rows less weight.
+    Keras' own metrics average each row first, which underweights the tokens of long rows.
     """
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
@@ -119,7 +119,7 @@ class TokenMean(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenAccuracy(TokenMean):
-    """Weighted share of labels with the largest logit.
+    """Weighted share of predictions whose label has the largest logit.
 
     Example:
 
@@ -218,7 +218,7 @@ class Perplexity(TokenMean):
 
 
 def _are_rows(y_true, y_pred):
-    """Whether labels are distributions (..., C), as the outputs are, instead of class ids."""
+    """Return whether labels are distributions (..., C) like the outputs, not class ids."""
     return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] != 1
 
 
@@ -272,13 +272,13 @@ def _is_right(y_true, y_pred):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ClassScore(keras.metrics.Metric):
-    """F1, precision or recall of classes, each by its highest output; labels as of `ClassAccuracy`.
+    """F1, precision or recall of the predicted classes, for the labels of `ClassAccuracy`.
 
     Args:
         score: string. "f1", "precision" or "recall".
         classes: int. C.
-        positive: int. The class to score; `None` is the mean over the classes that are right or
-            predicted anywhere, as of scikit-learn (macro).
+        positive: int. The class to score; `None` averages over the classes that occur in labels or
+            predictions (macro average), as scikit-learn does.
 
     Example:
 
@@ -339,7 +339,7 @@ def _of_lists(values, y_true):
 
 
 class _PairLoss(keras.losses.Loss):
-    """Base class of pointwise losses on text pairs; a list of pairs counts as one, by its mean."""
+    """Base class of pointwise losses on text pairs, averaged over each list of pairs."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class _PairLoss(keras.losses.Loss):
 class PairCrossEntropy(_PairLoss):
     """Binary cross-entropy of pairs (B,) or lists of pairs (B, C); labels from 0 to 1.
 
-    Each list counts equally, by the mean over its texts; the label -1 marks a missing text.
+    The loss is averaged over each list, so lists count equally; the label -1 marks a missing text.
 
     Example:
 

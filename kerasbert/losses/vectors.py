@@ -4,8 +4,8 @@ B batch, C columns of texts (such as query, positive and negative passage), N = 
 the first, D embedding width.
 
 Embeddings are (B, C, D), with `similarity="maxsim"` (B, C, T, D), one per token, zeros at padding.
-A loss named as in sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084) has the
-same formula and defaults.
+Losses named as in sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084) have the
+same formulas and defaults.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NEVER = -1e9
 
 
 def _cosine(x, y):
-    """Return the cosine similarities (...) of vectors (..., D) and (..., D)."""
+    """Return the cosine similarities (...) of two tensors of vectors (..., D)."""
     return ops.sum(unit_length(x) * unit_length(y), axis=-1)
 
 
 def _distance(x, y):
-    """Return Euclidean distances (...) of vectors (..., D) twice; the gradient at 0 is 0."""
+    """Return Euclidean distances (...) of two tensors of vectors (..., D), with gradient 0 at 0."""
     squares = ops.sum(ops.square(x - y), axis=-1)
     is_zero = squares <= 0
     return ops.where(is_zero, 0.0, ops.sqrt(ops.where(is_zero, 1.0, squares)))
@@ -94,7 +94,7 @@ def _all_similar(similarity, queries, texts):
 
 
 def _similar(similarity, queries, texts):
-    """Compute similarities row by row: (B, ..., D) twice to (B,)."""
+    """Compute similarities of corresponding rows of two tensors (B, ..., D): (B,)."""
     if similarity == "maxsim":
         products = ops.matmul(queries, ops.transpose(texts, (0, 2, 1)))  # (B, S, T)
         return ops.sum(_best(ops.transpose(products, (1, 0, 2)), texts), axis=0)
@@ -162,14 +162,14 @@ class MultipleNegativesRanking(_VectorLoss):
     """Cross-entropy of ranking each anchor's positive before all other texts of the batch.
 
     Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Positives and
-    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C), by which
-    copies of the positive, and positives of an equal anchor, are excluded from the negatives. Ids
-    below 0 and labels of any other shape exclude nothing. The batch is that of all replicas.
+    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C), used to
+    exclude duplicates of the positive, and positives of an equal anchor, from the negatives. Ids
+    below 0 and labels of any other shape exclude nothing. The batch spans all replicas.
 
     Args:
         scale: float. Factor of the similarities.
-        symmetric: bool. Whether to take the mean with the loss of ranking each positive's anchor
-            among all anchors.
+        symmetric: bool. Whether to average with the reverse loss, which ranks each positive's
+            anchor among all anchors.
         similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
             the loss is PyLate's `Contrastive`.
         reduction, name, dtype: see `keras.losses.Loss`.
@@ -234,7 +234,7 @@ class MultipleNegativesRanking(_VectorLoss):
         return loss
 
     def _excluded(self, y_true, is_own, count):
-        """Return which texts (B, N * A) are no valid negatives; `None` if no ids are known."""
+        """Return which texts (B, N * A) are not valid negatives; `None` without ids."""
         if len(y_true.shape) != 2 or y_true.shape[1] not in (None, count + 1):
             return None
         every = of_all_replicas(y_true)
@@ -257,8 +257,8 @@ def _equal(x, y):
 class CoSENT(_VectorLoss):
     """Ranking loss: of any two pairs, the one with the higher label should have the higher cosine.
 
-    Embeddings are (B, 2, D), labels scores (B,), of which only the order counts. The whole batch
-    has one loss.
+    Embeddings are (B, 2, D), labels scores (B,), of which only the order matters. There is one
+    loss for the whole batch.
 
     Args:
         scale: float. Factor of the cosines.
@@ -327,7 +327,7 @@ class Contrastive(_VectorLoss):
     Embeddings are (B, 2, D), labels (B,).
 
     Args:
-        margin: float. Distance from which on pairs with label 0 have no loss.
+        margin: float. Distance beyond which pairs with label 0 have no loss.
         distance: "cosine" or "euclidean".
         reduction, name, dtype: see `keras.losses.Loss`.
 
@@ -444,7 +444,7 @@ class BatchHardTriplet(_VectorLoss):
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
-        # Without a text of another class, the farthest distance stands in.
+        # Without a text of another class, the largest distance is used.
         most = ops.max(far, axis=1, keepdims=True)
         others = ops.where(is_same, far + most, far)
         return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)
@@ -452,7 +452,7 @@ class BatchHardTriplet(_VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarginMSE(_VectorLoss):
-    """Squared error between this model's and a teacher's margins of the positive over negatives.
+    """Squared error between this model's and a teacher's margins of positives over negatives.
 
     Embeddings are (B, C, D): anchors, positives and N - 1 negatives. Labels are the teacher's
     margins (B,) or (B, N - 1), or its scores (B, N) of positives and negatives.
@@ -505,15 +505,15 @@ def _check_scores(loss, y_true, found, wanted):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DistillKL(_VectorLoss):
-    """Kullback-Leibler divergence of this model's from a teacher's distribution over N texts.
+    """Kullback-Leibler divergence KL(teacher || model) of the distributions over N texts.
 
     Embeddings are (B, C, D): anchors and N texts; labels are the teacher's scores (B, N).
 
     Args:
         temperature: float. Divisor of the scores of both models.
         similarity: "dot", "cosine", or "maxsim" for token embeddings.
-        normalize_scores: bool. Whether to rescale this model's scores of a row to 0 to 1 first.
-            With "maxsim" the loss is then PyLate's `Distillation`.
+        normalize_scores: bool. Whether to first rescale this model's scores in each row to the
+            range 0 to 1. With "maxsim" the loss is then PyLate's `Distillation`.
         reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
@@ -556,7 +556,7 @@ class DistillKL(_VectorLoss):
         scores = ops.stack([_similar(self.similarity, anchor, other) for other in others], axis=1)
         if self.normalize_scores:
             least, most = (f(scores, axis=1, keepdims=True) for f in (ops.min, ops.max))
-            # For equal scores, where the gradient of 0 / 1e-8 would be 1e8.
+            # With equal scores, the gradient of 0 / 1e-8 would be 1e8.
             span = ops.where(most > least, most - least, 1.0)
             scores = (scores - least) / (span + 1e-8)
         teacher = ops.cast(y_true, scores.dtype) / self.temperature
@@ -655,7 +655,7 @@ class Matryoshka(_AroundLoss):
 
 
 class _DivergenceFromLast(keras.losses.Loss):
-    """Kullback-Leibler divergence of a layer's embeddings from those of the last layer.
+    """Kullback-Leibler divergence KL(last layer || layer) of embeddings.
 
     Features divided by the temperature serve as logits. The last layer is the teacher and gets no
     gradient.
@@ -682,17 +682,18 @@ LAYER_WEIGHTINGS = {
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdaptiveLayer(_AroundLoss):
-    """Another loss on the embeddings of the last layer and of earlier layers.
+    """Another loss, applied to the embeddings of the last layer and of earlier layers.
 
     The trained model can be truncated after any layer: `embedder.with_layers(range(3))` keeps the
     first three, which take half the time of six. A `BertTextEmbedder` with `layers="last"` passes
     this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts, of the embedding layer
-    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics get the last
-    one only. Around `Matryoshka` it is the 2D Matryoshka loss.
+    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics only get the
+    last layer's. Wrapped around `Matryoshka`, this is the 2D Matryoshka loss.
 
-    The sum has `last_layer_weight` times the loss of the last layer, `prior_layers_weight` times
-    the mean of the weighted losses of the sampled layers, and for each of these `kl_div_weight`
-    times `kl_temperature` times the divergence of its embeddings from the last layer's.
+    The loss is the sum of `last_layer_weight` times the loss of the last layer,
+    `prior_layers_weight` times the mean of the weighted losses of the sampled layers, and for each
+    sampled layer `kl_div_weight` times `kl_temperature` times the Kullback-Leibler divergence from
+    the last layer's embeddings.
 
     Args:
         loss: a loss on embeddings.
@@ -750,7 +751,7 @@ class AdaptiveLayer(_AroundLoss):
 
     @property
     def variables(self) -> list[Any]:
-        """The random state, which a model trained with this loss tracks."""
+        """The random state, to be tracked by the model that is trained."""
         return [self.seed_generator.state]
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Tensor:
@@ -788,7 +789,7 @@ class AdaptiveLayer(_AroundLoss):
 def flops(vectors: Any) -> Tensor:
     """Return the FLOPS regularizer of sparse embeddings (B, V): the sum of squared mean weights.
 
-    It estimates the cost of a search; weights must not be negative.
+    It estimates the cost of retrieval; weights must not be negative.
 
     >>> float(flops(np.array([[1.0, 0.0], [3.0, 0.0]])))
     4.0
@@ -848,7 +849,7 @@ class Sparse(_AroundLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class EmbeddingLoss(keras.losses.Loss):
-    """Default loss of a `BertTextEmbedder`, which chooses a loss by the labels.
+    """Default loss of a `BertTextEmbedder`; selects a loss by the embeddings and labels.
 
     - Pairs or more, (B, C, D), without labels or with text ids: `MultipleNegativesRanking`.
     - Pairs with the integers 0 and 1: `Contrastive`; with floats: `CoSENT`.
@@ -878,7 +879,7 @@ class EmbeddingLoss(keras.losses.Loss):
         return self.fitting(y_true, y_pred)(y_true, y_pred, sample_weight)
 
     def fitting(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Return the loss for labels and embeddings of these shapes."""
+        """Return the loss that fits these labels and embeddings."""
         is_whole = "int" in keras.backend.standardize_dtype(y_true.dtype)
         axes = len(y_true.shape)
         if axes == 2 and y_true.shape[1] == 1 and len(y_pred.shape) == 3:
@@ -959,10 +960,10 @@ class ActiveWords(keras.metrics.Mean):
 class MatchingCosine(keras.metrics.Mean):
     """Weighted mean cosine of matching embeddings.
 
-    - Target embeddings as labels: between target and model.
-    - Pairs or more: between the first and second text; with token embeddings, MaxSim divided by
+    - Target embeddings as labels: cosine of the model's and the target embedding.
+    - Pairs or more: cosine of the first and second text; for token embeddings, MaxSim divided by
       the number of tokens of the first text.
-    - Texts with classes: between all texts of the same class in the batch.
+    - Texts with classes: cosine of all texts of the same class in the batch.
 
     Example:
 
