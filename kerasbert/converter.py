@@ -174,7 +174,7 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
             _warn_left_out(model, directory)
     else:
         raise ValueError(
-            f"source={source!r} is neither a name, a handle or a directory, nor a model of ours."
+            f"source must be a preset name, a handle, a directory or a kerasbert model; got {source!r}."
         )
     if not hasattr(encoder_of(model), "family"):
         raise ValueError(
@@ -311,7 +311,9 @@ def _warn_left_out(model, directory):
     left = [name for name in checkpoint.tensors if name not in used and name not in tied]
     if left:
         warnings.warn(
-            f"Read as a {type(model).__name__}; left out: {', '.join(sorted(left))}.", stacklevel=4
+            f"The checkpoint was read as a {type(model).__name__}, which leaves out "
+            f"{', '.join(sorted(left))}.",
+            stacklevel=4,
         )
 
 
@@ -347,7 +349,7 @@ def _with_encoder(model, settings):
         value = values.get(weight.path)
         if value is None or tuple(value.shape) != tuple(weight.shape):
             raise ValueError(
-                f"encoder={settings!r} asks for weights that the source does not have: "
+                f"encoder={settings!r} needs weights that the source does not have: "
                 f"{weight.path} {tuple(weight.shape)}."
             )
         weight.assign(value)
@@ -418,13 +420,16 @@ def _check(model, tokenizer, directory, changed, written):
         if weight.path.startswith(skipped):
             continue
         if not np.array_equal(_array(weight), _array(values[weight.path])):
-            raise ValueError(f"{weight.path} of '{directory}' is not what was written.")
+            raise ValueError(
+                f"{weight.path} of '{directory}' differs from what was written; convert again."
+            )
     features = _features(model)
     for one, other in zip(_outputs(model, features), _outputs(again, features), strict=True):
         gap, scale = np.abs(one - other).max(), max(1.0, np.abs(one).max())
         if not gap <= 1e-4 * scale:
             raise ValueError(
-                f"The model in '{directory}' gives other outputs than the source, by {gap:.1e}."
+                f"Outputs of the converted model in '{directory}' differ from the source by "
+                f"{gap:.1e} (tolerance {1e-4 * scale:.1e})."
             )
     if tokenizer is not None:
         _check_tokenizer(tokenizer, SubwordTokenizer.from_preset(directory), written)
@@ -478,7 +483,9 @@ _TEXTS = (
 
 def _check_tokenizer(ours, theirs, written):
     if ours.get_vocabulary() != theirs.get_vocabulary():
-        raise ValueError(f"The vocabulary of {written} is not what was written.")
+        raise ValueError(
+            f"The vocabulary of {written} differs from the tokenizer's; convert again."
+        )
     try:
         need_tensorflow("Tokenizing")
     except ImportError:
