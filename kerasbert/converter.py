@@ -174,7 +174,8 @@ def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbe
             _warn_left_out(model, directory)
     else:
         raise ValueError(
-            f"source must be a preset name, a handle, a directory or a kerasbert model; got {source!r}."
+            "source must be a preset name, a handle, a directory or a kerasbert model; got "
+            f"{source!r}."
         )
     if not hasattr(encoder_of(model), "family"):
         raise ValueError(

@@ -804,7 +804,7 @@ def test_bad_arguments(tmp_path):
     encoder = tiny_backbone()
     with pytest.raises(ValueError, match="format='onnx' is unknown; use one of huggingface, goo"):
         write(encoder, tmp_path / "out", format="onnx")
-    with pytest.raises(ValueError, match="is neither a name, a handle or a directory, nor a model"):
+    with pytest.raises(ValueError, match="source must be a preset name, a handle, a directory or"):
         write(keras.layers.Dense(2), tmp_path / "out")
     with pytest.raises(ValueError, match="task='encoder' is for a source that is a name"):
         write(encoder, tmp_path / "out", task="encoder")
