@@ -1,4 +1,4 @@
-"""Pictures as SVG and bars as HTML, which take a page's own colours and its width."""
+"""Diagrams as SVG and bar charts as HTML, in the colors and width of the page around them."""
 
 from html import escape
 
@@ -13,13 +13,13 @@ _STYLE = (
 
 
 class _Picture:
-    """Boxes and arrows, from top to bottom in one or several columns."""
+    """A diagram of boxes and arrows; its height grows as parts are added."""
 
     def __init__(self, width):
         self.width, self.height, self.parts = width, 0, []
 
     def box(self, x, y, width, lines, kind="n"):
-        """A box with a title and smaller lines; returns the y below it."""
+        """Draw a box with a title and smaller lines; return the y of its lower edge."""
         height = 14 + 16 * len(lines)
         self.parts.append(
             f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
@@ -56,7 +56,12 @@ class _Picture:
 
 
 def encoder(name, settings):
-    """An encoder, of the arguments of `BertBackbone`: all of them, with their defaults."""
+    """Draw an encoder.
+
+    Args:
+        name: string. The family.
+        settings: dict. All arguments of `BertBackbone`, including defaults.
+    """
     get = settings.get
     width = get("hidden_dim", "D")
     picture = _Picture(430)
@@ -85,12 +90,12 @@ def encoder(name, settings):
     y = top + 20
     attention = ["self-attention", f"{get('num_heads', 'N')} heads"]
     if get("is_causal"):
-        attention.append("each token sees those before it")
+        attention.append("each token sees earlier tokens")
     if get("position_embedding") != "learned":
         attention.append(f"{get('position_embedding')} positions")
     if get("local_window"):
         attention.append(
-            f"a window of {get('local_window')}, but in 1 of {get('global_every')} layers"
+            f"local window of {get('local_window')}, global in 1 of {get('global_every')} layers"
         )
     middle = get("intermediate_dim", "I")
     feed = ["gated feed-forward" if get("gated_mlp") else "feed-forward"]
@@ -103,7 +108,7 @@ def encoder(name, settings):
             y += 14
         y = picture.box(x, y, w, lines, kind)
         picture.arrow((mid, y), (mid, y + 20))
-        # What came in is added to what the half of the layer made of it.
+        # The residual connection.
         picture.arrow(
             (mid, start - 8), (x + w + 24, start - 8), (x + w + 24, y + 12), (mid + 4, y + 12)
         )
@@ -137,7 +142,7 @@ def encoder(name, settings):
 
 
 def overview(families, kinds, formats, exports):
-    """The package in one picture: what goes in, the one encoder, the heads, what comes out."""
+    """Draw the package: input formats, the encoder, the heads and export formats."""
     picture = _Picture(760)
     rows = max(len(kinds), 9)
     height = 40 + 17 * rows
@@ -161,12 +166,12 @@ def overview(families, kinds, formats, exports):
         picture.arrow((x, middle), (x + 32, middle))
     dark = "<style>svg{color:#24292f}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}</style>"
     return picture.svg(
-        "From text and checkpoints by one encoder and its heads to servers", "overview", dark
+        "Text and checkpoints go through one encoder and its heads to servers", "overview", dark
     )
 
 
 def bars(unit, rows, command=""):
-    """A table as bars.
+    """Return a table as a bar chart.
 
     Args:
         rows: list of `(name, {series: number})`.

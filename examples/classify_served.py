@@ -1,8 +1,8 @@
-"""Classify messages with a SavedModel, with what a server has: TensorFlow and TensorFlow Text.
+"""Classify messages with a SavedModel, using only TensorFlow and TensorFlow Text, as a server does.
 
     python examples/classify_served.py spam_model/1 "You won! Text WIN to 80086" "See you at 8?"
 
-Prints the label, its probability and the text, a line each.
+Prints one line per text: the label, its probability and the text.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  The graph has its ops.
+import tensorflow_text  # noqa: F401  It registers the ops of the graph.
 
 if len(sys.argv) < 3:
     sys.exit(f"Usage: python {sys.argv[0]} SAVED_MODEL TEXT [TEXT ...]")

@@ -1,22 +1,23 @@
-"""ELMo, GPT, BERT, XLNet and ELECTRA from the same text, at the same size: what does each know?
+"""Pre-train ELMo, GPT, BERT, XLNet and ELECTRA at one size on the same text, and probe each.
 
     python examples/family_tree.py text.txt en_ewt-ud-test.conllu.gz en_ewt-ud-dev.conllu.gz
     python examples/family_tree.py TEXT TRAIN DEV --epochs 20 --seeds 0,1,2
 
-TEXT is a sentence a line, of any language; treebanks of the same language are at
-https://universaldependencies.org (CoNLL-U files; each has its licence). Each model is pre-trained
-on TEXT, two layers of 128, for as many steps of as many words, and then left as it is: a linear
-classifier reads three things off the vectors of its last layer. The part of speech of a word; its
-relation to the word that it hangs on; and the part of speech of the next word. Two rows were never
-trained: the most frequent answer needs no vectors, and those of a BERT at its start tell what the
-words alone do. `BERT on sinusoids` has the positions of Vaswani et al. 2017 in place of learned
-ones. Words are what white space separates: segment Japanese first (`fugashi -Owakati`).
+TEXT has one sentence per line, in any language; treebanks of the same language are at
+https://universaldependencies.org (CoNLL-U files, each with its own license). Each model has two
+layers of 128, is pre-trained on TEXT for the same number of steps and words, and is then frozen.
+Linear classifiers on the last layer's embedding of each word predict its part of speech, its
+dependency relation to its head, and the part of speech of the next word. Two rows are baselines
+without pre-training: the most frequent answer, and a BERT with random weights (`BERT at its
+start`). `BERT on sinusoids` has the position encoding of Vaswani et al. 2017 in place of learned
+position embeddings. Words are separated by white space: segment Japanese first, with
+`fugashi -Owakati`.
 
-English, Korean and Japanese after 1,200 steps: benchmarks/notes/family_tree.md. Models that
-predict every word are mostly ahead after so few steps; BERT learns from the hidden tokens alone, a
-seventh of all, and has just begun. With many epochs over little text GPT learns it by heart.
-The papers, on GLUE's dev sets and each at its own size and on its own text:
-ELMo 71.2, GPT 78.8, BERT base 82.2, ELECTRA base 85.1 (Clark et al. 2020, table 1).
+benchmarks/notes/family_tree.md has the results for English, Korean and Japanese after 1,200 steps.
+Models that predict every word are mostly ahead after so few steps; BERT learns only from the masked
+tokens, a seventh of all. With many epochs over little text, GPT memorizes it. The papers' scores on
+GLUE's dev sets, each with its own size and text: ELMo 71.2, GPT 78.8, BERT base 82.2, ELECTRA base
+85.1 (Clark et al. 2020, table 1).
 """
 
 import os
@@ -28,7 +29,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import kerasbert  # Before Keras imports PyTorch: it sets how those threads wait.
+import kerasbert  # Before Keras, as it sets how PyTorch's threads wait.
 
 # isort: split
 import keras
@@ -52,15 +53,15 @@ from kerasbert.preprocessors.xlnet import XLNetPretrainerPreprocessor
 from kerasbert.tasks import read_conllu
 from kerasbert.tokenizers import BertTokenizer
 
-LENGTH = 64  # Tokens of a row.
-WORDS = 40  # Words of a row of text: most make fewer pieces than fit.
+LENGTH = 64  # Tokens per row.
+WORDS = 40  # Words per row; most rows then have fewer than LENGTH tokens.
 SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 128, "intermediate_dim": 512}
-# Small encoders that begin with BERT's 0.02 learn nothing for some hundred steps.
+# With BERT's 0.02, small encoders learn nothing for some hundred steps.
 START = {"dropout": 0.0, "initializer_range": 0.05}
 
 
 def rows_of(path, limit):
-    """Sentences joined to rows of about `WORDS` words, at most `limit` of them."""
+    """Join sentences into at most `limit` rows of `WORDS` words."""
     rows, words = [], []
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -73,7 +74,7 @@ def rows_of(path, limit):
     return rows
 
 
-# === The models: each a function of the tokenizer that gives what is trained, and its encoder ===
+# === Models: each function takes a tokenizer and returns the model to train and its encoder ===
 
 
 def bert(tokenizer, family="bert", **settings):
@@ -95,7 +96,7 @@ def masked(tokenizer):
 def masked_on_sinusoids(tokenizer):
     model, encoder = masked(tokenizer)
     table = encoder.position_embedding_layer
-    # As large as the vectors of words are at their start.
+    # Scaled to the magnitude of the initial word embeddings.
     waves = SinusoidalPositions(LENGTH)(np.zeros((1, LENGTH, SIZE["hidden_dim"]), "float32"))[0]
     table.set_weights([START["initializer_range"] * keras.ops.convert_to_numpy(waves)])
     table.trainable = False
@@ -137,7 +138,7 @@ MODELS = {
 
 
 def elmo(rows, vocabulary_size):
-    """Of both directions 64 wide, with the words of `rows` in place of pieces."""
+    """Build an ELMo of width 64 per direction, with the words of `rows` as its vocabulary."""
     encoder = ElmoBackbone(
         num_layers=2,
         units=128,
@@ -155,11 +156,11 @@ def pretrained(model, rows, epochs, rate, batch_size=64):
     return model.fit(rows, batch_size=batch_size, epochs=epochs, verbose=0).history["loss"][-1]
 
 
-# === What is read off them ===
+# === Probing ===
 
 
 def word_vectors(encoder, tokenizer, sentences, batch_size=64):
-    """Of lists of words a list of arrays (W, D): the mean over each word's pieces."""
+    """Return an array (W, D) per sentence: the mean embedding of each word's pieces."""
     if isinstance(encoder, ElmoBackbone):
         return ElmoEmbedder(encoder, layers="last").embed(sentences)
     known = sorted({word for sentence in sentences for word in sentence})
@@ -169,7 +170,7 @@ def word_vectors(encoder, tokenizer, sentences, batch_size=64):
     before, after = ([], [last, first]) if ends else ([first], [last])
     found = []
     for begin in range(0, len(sentences), batch_size):
-        # One shape for all: a smaller last batch has empty rows.
+        # Empty rows fill up the last batch, so that all have one shape.
         some = sentences[begin : begin + batch_size]
         ids = np.zeros((batch_size, LENGTH), "int32")
         mask, places = np.zeros_like(ids), []
@@ -184,26 +185,26 @@ def word_vectors(encoder, tokenizer, sentences, batch_size=64):
             x["segment_ids"] = np.zeros_like(ids)
         states = keras.ops.convert_to_numpy(encoder.predict_on_batch(x)["sequence_output"])
         for state, at in zip(states, places):
-            # A word without pieces has the vector of what comes next, and one behind the last
-            # token that token's.
+            # A word without pieces gets the embedding of the next piece, and a word beyond the end
+            # of the row that of its last token.
             at = np.minimum(at, LENGTH - 1)
             found.append(np.stack([state[a : max(b, a + 1)].mean(0) for a, b in zip(at, at[1:])]))
     return found
 
 
 def labels_of(trees):
-    """What is asked of each word of all sentences: a dict of the three tasks' lists."""
+    """Return the labels of all words, a dict of task to list."""
     tags = [list(tree.tags) for tree in trees]
     return {
         "part of speech": [tag for row in tags for tag in row],
-        # Without what a language adds to a relation.
+        # Without language-specific subtypes, such as "pass" of "nsubj:pass".
         "relation": [name.split(":")[0] for tree in trees for name in tree.relations],
         "part of speech of the next word": [tag for row in tags for tag in [*row[1:], "end"]],
     }
 
 
 def linear_accuracy(vectors, labels, others, wanted, epochs=15):
-    """Of a linear classifier that learns from the first two."""
+    """Train a linear classifier on `vectors` and `labels`; return its accuracy on `others`."""
     known = {label: number for number, label in enumerate(sorted(set(labels)))}
     middle, spread = vectors.mean(0), vectors.std(0) + 1e-6
     classifier = keras.Sequential([keras.layers.Dense(len(known))])
@@ -217,7 +218,7 @@ def linear_accuracy(vectors, labels, others, wanted, epochs=15):
 
 
 def scores_of(encoder, tokenizer, learned, held_out):
-    """Accuracies on the three tasks, in their order."""
+    """Return the accuracies on the three tasks, in the order of `labels_of`."""
     vectors, others = (
         np.concatenate(word_vectors(encoder, tokenizer, [list(tree.words) for tree in trees]))
         for trees in (learned, held_out)
@@ -233,17 +234,17 @@ def most_frequent(learned, held_out):
 
 
 def main(
-    text: Annotated[str, typer.Argument(help="a file, a sentence a line")],
-    train: Annotated[str, typer.Argument(help="a CoNLL-U file to learn from")],
-    dev: Annotated[str, typer.Argument(help="another one, to score on")],
+    text: Annotated[str, typer.Argument(help="text file with one sentence per line")],
+    train: Annotated[str, typer.Argument(help="CoNLL-U file to train the classifiers on")],
+    dev: Annotated[str, typer.Argument(help="CoNLL-U file to score on")],
     epochs: int = 12,
-    rows: Annotated[int, typer.Option(help="of 40 words, the most to take of TEXT")] = 3200,
+    rows: Annotated[int, typer.Option(help="maximum number of rows of 40 words from TEXT")] = 3200,
     vocabulary_size: int = 4000,
-    rate: Annotated[float, typer.Option(help="the peak of the learning rate")] = 1e-3,
-    seeds: Annotated[str, typer.Option(help="as 0,1,2")] = "0",
-    only: Annotated[str, typer.Option(help="models by their names, as BERT,XLNet")] = "",
+    rate: Annotated[float, typer.Option(help="peak learning rate")] = 1e-3,
+    seeds: Annotated[str, typer.Option(help="such as 0,1,2")] = "0",
+    only: Annotated[str, typer.Option(help="names of models, such as BERT,XLNet")] = "",
 ):
-    """Pre-train each model, and print what its vectors know."""
+    """Pre-train each model and print the accuracy of the classifiers on its embeddings."""
     console = Console()
     texts = rows_of(text, rows)
     learned, held_out = (
@@ -269,14 +270,14 @@ def main(
             found[name].append(scores_of(encoder, tokenizer, learned, held_out))
             shown = " ".join(f"{score:.3f}" for score in found[name][-1])
             console.print(f"seed {seed}, {name}: loss {loss:.2f} in {seconds:.0f} s, {shown}")
-    table = Table("vectors of", *labels_of(held_out))
+    table = Table("embeddings of", *labels_of(held_out))
     table.add_row("the most frequent", *(f"{x:.3f}" for x in most_frequent(learned, held_out)))
     for name, runs in found.items():
         cells = [f"{mean(x):.3f} ({min(x):.3f}-{max(x):.3f})" for x in zip(*runs)]
         table.add_row(name, *cells)
     console.print(
-        f"{len(texts)} rows of {WORDS} words, {epochs} epochs; {len(learned)} sentences to learn "
-        f"from, {len(held_out)} to score on"
+        f"{len(texts)} rows of {WORDS} words, {epochs} epochs; {len(learned)} training "
+        f"sentences, {len(held_out)} to score on"
     )
     console.print(table)
 

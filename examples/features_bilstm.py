@@ -1,20 +1,20 @@
-"""A two-layer BiLSTM on features of a frozen encoder, computed once: six choices of layers.
+"""Train a two-layer BiLSTM on precomputed features of a frozen encoder: six choices of layers.
 
     python examples/features_bilstm.py                     # 10 minutes on 2 busy cores
     KERAS_BACKEND=jax python examples/features_bilstm.py   # the same on JAX, or on torch
     python examples/features_bilstm.py --sentences 6000 --units 256
 
-The table of the BERT paper's section 5.3 (arXiv 1810.04805), for part-of-speech tags of the Brown
-corpus in place of named entities, from the MiniLM-L6 weights (6 layers x 384). Training and
-held-out sentences come from different documents. Expected with TensorFlow and seed 0:
+Section 5.3 of the BERT paper (arXiv 1810.04805), with part-of-speech tags of the Brown corpus in
+place of named entities, and with MiniLM-L6 (6 layers x 384). Training and held-out sentences come
+from different documents. Expected with TensorFlow and seed 0:
 
-    most frequent tag    accuracy 0.818, of words that training has not shown 0.285
-    embeddings                    0.927                                       0.726
-    second_to_last                0.924                                       0.760
-    last                          0.890                                       0.706
-    sum_last_four                 0.935                                       0.792
-    concat_last_four              0.936                                       0.793
-    sum_all                       0.941                                       0.794
+    most frequent tag    accuracy 0.818, of words not in the training data 0.285
+    embeddings                    0.927                                    0.726
+    second_to_last                0.924                                    0.760
+    last                          0.890                                    0.706
+    sum_last_four                 0.935                                    0.792
+    concat_last_four              0.936                                    0.793
+    sum_all                       0.941                                    0.794
 """
 
 import os
@@ -28,7 +28,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import kerasbert  # noqa: F401  Before Keras imports PyTorch: it sets how those threads wait.
+import kerasbert  # noqa: F401  Before Keras, as it sets how PyTorch's threads wait.
 
 # isort: split
 import keras
@@ -42,7 +42,7 @@ from kerasbert.models import BertBackbone, BertTextEmbedder, BertTextEmbedderPre
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import real_data
 
-# The paper's order, and its F1 on the named entities of CoNLL-2003.
+# The paper's F1 on the named entities of CoNLL-2003, in the order of its table.
 LAYERS = {
     "embeddings": 91.0,
     "second_to_last": 95.6,
@@ -51,11 +51,11 @@ LAYERS = {
     "concat_last_four": 96.1,
     "sum_all": 95.5,
 }
-LONGEST = 40  # words; longer sentences are left out, as each is padded to the longest
+LONGEST = 40  # Words. Longer sentences are left out, as all are padded to the longest.
 
 
 def brown(sentences, seed):
-    """Training and held-out sentences, lists of `(word, tag)`: every fifth document is held out."""
+    """Read training and held-out sentences of `(word, tag)`; every fifth document is held out."""
     documents = real_data.brown_tagged()
     parts = []
     for held_out, count in ((False, sentences), (True, max(1, sentences // 3))):
@@ -72,7 +72,7 @@ def brown(sentences, seed):
 
 
 def word_vectors(embedder, sentences):
-    """One vector a word, that of its first piece: (N, T, D'), zeros after the last word."""
+    """Return the features of each word's first piece: (N, T, D'), with zeros as padding."""
     texts = [" ".join(words) for words in sentences]
     _, starts, _ = embedder.preprocessor.tokenizer.tokenize_with_offsets(texts)
     features = np.zeros(
@@ -85,7 +85,7 @@ def word_vectors(embedder, sentences):
 
 
 def tagger(width, tags, units):
-    """A BiLSTM of two layers on vectors (N, T, `width`)."""
+    """Build a two-layer BiLSTM on features (N, T, `width`)."""
     return keras.Sequential(
         [
             keras.Input((None, width)),
@@ -98,7 +98,7 @@ def tagger(width, tags, units):
 
 
 def most_frequent_tag(train, test):
-    """The baseline: each word gets its most frequent tag of the training sentences."""
+    """Tag each word with its most frequent tag in the training sentences, as a baseline."""
     of_word, of_all = defaultdict(Counter), Counter()
     for sentence in train:
         for word, tag in sentence:
@@ -114,7 +114,7 @@ def most_frequent_tag(train, test):
 
 
 def accuracy(guesses, test, known=()):
-    """The share of right tags of the words that are not `known`."""
+    """Return the share of correct tags among the words that are not in `known`."""
     pairs = [
         (guess, tag)
         for tags, sentence in zip(guesses, test)
@@ -126,14 +126,14 @@ def accuracy(guesses, test, known=()):
 
 def main(
     sentences: Annotated[
-        int, typer.Option(help="to train on; a third as many are held out")
+        int, typer.Option(help="training sentences; a third as many are held out")
     ] = 2000,
-    preset: Annotated[str, typer.Option(help="name or folder of an encoder; MiniLM-L6")] = "",
-    units: Annotated[int, typer.Option(help="of an LSTM in one direction; 768 in the paper")] = 128,
+    preset: Annotated[str, typer.Option(help="preset name or folder; default: MiniLM-L6")] = "",
+    units: Annotated[int, typer.Option(help="LSTM units per direction; 768 in the paper")] = 128,
     epochs: int = 8,
     seed: int = 0,
 ):
-    """Tag words by features of six choices of layers; print the accuracies."""
+    """Train a tagger on the features of each choice of layers and print the accuracies."""
     train, test = brown(sentences, seed)
     tags = sorted({tag for sentence in train for _, tag in sentence})
     number = {tag: i for i, tag in enumerate(tags)}
@@ -150,7 +150,7 @@ def main(
     preprocessor = BertTextEmbedderPreprocessor.from_preset(preset)
     table = Table(
         *("features", "width", "accuracy", "new words", "features, s", "training, s", "paper, NER"),
-        title=f"{len(train)} sentences to train, {len(test)} held out, {len(tags)} tags",
+        title=f"{len(train)} training sentences, {len(test)} held out, {len(tags)} tags",
     )
     guesses = most_frequent_tag(train, test)
     scores = accuracy(guesses, test), accuracy(guesses, test, known)
@@ -159,8 +159,8 @@ def main(
         keras.utils.set_random_seed(seed)
         start = perf_counter()
         embedder = BertTextEmbedder(backbone, preprocessor, pooling="tokens", layers=layers)
-        features = word_vectors(embedder, words)  # Once, for all epochs.
-        features /= features[: len(train)].std()  # One learning rate fits sums and averages.
+        features = word_vectors(embedder, words)  # Computed once, not in every epoch.
+        features /= features[: len(train)].std()  # So that one learning rate fits all.
         between = perf_counter()
         model = tagger(features.shape[-1], len(tags), units)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -3,13 +3,14 @@
     python examples/probe_syntax.py en_ewt-ud-test.conllu.gz en_ewt-ud-dev.conllu.gz
     python examples/probe_syntax.py TRAIN DEV --preset hf://google-bert/bert-base-uncased
 
-Treebanks of many languages are at https://universaldependencies.org (CoNLL-U files; each has its
-licence). One matrix for each layer learns the distances of words in the trees; UUAS is the share of
-the edges of held-out trees that its distances find. The first two rows are what needs no syntax:
-a tree that joins each word to the next one, and the embeddings below all layers.
+Treebanks of many languages are at https://universaldependencies.org (CoNLL-U files, each with its
+own license). For each layer, a matrix is trained to predict the distances between words in the
+trees. UUAS is the share of the edges of held-out trees that these distances recover. The first two
+rows are baselines without syntax: a tree that joins each word to the next one, and layer 0, the
+embeddings.
 
-Expected with MiniLM-L6 (all-MiniLM-L6-v2), learning from English EWT's test part and scored on 400
-sentences of its dev part, seed 0, on TensorFlow:
+Expected with MiniLM-L6 (all-MiniLM-L6-v2), trained on the test part of English EWT and scored on
+400 sentences of its dev part, seed 0, on TensorFlow:
 
     each word to the next    UUAS 0.420    Spearman 0.566
     0                             0.470             0.621
@@ -27,7 +28,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import kerasbert  # Before Keras imports PyTorch: it sets how those threads wait.
+import kerasbert  # Before Keras, as it sets how PyTorch's threads wait.
 
 # isort: split
 import keras
@@ -42,30 +43,30 @@ from kerasbert.tasks import read_conllu
 
 
 def chain(tree):
-    """The distances of words that each hang on the next one: (W, W)."""
+    """Return the distances in a tree that joins each word to the next one: (W, W)."""
     places = np.arange(len(tree.words))
     return np.abs(places[:, None] - places)
 
 
 def sentences(path, count, most=50):
-    """The first trees of a file, of 2 to `most` words."""
+    """Read the first `count` trees of a file that have 2 to `most` words."""
     return [tree for tree in read_conllu(path) if 2 <= len(tree.words) <= most][:count]
 
 
 def main(
-    train: Annotated[str, typer.Argument(help="a CoNLL-U file to learn from")],
-    dev: Annotated[str, typer.Argument(help="another one, to score on")],
-    preset: Annotated[str, typer.Option(help="name or folder of an encoder")] = (
+    train: Annotated[str, typer.Argument(help="CoNLL-U file to train on")],
+    dev: Annotated[str, typer.Argument(help="CoNLL-U file to score on")],
+    preset: Annotated[str, typer.Option(help="preset name or folder of an encoder")] = (
         "bert_tiny_demo_en_uncased"
     ),
-    count: Annotated[int, typer.Option(help="sentences to learn from; a third to score on")] = 1200,
-    layers: Annotated[str, typer.Option(help="as 0,3,6; all by default")] = "",
-    rank: Annotated[int, typer.Option(help="of the matrix")] = 64,
+    count: Annotated[int, typer.Option(help="training sentences; a third to score on")] = 1200,
+    layers: Annotated[str, typer.Option(help="such as 0,3,6; default: all")] = "",
+    rank: Annotated[int, typer.Option(help="rank of the matrix")] = 64,
     epochs: int = 20,
     seed: int = 0,
-    picture: Annotated[str, typer.Option(help="a file for the arcs of one sentence")] = "",
+    picture: Annotated[str, typer.Option(help="image file for the arcs of one sentence")] = "",
 ):
-    """Train a probe on each layer and print what it finds."""
+    """Train a probe on each layer and print its scores."""
     learned, held_out = sentences(train, count), sentences(dev, max(1, count // 3))
     table = Table("layer", "UUAS", "Spearman of distances")
     distances = [chain(tree) for tree in held_out]
@@ -86,7 +87,7 @@ def main(
     for name, row in scores.items():
         table.add_row(name, *(f"{value:.3f}" for value in row))
     console = Console()
-    console.print(f"{len(learned)} sentences to learn from, {len(held_out)} to score on")
+    console.print(f"{len(learned)} training sentences, {len(held_out)} to score on")
     console.print(table)
     if picture:
         tree = next((one for one in held_out if 6 <= len(one.words) <= 14), held_out[0])

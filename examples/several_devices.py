@@ -1,24 +1,23 @@
-"""Train a spam filter on several devices at once, with what each backend has for it.
+"""Train a spam filter on several devices, with the distribution API of each backend.
 
-    python examples/several_devices.py                                # TensorFlow: a strategy
+    python examples/several_devices.py                                # TensorFlow: MirroredStrategy
     KERAS_BACKEND=jax python examples/several_devices.py              # DataParallel
-    KERAS_BACKEND=jax python examples/several_devices.py --model 2    # layers cut in two
+    KERAS_BACKEND=jax python examples/several_devices.py --model 2    # ModelParallel
     KERAS_BACKEND=torch torchrun --nproc-per-node 2 examples/several_devices.py    # DDP
 
-It takes the GPUs or TPUs that there are; where there are none, two devices (four with --model) are
-simulated on the CPU, which shows the way but trains no faster: about a minute on 2 cores.
-Expected on the 896 messages held out, with two devices and seed 0: an accuracy of 0.98 or more, as
-with one device.
+It uses all GPUs or TPUs. Without any, it simulates two devices (four with --model 2) on the CPU,
+which trains no faster: about a minute on 2 cores. Expected on the 896 held-out messages, with two
+devices and seed 0: an accuracy of 0.98 or more, as with one device.
 """
 
 import os
 from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# For JAX' CPU alone, which counts where there is nothing else.
+# Only for JAX's CPU devices, which are used without a GPU or TPU.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
-import kerasbert  # noqa: F401  Before Keras imports PyTorch: it sets how those threads wait.
+import kerasbert  # noqa: F401  Before Keras, as it sets how PyTorch's threads wait.
 
 # isort: split
 import keras
@@ -28,11 +27,11 @@ from classify_sms import HERE, read, small_classifier
 from kerasbert.distribution import data_parallel, layout_map
 
 BACKEND = keras.backend.backend()
-BATCH = 32  # rows of all devices together
+BATCH = 32  # Global batch size, over all devices.
 
 
 def on_jax(make, parts):
-    """Keras' own way: `parts` is into how many each layer is cut."""
+    """Use `DataParallel`, or `ModelParallel` with each layer split into `parts` parts."""
     devices = keras.distribution.list_devices()
     if devices[0].startswith("cpu"):
         devices = devices[: 2 * parts]
@@ -49,7 +48,7 @@ def on_jax(make, parts):
 
 
 def on_tensorflow(make, parts):
-    """`MirroredStrategy`, or `MultiWorkerMirroredStrategy` where TF_CONFIG names workers."""
+    """Use `MirroredStrategy`, or `MultiWorkerMirroredStrategy` if TF_CONFIG is set."""
     import tensorflow as tf
 
     workers = "TF_CONFIG" in os.environ
@@ -69,7 +68,7 @@ def on_tensorflow(make, parts):
 
 
 def on_torch(make, parts):
-    """One process a device, each with its part of the messages."""
+    """Use one process per device, each with its share of the messages."""
     import torch
 
     if "RANK" not in os.environ:
@@ -80,17 +79,17 @@ def on_torch(make, parts):
 
 
 def main(
-    model: Annotated[int, typer.Option(help="JAX: devices that each layer is cut over")] = 1,
+    model: Annotated[int, typer.Option(help="JAX: devices to split each layer over")] = 1,
     epochs: int = 3,
-    rows: Annotated[int, typer.Option(help="messages to train on")] = 3584,
+    rows: Annotated[int, typer.Option(help="number of training messages")] = 3584,
     seed: int = 0,
 ):
-    """Train a classifier of messages on all devices, and score it."""
+    """Train a message classifier on all devices and score it."""
     if model > 1 and BACKEND != "jax":
         raise typer.BadParameter("Only on JAX can Keras cut a layer; leave --model out.")
-    keras.utils.set_random_seed(seed)  # The same order of messages on all workers.
+    keras.utils.set_random_seed(seed)  # All workers need the same order of messages.
     texts, labels = read(HERE / "data/sms_spam.csv")
-    # JAX cuts batches into equal parts: the rows make whole batches.
+    # JAX splits batches into equal parts, so only whole batches are kept.
     held_out = slice(rows, rows + (len(texts) - rows) // BATCH * BATCH)
     names = sorted(set(labels))
 
