@@ -113,9 +113,9 @@ def test_arrays_that_ask_for_all_memory(tmp_path):
         with open(path, "wb") as file:
             file.write(header + whole[128:])
         for mmap in (True, False):
-            with pytest.raises(ValueError, match="x.npy' (holds|is damaged)"):
+            with pytest.raises(ValueError, match="x.npy' (has|is damaged)"):
                 read_array(path, (3, 4), "float32", mmap)
-            with pytest.raises(ValueError, match="x.npy' (holds|is damaged)"):
+            with pytest.raises(ValueError, match="x.npy' (has|is damaged)"):
                 read_array(path, tuple(json.loads(f"[{shape[1:-1].decode()}]")), "float32", mmap)
 
 

@@ -85,7 +85,7 @@ def test_from_text_to_a_preset(text, tmp_path):
     for wrong, message in (
         (["--phase", "16:2"], "--phase '16:2' is not length:steps:batch_size"),
         (["--phase", "16:2:8", "--encoder", "dropout"], "--encoder 'dropout' is not name=value"),
-        (["--phase", "16:2:8", "--encoding", "klingon"], "encoding='klingon' is not known"),
+        (["--phase", "16:2:8", "--encoding", "klingon"], "encoding='klingon' is unknown"),
         (["--phase", "16:2:8", "--layers", "0"], "num_layers=0 must be a whole number"),
     ):
         done = kerasbert("pretrain", text, "-o", tmp_path / "no", *options("")[4:], *wrong)

@@ -119,7 +119,7 @@ def test_from_files_to_answers(films, tiny_preset):
     # A model of the wrong kind, or none at all.
     done = kerasbert("evaluate", out / "model", films, "--task", "squad")
     assert done.exit_code == 2
-    assert "holds a BertTextClassifier, but the task 'squad' needs a BertQuestion" in done.stderr
+    assert "is a BertTextClassifier, but the task 'squad' needs a BertQuestion" in done.stderr
     done = kerasbert("evaluate", out / "model", films, "--task", "sst2")
     assert done.exit_code == 2
     assert "The model's classes are no, yes, but those of 'sst2' are neg" in done.stderr
