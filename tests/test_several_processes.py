@@ -153,7 +153,7 @@ def test_what_processes_cannot_share(monkeypatch):
         model.evaluate(arrays, np.zeros(2))
     if BACKEND == "jax":
         with pytest.raises(
-            ValueError, match=r"predict\(\) inside together.* of_one_process\(model\)"
+            ValueError, match=r"predict\(\) inside together.*of_one_process\(model\)"
         ):
             model.predict(arrays)
 
