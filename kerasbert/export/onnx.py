@@ -83,7 +83,7 @@ def export_onnx(
     arguments = directory, "onnx", precision, None, tokenizer, layout
     name = os.path.join("onnx" if layout == "transformers" else "", "model.onnx")
     with exported(model, *arguments) as (target, folder, check):
-        check(runtimes.onnx_runtime(os.path.join(folder, name)))
+        check(runtimes.onnx_runtime(os.path.join(folder, name), exact=True))
     return os.path.join(target, name)
 
 

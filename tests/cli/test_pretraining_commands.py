@@ -86,7 +86,10 @@ def test_from_text_to_a_preset(text, tmp_path):
         (["--phase", "16:2"], "--phase '16:2' is not length:steps:batch_size"),
         (["--phase", "16:2:8", "--encoder", "dropout"], "--encoder 'dropout' is not name=value"),
         (["--phase", "16:2:8", "--encoding", "klingon"], "encoding='klingon' is unknown"),
-        (["--phase", "16:2:8", "--layers", "0"], "num_layers=0 must be a whole number"),
+        (
+            ["--phase", "16:2:8", "--layers", "0"],
+            "num_layers=0 must be a whole number of at least 1.",
+        ),
     ):
         done = kerasbert("pretrain", text, "-o", tmp_path / "no", *options("")[4:], *wrong)
         assert (done.exit_code, done.stdout) == (2, ""), done.output

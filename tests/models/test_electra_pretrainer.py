@@ -405,7 +405,11 @@ def test_two_on_one_encoder():
             "embedding_dim=4, which it shares .* num_layers, hidden_dim",
         ),
         ({"num_layer": 2}, ValueError, "generator has no argument 'num_layer'; did you mean num_l"),
-        ({"hidden_dim": 0}, ValueError, "generator: hidden_dim=0 must be a whole number"),
+        (
+            {"hidden_dim": 0},
+            ValueError,
+            "generator: hidden_dim=0 must be a whole number of at least 1",
+        ),
         ({"hidden_dim": 6, "num_heads": 4}, ValueError, "hidden_dim=6 is not a multiple of num_"),
         (4, TypeError, "generator must be a dict .* got a int"),
     ],

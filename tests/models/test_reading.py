@@ -120,7 +120,9 @@ def test_what_is_no_column(make, method, wrong):
 @EVERY
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, "8"])
 def test_batch_sizes(make, method, size):
-    with pytest.raises(ValueError, match=f"batch_size={size!r} must be a whole number"):
+    with pytest.raises(
+        ValueError, match=f"batch_size={size!r} must be a whole number of at least 1"
+    ):
         METHODS[method](make, TEXTS, batch_size=size)
 
 
