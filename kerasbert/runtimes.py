@@ -6,19 +6,16 @@ Only the runtime itself is imported: no Keras, and TensorFlow only for its own f
 import importlib.util
 
 
-def onnx_runtime(path, threads=None, exact=False):
+def onnx_runtime(path, threads=None):
     """Load `model.onnx` as a function from a dict of arrays to another one.
 
     Args:
         path: string.
         threads: int. `None` takes the runtime's default.
-        exact: bool. Let no sum of int8 products saturate, as they do on CPUs without VNNI: it takes
-            longer there.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1" if exact else "0")
     options.log_severity_level = 3
     options.intra_op_num_threads = threads or 0
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
