@@ -52,7 +52,7 @@ PHRASES = {
 }
 # File and phrase.
 EXCEPTIONS = {
-    ("kerasbert/tokenizers/added_tokens.py", "without a word"),  # ... character next to it.
+    ("kerasbert/text/added_tokens.py", "without a word"),  # ... character next to it.
 }
 PATHS = ["kerasbert", "docs", "examples", "README.md", "CONTRIBUTING.md", ".ci", ".github"]
 

@@ -52,8 +52,8 @@ def parts(path, folder, tokenizer):
     """Yield `(part, bytes of text, seconds, bytes through the network for each byte of text)`."""
     from kerasbert.data import documents, read_examples, write_examples
     from kerasbert.data.deduplicate import bands, signature
+    from kerasbert.data.vocabulary import _counter
     from kerasbert.models import BertTextEmbedder
-    from kerasbert.vocabulary import _counter
 
     size = os.path.getsize(path)
     found = list(documents(path, sentences="lines"))

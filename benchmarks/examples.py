@@ -120,7 +120,7 @@ def plain(settings):
     import tensorflow as tf
 
     from tests.data import reference_examples
-    from tests.tokenizers import reference
+    from tests.text import reference
 
     with open(os.path.join(real_data.minilm_dir(), "vocab.txt"), encoding="utf-8") as file:
         vocabulary = {token: id for id, token in enumerate(file.read().splitlines())}

@@ -12,7 +12,7 @@ that were measured in the same race; `memory_mb` the peak memory of each process
 import json
 from pathlib import Path
 
-from kerasbert.files import write_text
+from kerasbert.base.files import write_text
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- The results begin -->", "<!-- The results end -->"

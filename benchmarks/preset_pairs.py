@@ -22,7 +22,7 @@ import preset_text
 import real_data
 import typer
 
-from kerasbert.files import write_text
+from kerasbert.base.files import write_text
 
 LONGEST = 400  # characters; a model that learns from pairs reads 64 tokens
 

@@ -33,7 +33,7 @@ import preset_licences
 import real_data
 import typer
 
-from kerasbert.files import write_text
+from kerasbert.base.files import write_text
 
 app = typer.Typer(add_completion=False)
 

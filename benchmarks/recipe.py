@@ -106,8 +106,8 @@ def settings_of(row, size, cased):
 
 def texts(corpus, output, share):
     """Paths of the text to train on and of what is held out, a JSON line a document."""
+    from kerasbert.base.files import write_text
     from kerasbert.data import documents
-    from kerasbert.files import write_text
 
     paths = [output / "text" / f"{name}.jsonl" for name in ("train", "held_out")]
     if not all(path.exists() for path in paths):
@@ -175,7 +175,7 @@ def train(row, corpus, output, budget, seed, precision):
     from ablations import finetuned
 
     import kerasbert
-    from kerasbert.files import json_in, read_log, write_text
+    from kerasbert.base.files import json_in, read_log, write_text
 
     settings = settings_of(row, budget["size"], budget["cased"])
     text, held_out = texts(corpus, output, budget["held_out"])
@@ -298,7 +298,7 @@ def known(output):
 
 def note(output, record):
     """Put a line into the log, which is whole at any time."""
-    from kerasbert.files import write_text
+    from kerasbert.base.files import write_text
 
     lines = [json.dumps(one, ensure_ascii=False) for one in [*known(output), record]]
     write_text(str(output / "records.jsonl"), "\n".join(lines) + "\n")

@@ -30,7 +30,7 @@ import numpy as np
 import real_data
 import typer
 
-from kerasbert.files import new_file, new_folder, write_files, write_text
+from kerasbert.base.files import new_file, new_folder, write_files, write_text
 
 app = typer.Typer(add_completion=False)
 
@@ -292,8 +292,8 @@ def pack(
     from safetensors.numpy import load_file, save_file
 
     import kerasbert
+    from kerasbert.text.transformers_files import transformers_files
     from kerasbert.tokenizers import BertTokenizer
-    from kerasbert.tokenizers.transformers_files import transformers_files
     from kerasbert.upload import model_card
 
     name = folder.name

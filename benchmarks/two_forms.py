@@ -16,15 +16,16 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
-from kerasbert.data import tagging
-from kerasbert.data.characters import code_points
-from kerasbert.data.windows import cut_windows, cut_windows_in_graph, most_context
-from kerasbert.export import decoding
-from kerasbert.export import masked_lm as served_masked_lm
+from kerasbert.heads.base import decoding, spans
+from kerasbert.heads.masked_lm import model as masked_lm
+from kerasbert.heads.masked_lm import served as served_masked_lm
+from kerasbert.lineage.elmo.characters import character_ids, character_ids_in_graph
 from kerasbert.metrics.trees import spanning_edges
-from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
-from kerasbert.preprocessors.elmo import character_ids, character_ids_in_graph
-from kerasbert.preprocessors.pieces import pieces_as_units
+from kerasbert.models import BertTokenClassifierPreprocessor
+from kerasbert.text import tagging
+from kerasbert.text.characters import code_points
+from kerasbert.text.pieces import pieces_as_units
+from kerasbert.text.windows import cut_windows, cut_windows_in_graph, most_context
 
 TEXT = "Anna met Bob in Rome, Italy (not in Paris), and they talked of 東京; O'Neill's idea."
 NAMES = tagging.tag_names(["PER", "LOC", "ORG"], "BIO")

@@ -20,8 +20,8 @@ from sphinx.pycode import ModuleAnalyzer
 
 import kerasbert
 import pictures
+from kerasbert.base.files import write_text
 from kerasbert.families import FAMILIES, get_family
-from kerasbert.files import write_text
 from kerasbert.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent
@@ -278,7 +278,7 @@ def write_pictures(folder):
 
 def overview():
     """Return README's picture."""
-    kinds = [kind.models for kind in KINDS.values() if kind.models]
+    kinds = [kind.model for kind in KINDS.values() if kind.model]
     return pictures.overview(
         [*FAMILIES],
         kinds,

@@ -47,9 +47,9 @@ from kerasbert.lineage import (
     XLNetPretrainer,
     word_vocabulary,
 )
+from kerasbert.lineage.xlnet.preprocessor import XLNetPretrainerPreprocessor
 from kerasbert.models import BertBackbone, BertCausalLM, BertMaskedLM, ElectraPretrainer
 from kerasbert.optimizers import AdamW, LinearDecay
-from kerasbert.preprocessors.xlnet import XLNetPretrainerPreprocessor
 from kerasbert.tasks import read_conllu
 from kerasbert.tokenizers import BertTokenizer
 

@@ -11,10 +11,10 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from kerasbert import _process  # noqa: E402, F401  Installs its fork hooks.
-from kerasbert._lazy import load_models, load_module  # noqa: E402
-from kerasbert._memory import keep_freed_memory  # noqa: E402
-from kerasbert._triton import import_triton  # noqa: E402
+from kerasbert.base import process as _process  # noqa: E402, F401  Installs its fork hooks.
+from kerasbert.base.lazy import load_models, load_module  # noqa: E402
+from kerasbert.base.memory import keep_freed_memory  # noqa: E402
+from kerasbert.base.triton import import_triton  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
         tokenizers,
         visualize,
     )
+    from kerasbert.checkpoints.names import builtin_presets
     from kerasbert.converter import convert
+    from kerasbert.data.vocabulary import vocab
     from kerasbert.export.litert import export_litert
     from kerasbert.export.onnx import export_onnx, export_openvino
     from kerasbert.export.serving import export_serving
     from kerasbert.export.web import export_web
-    from kerasbert.loading.names import builtin_presets
     from kerasbert.measuring.bench import bench
     from kerasbert.search.index import SearchIndex
     from kerasbert.training.advise import advise
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from kerasbert.training.predict_corpus import predict_corpus, read_predictions
     from kerasbert.training.pretrain import pretrain
     from kerasbert.upload import upload_preset
-    from kerasbert.vocabulary import vocab
 
 __all__ = [
     "SearchIndex",
@@ -94,7 +94,7 @@ _FUNCTIONS = {
     "SearchIndex": "search.index",
     "advise": "training.advise",
     "bench": "measuring.bench",
-    "builtin_presets": "loading.names",
+    "builtin_presets": "checkpoints.names",
     "convert": "converter",
     "evaluate": "training.evaluation",
     "export_litert": "export.litert",
@@ -108,7 +108,7 @@ _FUNCTIONS = {
     "pretrain": "training.pretrain",
     "read_predictions": "training.predict_corpus",
     "upload_preset": "upload",
-    "vocab": "vocabulary",
+    "vocab": "data.vocabulary",
 }
 
 # Type checkers would otherwise accept any name.

@@ -10,21 +10,9 @@ import keras
 import numpy as np
 
 from kerasbert import lineage, models
-from kerasbert._errors import check_choice, did_you_mean, first_line
-from kerasbert._keywords import config_of, own_class
 from kerasbert.backend.tensorflow import need_tensorflow
-from kerasbert.conversion import (
-    huggingface,
-    sentence_transformers,
-    to_google,
-    to_huggingface,
-    to_keras_hub,
-)
-from kerasbert.conversion import keras_hub as keras_hub_format
-from kerasbert.conversion.huggingface_tables import TABLES
-from kerasbert.conversion.lineage import LINEAGE_TABLES
-from kerasbert.conversion.writing import canonical, check_settings
-from kerasbert.files import (
+from kerasbert.base.errors import check_choice, did_you_mean, first_line
+from kerasbert.base.files import (
     check_room,
     json_in,
     names_in,
@@ -32,20 +20,32 @@ from kerasbert.files import (
     output_folder,
     read_json,
 )
+from kerasbert.base.keywords import config_of, own_class
+from kerasbert.base.parts import encoder_of
+from kerasbert.checkpoints import (
+    huggingface,
+    sentence_transformers,
+    to_google,
+    to_huggingface,
+    to_keras_hub,
+)
+from kerasbert.checkpoints import keras_hub as keras_hub_format
+from kerasbert.checkpoints.huggingface_tables import TABLES
+from kerasbert.checkpoints.lineage import LINEAGE_TABLES
+from kerasbert.checkpoints.names import resolve
+from kerasbert.checkpoints.own import is_own
+from kerasbert.checkpoints.reading import read_checkpoint
+from kerasbert.checkpoints.writing import canonical, check_settings
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import kinds_with, tables_of
-from kerasbert.loading.checkpoints import read_checkpoint
-from kerasbert.loading.names import resolve
-from kerasbert.loading.own import is_own
-from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.task import BertTask
-from kerasbert.parts import encoder_of
-from kerasbert.tokenizers.subword import SubwordTokenizer
+from kerasbert.text.subword import SubwordTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
 _OF_LINEAGE = tuple(cls for kinds in lineage.CLASSES.values() for cls in kinds.values())
@@ -59,8 +59,8 @@ def tasks():
     >>> tasks()["text_classifier"].__name__
     'BertTextClassifier'
     """
-    rows = (kind for kind in kinds_with("models") if kind.single)
-    return {"encoder": BertBackbone, **{kind.name: kind.load("models") for kind in rows}}
+    rows = (kind for kind in kinds_with("model") if kind.single)
+    return {"encoder": BertBackbone, **{kind.name: kind.load("model") for kind in rows}}
 
 
 def convert(

@@ -2,7 +2,7 @@
 
 A row holds the arguments of `kerasbert.models.BertBackbone` in which the family's checkpoints
 differ from BERT, and the settings of its published heads. Apart from this table, only the
-name tables of `kerasbert.conversion` refer to families.
+name tables of `kerasbert.checkpoints` refer to families.
 
 Sources: BERT arXiv 1810.04805, RoBERTa 1907.11692, XLM-R 1911.02116, DistilBERT 1910.01108,
 ELECTRA 2003.10555, ALBERT 1909.11942, ModernBERT 2412.13663, DeBERTa-v3 2111.09543, NomicBERT
@@ -12,10 +12,10 @@ Pre-Training", GPT-2 Radford et al. 2019, "Language Models are Unsupervised Mult
 
 from dataclasses import dataclass, field
 
-from kerasbert._errors import check_choice
+from kerasbert.base.errors import check_choice
 from kerasbert.kinds import KINDS
 
-# Encoder settings and their types; see `kerasbert._errors.check_value`.
+# Encoder settings and their types; see `kerasbert.base.errors.check_value`.
 SETTINGS = {
     "vocabulary_size": "count",
     "num_layers": "count",

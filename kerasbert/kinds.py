@@ -1,7 +1,7 @@
-"""Table of the kinds of heads, with their class names in each subpackage.
+"""Table of the kinds of heads, with the class names in each one's folder.
 
-To add a kind, add a row, and a file of its name in each subpackage where it differs from the base,
-such as `models/text_classifier.py` and `preprocessors/text_classifier.py`.
+To add a kind, add a row and a folder, such as `heads/text_classifier/`, with the files in which it
+differs from `heads/base/`.
 """
 
 import importlib
@@ -13,29 +13,28 @@ class Kind:
     """One kind of head; names only, so that reading the table imports nothing.
 
     Args:
-        name: string. Name of its files, and in `convert(task=...)` and `file_task(head=...)`.
-        models: string. Class in `kerasbert/models/<name>.py`; "" if only `kerasbert.lineage` has
-            this head.
-        preprocessors: string. Class in `kerasbert/preprocessors/<name>.py`; "" for none.
-        export: string. Class in `kerasbert/export/<name>.py` that serves it; "" for none.
-        tasks: string. Class in `kerasbert/tasks/<name>.py` that reads data and writes predictions;
-            "" for none.
+        name: string. Its name in `convert(task=...)` and `file_task(head=...)`.
+        model: string. Class in its `model.py`; "" if only `kerasbert.lineage` has this head.
+        preprocessor: string. Class in its `preprocessor.py`; "" for none.
+        served: string. Class in its `served.py` that serves it; "" for none.
+        data: string. Class in its `data.py` that reads data and writes predictions; "" for none.
         settings: dict. Defaults of its head, which family and caller can override.
         like: string. Kind with the same weights, whose settings in `families` and tables in
-            `conversion` apply to this one; "" for its own.
+            `checkpoints` apply to this one; "" for its own.
         parts: tuple. Kinds whose heads it combines.
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
         usage: string. Example call of its inference method, for model cards.
         single: bool. Whether it is one model whose heads other formats can represent.
+        folder: string. Package of these files; "" for `heads.<name>`.
     """
 
     name: str
-    models: str = ""
-    preprocessors: str = ""
-    export: str = ""
-    tasks: str = ""
+    model: str = ""
+    preprocessor: str = ""
+    served: str = ""
+    data: str = ""
     settings: dict = field(default_factory=dict)
     like: str = ""
     parts: tuple = ()
@@ -44,29 +43,31 @@ class Kind:
     pipeline: str = ""
     usage: str = ""
     single: bool = True
+    folder: str = ""
 
     @property
     def tables(self):
-        """The kind whose settings in `families` and tables in `conversion` apply to this one."""
+        """The kind whose settings in `families` and tables in `checkpoints` apply to this one."""
         return self.like or self.name
 
-    def load(self, room):
-        """Import its class from a subpackage: "models", "preprocessors", "export" or "tasks".
+    def load(self, part):
+        """Import its class from a file: "model", "preprocessor", "served" or "data".
 
-        >>> KINDS["text_classifier"].load("models").__name__
+        >>> KINDS["text_classifier"].load("model").__name__
         'BertTextClassifier'
         """
-        module = importlib.import_module(f"kerasbert.{room}.{self.name}")
-        return getattr(module, getattr(self, room))
+        folder = self.folder or f"heads.{self.name}"
+        module = importlib.import_module(f"kerasbert.{folder}.{part}")
+        return getattr(module, getattr(self, part))
 
 
 _ROWS = (
     Kind(
         name="text_classifier",
-        models="BertTextClassifier",
-        preprocessors="BertTextClassifierPreprocessor",
-        export="ServedClassifier",
-        tasks="TextClassification",
+        model="BertTextClassifier",
+        preprocessor="BertTextClassifierPreprocessor",
+        served="ServedClassifier",
+        data="TextClassification",
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
         pipeline="text-classification",
@@ -74,10 +75,10 @@ _ROWS = (
     ),
     Kind(
         name="text_regressor",
-        models="BertTextRegressor",
-        preprocessors="BertTextRegressorPreprocessor",
-        export="ServedRegressor",
-        tasks="TextRegression",
+        model="BertTextRegressor",
+        preprocessor="BertTextRegressorPreprocessor",
+        served="ServedRegressor",
+        data="TextRegression",
         like="text_classifier",
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
@@ -86,10 +87,10 @@ _ROWS = (
     ),
     Kind(
         name="reranker",
-        models="BertReranker",
-        preprocessors="BertRerankerPreprocessor",
-        export="ServedReranker",
-        tasks="Reranking",
+        model="BertReranker",
+        preprocessor="BertRerankerPreprocessor",
+        served="ServedReranker",
+        data="Reranking",
         like="text_classifier",
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
@@ -98,10 +99,10 @@ _ROWS = (
     ),
     Kind(
         name="token_classifier",
-        models="BertTokenClassifier",
-        preprocessors="BertTokenClassifierPreprocessor",
-        export="ServedTagger",
-        tasks="TokenClassification",
+        model="BertTokenClassifier",
+        preprocessor="BertTokenClassifierPreprocessor",
+        served="ServedTagger",
+        data="TokenClassification",
         settings={"pooling": "tokens"},
         huggingface="ForTokenClassification",
         pipeline="token-classification",
@@ -109,10 +110,10 @@ _ROWS = (
     ),
     Kind(
         name="question_answering",
-        models="BertQuestionAnswering",
-        preprocessors="BertQuestionAnsweringPreprocessor",
-        export="ServedReader",
-        tasks="QuestionAnswering",
+        model="BertQuestionAnswering",
+        preprocessor="BertQuestionAnsweringPreprocessor",
+        served="ServedReader",
+        data="QuestionAnswering",
         settings={"pooling": "tokens", "dropout": 0.0},
         huggingface="ForQuestionAnswering",
         pipeline="question-answering",
@@ -120,28 +121,28 @@ _ROWS = (
     ),
     Kind(
         name="multiple_choice",
-        models="BertMultipleChoice",
-        preprocessors="BertMultipleChoicePreprocessor",
-        export="ServedChooser",
-        tasks="MultipleChoice",
+        model="BertMultipleChoice",
+        preprocessor="BertMultipleChoicePreprocessor",
+        served="ServedChooser",
+        data="MultipleChoice",
         huggingface="ForMultipleChoice",
         pipeline="multiple-choice",
         usage='choose("A text", ["so", "or so"])',
     ),
     Kind(
         name="next_sentence_predictor",
-        models="BertNextSentencePredictor",
-        preprocessors="BertNextSentencePredictorPreprocessor",
-        export="ServedNextSentence",
+        model="BertNextSentencePredictor",
+        preprocessor="BertNextSentencePredictorPreprocessor",
+        served="ServedNextSentence",
         settings={"dropout": 0.0, "sentence_order": False},
         huggingface="ForNextSentencePrediction",
         usage='follows("A sentence.", "The next one.")',
     ),
     Kind(
         name="masked_lm",
-        models="BertMaskedLM",
-        preprocessors="BertMaskedLMPreprocessor",
-        export="ServedMaskedLM",
+        model="BertMaskedLM",
+        preprocessor="BertMaskedLMPreprocessor",
+        served="ServedMaskedLM",
         huggingface="ForMaskedLM",
         keras_hub="MaskedLM",
         pipeline="fill-mask",
@@ -149,9 +150,9 @@ _ROWS = (
     ),
     Kind(
         name="sparse_embedder",
-        models="BertSparseEmbedder",
-        preprocessors="BertSparseEmbedderPreprocessor",
-        export="ServedSparseEmbedder",
+        model="BertSparseEmbedder",
+        preprocessor="BertSparseEmbedderPreprocessor",
+        served="ServedSparseEmbedder",
         like="masked_lm",
         huggingface="ForMaskedLM",
         keras_hub="MaskedLM",
@@ -160,9 +161,9 @@ _ROWS = (
     ),
     Kind(
         name="pretrainer",
-        models="BertPretrainer",
-        preprocessors="BertPretrainerPreprocessor",
-        export="ServedPretrainer",
+        model="BertPretrainer",
+        preprocessor="BertPretrainerPreprocessor",
+        served="ServedPretrainer",
         parts=("masked_lm", "next_sentence_predictor"),
         huggingface="ForPreTraining",
         pipeline="fill-mask",
@@ -170,18 +171,18 @@ _ROWS = (
     ),
     Kind(
         name="text_embedder",
-        models="BertTextEmbedder",
-        preprocessors="BertTextEmbedderPreprocessor",
-        export="ServedEmbedder",
+        model="BertTextEmbedder",
+        preprocessor="BertTextEmbedderPreprocessor",
+        served="ServedEmbedder",
         settings={"pooling": "mean"},
         pipeline="sentence-similarity",
         usage='embed(["A text.", "Another one."])',
     ),
     Kind(
         name="causal_lm",
-        models="BertCausalLM",
-        preprocessors="BertCausalLMPreprocessor",
-        export="ServedCausalLM",
+        model="BertCausalLM",
+        preprocessor="BertCausalLMPreprocessor",
+        served="ServedCausalLM",
         huggingface="LMHeadModel",
         keras_hub="CausalLM",
         pipeline="text-generation",
@@ -190,40 +191,54 @@ _ROWS = (
     Kind(name="seq2seq_lm", huggingface="ForConditionalGeneration"),
     Kind(
         name="replaced_token_detector",
-        models="BertReplacedTokenDetector",
-        preprocessors="BertReplacedTokenDetectorPreprocessor",
-        export="ServedDetector",
+        model="BertReplacedTokenDetector",
+        preprocessor="BertReplacedTokenDetectorPreprocessor",
+        served="ServedDetector",
         settings={"pooling": "tokens", "dropout": 0.0},
         huggingface="ForPreTraining",
         usage='detect("A text with a wrong word.")',
     ),
     Kind(
         name="structural_probe",
-        models="BertStructuralProbe",
-        preprocessors="BertStructuralProbePreprocessor",
-        export="ServedProbe",
+        model="BertStructuralProbe",
+        preprocessor="BertStructuralProbePreprocessor",
+        served="ServedProbe",
         usage='parse(["A", "sentence", "of", "words"])',
     ),
-    Kind(name="multi_task", models="BertMultiTask", export="ServedTasks", single=False),
-    Kind(name="distiller", models="BertDistiller", single=False),
+    Kind(name="multi_task", model="BertMultiTask", served="ServedTasks", single=False),
+    Kind(name="distiller", model="BertDistiller", single=False),
     Kind(
         name="electra_pretrainer",
-        models="ElectraPretrainer",
-        preprocessors="ElectraPretrainerPreprocessor",
+        model="ElectraPretrainer",
+        preprocessor="ElectraPretrainerPreprocessor",
         parts=("replaced_token_detector",),
         single=False,
     ),
 )
 KINDS = {row.name: row for row in _ROWS}
+ENCODER = Kind("encoder", model="BertBackbone", served="ServedEncoder")
+SEARCH_INDEX = Kind("search_index", model="SearchIndex", served="ServedIndex", folder="search")
+# What is served besides the kinds.
+SERVED = (
+    ENCODER,
+    Kind("elmo_embedder", model="ElmoEmbedder", served="ServedElmo", folder="lineage.elmo"),
+    Kind(
+        "seq2seq_lm",
+        model="TransformerSeq2SeqLM",
+        served="ServedSeq2SeqLM",
+        folder="lineage.seq2seq",
+    ),
+    SEARCH_INDEX,
+)
 
 
-def kinds_with(room):
-    """Return the rows that have a class in a subpackage; see `Kind.load`.
+def kinds_with(part):
+    """Return the rows that have a class in a file; see `Kind.load`.
 
-    >>> [kind.name for kind in kinds_with("tasks")][:2]
+    >>> [kind.name for kind in kinds_with("data")][:2]
     ['text_classifier', 'text_regressor']
     """
-    return [kind for kind in KINDS.values() if getattr(kind, room)]
+    return [kind for kind in KINDS.values() if getattr(kind, part)]
 
 
 def tables_of(model):

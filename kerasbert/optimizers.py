@@ -14,15 +14,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import backend, private_names
-from kerasbert._errors import check_value, check_whole
-from kerasbert._keywords import ChecksKeywords
+from kerasbert import backend
+from kerasbert.base import keras_internals
+from kerasbert.base.errors import check_value, check_whole
+from kerasbert.base.keywords import ChecksKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 __all__ = [
     "AdamW",
@@ -80,7 +81,7 @@ class _ByWeight(ChecksKeywords):
             return
         super().build(variables)
         for variable in variables:
-            key, path = private_names.variable_key(self, variable), f"/{variable.path}/"
+            key, path = keras_internals.variable_key(self, variable), f"/{variable.path}/"
             self._decays[key] = not any(f"/{name}/" in path for name in self.no_decay)
             self._shares[key] = 1.0
             for name, value in self._multipliers().items():
@@ -107,13 +108,15 @@ class _ByWeight(ChecksKeywords):
         return dict(self.learning_rate_multipliers or {})
 
     def _use_weight_decay(self, variable):
-        return self._decays[private_names.variable_key(self, variable)]
+        return self._decays[keras_internals.variable_key(self, variable)]
 
     def _groups(self, variables, kind):
         """Group variables by `kind(key)`: pairs `(kind, positions)`, usually just one."""
         groups = {}
         for position, variable in enumerate(variables):
-            groups.setdefault(kind(private_names.variable_key(self, variable)), []).append(position)
+            groups.setdefault(kind(keras_internals.variable_key(self, variable)), []).append(
+                position
+            )
         return groups.items()
 
     def _clip_gradients(self, grads):
@@ -149,7 +152,7 @@ class _ByWeight(ChecksKeywords):
 
 # On PyTorch `keras.optimizers.AdamW(...)` returns an instance of a faster class, which subclasses
 # would not inherit from.
-_KerasAdamW = private_names.class_made_by(keras.optimizers.AdamW)
+_KerasAdamW = keras_internals.class_made_by(keras.optimizers.AdamW)
 
 
 def _filled(beta, steps):
@@ -177,7 +180,7 @@ class _Adam(_KerasAdamW):
         """
         now = int(ops.convert_to_numpy(self.iterations))
         self._starts.update(
-            {private_names.variable_key(self, variable): now for variable in variables}
+            {keras_internals.variable_key(self, variable): now for variable in variables}
         )
 
     def _backend_update_step(self, grads, variables, learning_rate):
@@ -207,7 +210,7 @@ class _Adam(_KerasAdamW):
         return backend.has("adam_step") and not self.amsgrad
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
-        mean, square, *highest = private_names.averages(self, variable)
+        mean, square, *highest = keras_internals.averages(self, variable)
         if self._is_fused():
             betas = self.beta_1, self.beta_2
             backend.adam_step(variable, mean, square, gradient, *betas, *learning_rate)
@@ -223,7 +226,7 @@ class _Adam(_KerasAdamW):
 
     def _parallel_update_step(self, grads, variables, learning_rate):
         """Update all weights of one learning rate at once; Keras calls this on PyTorch only."""
-        slots = zip(*(private_names.averages(self, variable) for variable in variables))
+        slots = zip(*(keras_internals.averages(self, variable) for variable in variables))
         slots = [[slot.value for slot in same] for same in slots]
         variables = [variable.value for variable in variables]
         backend.adam_steps(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
@@ -347,7 +350,7 @@ class Lamb(_ByWeight, keras.optimizers.Lamb):
         dtype = variable.dtype
         rate, gradient = ops.cast(learning_rate, dtype), ops.cast(gradient, dtype)
         steps = ops.cast(self.iterations + 1, "float32")
-        mean, square = private_names.averages(self, variable)
+        mean, square = keras_internals.averages(self, variable)
         self.assign_add(mean, (1 - self.beta_1) * (gradient - mean))
         self.assign_add(square, (1 - self.beta_2) * (ops.square(gradient) - square))
         filled = [ops.cast(_filled(beta, steps), dtype) for beta in (self.beta_1, self.beta_2)]
@@ -436,7 +439,7 @@ class Muon(_ByWeight, keras.optimizers.Muon):
             return
         super().build(variables)
         for variable in variables:
-            if private_names.steps_by_adam(self, variable):
+            if keras_internals.steps_by_adam(self, variable):
                 continue
             path, width = f"/{variable.path}/", variable.shape[1]
             cut = math.prod(count for name, count in self.parts.items() if f"/{name}/" in path)
@@ -445,10 +448,10 @@ class Muon(_ByWeight, keras.optimizers.Muon):
                     f"'{variable.path}' has width {width}, which parts={self.parts} cannot split "
                     f"into {cut} equal matrices; remove its entry from parts."
                 )
-            self._cuts[private_names.variable_key(self, variable)] = cut
+            self._cuts[keras_internals.variable_key(self, variable)] = cut
 
     def _muon_update_step(self, gradient, variable, lr, m):
-        cut = self._cuts[private_names.variable_key(self, variable)]
+        cut = self._cuts[keras_internals.variable_key(self, variable)]
         gradient = ops.cast(gradient, variable.dtype)
         self.assign_add(m, gradient + (self.momentum - 1) * m)
         step = gradient + self.momentum * m if self.nesterov else m

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from kerasbert._lazy import deprecated
-from kerasbert.loading.names import (
+from kerasbert.base.lazy import deprecated
+from kerasbert.checkpoints.names import (
     check,
     finetuning_learning_rate,
     record_finetuning_learning_rate,
     resolve,
 )
-from kerasbert.models.building import NoHeadError
+from kerasbert.encoder.building import NoHeadError
 
 __all__ = [
     "NoHeadError",

@@ -13,13 +13,13 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from kerasbert._errors import check_choice, check_value, check_whole
+from kerasbert.base.errors import check_choice, check_value, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 __all__ = [
     "BeamSampler",

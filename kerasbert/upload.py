@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import keras_hub
 
-from kerasbert._errors import first_line
-from kerasbert._json import to_json
-from kerasbert.files import json_in, read_json, settle, write_text
+from kerasbert.base.errors import first_line
+from kerasbert.base.files import json_in, read_json, settle, write_text
+from kerasbert.base.strict_json import to_json
+from kerasbert.checkpoints.names import builtin_presets
 from kerasbert.kinds import KINDS
-from kerasbert.loading.names import builtin_presets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 CARD_FIELDS = {
     "description": "one or two sentences on its purpose",
@@ -200,7 +200,7 @@ def model_card(preset_dir, handle, card=None, title=None):
         **(card or {}),
     }
     name = (task or config)["class_name"]
-    kind = next((kind for kind in KINDS.values() if kind.models == name), None)
+    kind = next((kind for kind in KINDS.values() if kind.model == name), None)
     pipeline = kind.pipeline if kind else "feature-extraction" if not task else ""
     title = title or handle.rpartition("/")[2]
     base_handle = described.get("handle") or base or ""

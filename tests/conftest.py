@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # and other tests compute on the same cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/_triton.py.
+import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
 
 # isort: split
 import keras  # noqa: E402
@@ -125,12 +125,12 @@ EVERY_BACKEND = (
     "kerasbert/losses/",
     "kerasbert/optimizers.py",
     "tests/backend/",
-    "tests/conversion/test_huggingface.py",
+    "tests/checkpoints/test_huggingface.py",
     "tests/export/",
     "tests/layers/",
     "tests/losses/",
     "tests/test_distribution.py",
-    "tests/test_finite.py",
+    "tests/base/test_finite.py",
     "tests/test_optimizers.py",
     "tests/test_several_processes.py",
     "tests/test_small_presets.py",

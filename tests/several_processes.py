@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 import kerasbert
+from kerasbert.base.files import write_json
 from kerasbert.distribution import of_one_process, together
-from kerasbert.files import write_json
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.optimizers import AdamW
 from kerasbert.preprocessors import BertTextClassifierPreprocessor

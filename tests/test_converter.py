@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.conversion import to_huggingface
+from kerasbert.checkpoints import to_huggingface
 from kerasbert.converter import tasks
 from kerasbert.models import (
     BertBackbone,

@@ -12,9 +12,9 @@ import warnings
 
 import pytest
 
-from kerasbert import files
+from kerasbert.base import files
 from kerasbert.models import BertTextClassifier
-from tests.test_files import NEW, OLD, read, write
+from tests.base.test_files import NEW, OLD, read, write
 
 NAME = ".kerasbert-0123456789ab"
 OTHER = 12345  # The id of another user.

@@ -54,7 +54,7 @@ assert not [name for name in more if name.startswith("kerasbert>")], more
 """
 # A preset names its encoder too, so `from_preset` registers the models.
 TOKENIZER = """
-from kerasbert.tokenizers.wordpiece import BertTokenizer
+from kerasbert.text.wordpiece import BertTokenizer
 assert len(BertTokenizer.from_preset("bert_tiny_demo_en_uncased")("good")) == 1
 """
 # What takes longest to import, and knows neither Keras nor us, is there before the forks.

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert import SearchIndex, data, files, storage, tasks
-from kerasbert.conversion import sentence_transformers
-from kerasbert.conversion.checkpoint import TensorFiles
+from kerasbert import SearchIndex, data, tasks
+from kerasbert.base import files, storage
+from kerasbert.checkpoints import sentence_transformers
+from kerasbert.checkpoints.checkpoint import TensorFiles
+from kerasbert.checkpoints.own import OwnPreset
 from kerasbert.data.manifest import shard_path
-from kerasbert.loading.own import OwnPreset
+from kerasbert.heads.base.data_task import Task
 from kerasbert.search.embed_corpus import _ENDINGS, read_vectors
-from kerasbert.tasks.task import Task
 from kerasbert.training.evaluation import RECORD
 from kerasbert.training.predict_corpus import read_predictions
 from kerasbert.training.search import Search
@@ -40,11 +41,11 @@ SINKS = set(SINKS.split())
 CHECKS = {"inside", "check_name", "basename"}
 # Exceptions, where the file cannot come from elsewhere, each with the reason.
 FINE = {
-    ("files.py", "_end_move"): "a plan, which `_read_plan` has checked",
+    ("base/files.py", "_end_move"): "a plan, which `_read_plan` has checked",
     ("data/shards.py", "_here"): "records of shards that it has made or checked",
     ("data/shards.py", "_end"): "records of shards that it has made or checked",
     ("training/methods.py", "*"): "the preset that the user named, in `shared`",
-    ("conversion/sentence_transformers.py", "_write_modules"): "modules that it just made",
+    ("checkpoints/sentence_transformers.py", "_write_modules"): "modules that it just made",
     ("measuring/bench.py", "*"): "a job that this process wrote",
     ("measuring/contestant.py", "*"): "a job that our own process wrote",
 }

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kerasbert.loading import hub
+from kerasbert.checkpoints import hub
 from tests.pages import ROOT, blocks, check_options, run
 
 

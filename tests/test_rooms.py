@@ -20,31 +20,35 @@ from kerasbert.models import (
 PACKAGE = pathlib.Path(kerasbert.__file__).parent
 HERE = pathlib.Path(__file__).parent
 CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
+# They hold public names alone.
+PUBLIC = {"models", "preprocessors", "tokenizers"}
 # Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
 BESIDE = re.compile(
-    r"_\w+\.py|families\.py|kinds\.py|parts\.py|from_preset\.py|private_names\.py|optimizers\.py"
-    r"|preprocessors/(class_numbers|looks|variety)\.py|models/head_metrics\.py|metrics/.*"
-    r"|models/(building|compiling|feature_model|functional|keras_export)\.py"
+    r"base/.*|families\.py|kinds\.py|optimizers\.py|metrics/.*"
+    r"|text/(class_numbers|looks|variety)\.py|heads/base/(compiling|head_metrics)\.py"
+    r"|encoder/(building|feature_model|functional|keras_export)\.py"
 )
 # Public names and models on first use, kinds, the backend, and other packages.
 MAY_IMPORT_BY_NAME = {
     "__init__.py",
-    "_lazy.py",
-    "_process.py",
+    "base/lazy.py",
+    "base/process.py",
     "backend/__init__.py",
     "backend/tensorflow.py",
+    "heads/base/served.py",
+    "measuring/contestant.py",
     "data/corpus.py",
     "data/text_files.py",
-    "from_preset.py",
+    "base/from_preset.py",
     "kinds.py",
 }
 
 
 def test_each_room_has_its_tests():
     """A folder of the package has one of the same name here."""
-    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    tested = {path.parent.name for path in HERE.glob("*/test_*.py")}
-    assert tested - {"campaigns", "examples", "trials"} == rooms
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    tested = {path.relative_to(HERE).parts[0] for path in HERE.glob("*/**/test_*.py")}
+    assert tested - {"campaigns", "examples", "trials"} == rooms - PUBLIC
 
 
 def calls(tree):
@@ -77,13 +81,13 @@ def test_lower_rooms_do_not_ask_the_package_for_public_modules():
     assert found - {"__init__.py"} <= above
 
 
-@pytest.mark.parametrize("room, base", [("models", "Backbone"), ("preprocessors", "Preprocessor")])
-def test_the_public_classes_of_each_kind(room, base):
-    """Those that `kinds` names are those that the room's `__init__.py` imports from its files."""
-    public = vars(importlib.import_module(f"kerasbert.{room}"))
-    home = f"kerasbert.{room}."
-    own = {name for name in public["__all__"] if public[name].__module__.startswith(home)}
-    assert {getattr(kind, room) for kind in kinds_with(room)} | {f"Bert{base}"} == own
+@pytest.mark.parametrize("part", ["model", "preprocessor"])
+def test_the_public_classes_of_each_kind(part):
+    """Those that `kinds` names are those that the public room imports from the heads' folders."""
+    public = vars(importlib.import_module(f"kerasbert.{part}s"))
+    homes = {name: public[name].__module__.split(".") for name in public["__all__"]}
+    own = {name for name, (*_, room, _, file) in homes.items() if (room, file) == ("heads", part)}
+    assert {getattr(kind, part) for kind in kinds_with(part)} == own
 
 
 def imported():

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from kerasbert import backend, distribution
+from kerasbert.base.files import read_json, read_log
 from kerasbert.data import write_examples
 from kerasbert.distribution import Processes, join, together
-from kerasbert.files import read_json, read_log
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.training.settings import PretrainSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasbert.loading import hub
+from kerasbert.checkpoints import hub
 from tests.pages import ROOT, blocks, check_options, run
 
 PAGES = sorted(

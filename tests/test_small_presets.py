@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.files import read_log, write_text
+from kerasbert.base.files import read_log, write_text
 from kerasbert.models import BertMaskedLM, BertTextEmbedder
 
 PRESETS = Path(__file__).parents[1] / "presets"

@@ -17,8 +17,8 @@ import threading
 import keras
 from keras import ops
 
-from kerasbert._finite import checks_outputs
-from kerasbert._process import set_backend
+from kerasbert.base.finite import checks_outputs
+from kerasbert.base.process import set_backend
 
 # Attention over more than `LONG` tokens is computed for `TURN` queries at a time.
 LONG, TURN = 1024, 256

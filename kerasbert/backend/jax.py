@@ -14,11 +14,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import backend, private_names
-from kerasbert._keywords import config_of
-from kerasbert._memory import keep_large_blocks
+from kerasbert import backend
 from kerasbert.backend.jax_loops import KeepsWeights as KeepsWeights
 from kerasbert.backend.jax_loops import with_weights
+from kerasbert.base import keras_internals
+from kerasbert.base.keywords import config_of
+from kerasbert.base.memory import keep_large_blocks
 
 
 def prepare():
@@ -254,7 +255,7 @@ def train_only(optimizer, weights, places):
 
     The optimizer's state and the indices into it are unchanged.
     """
-    private_names.set_trained(optimizer, weights, places)
+    keras_internals.set_trained(optimizer, weights, places)
 
 
 def value_and_gradient(function, x):

@@ -10,8 +10,8 @@ import time
 
 import keras
 
-from kerasbert import private_names
-from kerasbert._process import uninterrupted
+from kerasbert.base import keras_internals
+from kerasbert.base.process import uninterrupted
 
 _training = set()  # Ids of the threads that are in a step.
 
@@ -23,7 +23,7 @@ class KeepsWeights:
     assigned at once, which takes a few microseconds.
     """
 
-    # === Overrides of Keras' private methods; see `kerasbert.private_names` ===
+    # === Overrides of Keras' private methods; see `kerasbert.base.keras_internals` ===
 
     def _purge_model_variables(self, **groups):
         """Keep the variables; a step that reuses their buffers frees them anyway."""
@@ -80,7 +80,7 @@ class KeepsWeights:
         groups = list(zip(self.__dict__["_state_variables"][len(state)], state))
         for variables, values in groups[1:] if len(state) == 3 else groups:
             for variable, value in zip(variables, values, strict=True):
-                private_names.set_value(variable, value)
+                keras_internals.set_value(variable, value)
 
     def make_predict_function(self, force=False):
         """Create the step of `predict`."""

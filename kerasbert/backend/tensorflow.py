@@ -18,8 +18,9 @@ import threading
 import keras
 from keras import ops
 
-from kerasbert import backend, private_names
-from kerasbert._process import check_process, uninterrupted
+from kerasbert import backend
+from kerasbert.base import keras_internals
+from kerasbert.base.process import check_process, uninterrupted
 
 KERAS_EXPORTS = ("tf_saved_model", "litert")
 
@@ -459,7 +460,7 @@ def has_onednn():
         return False
     if tf.executing_eagerly() or tf.config.list_physical_devices("GPU"):
         return False
-    return not private_names.may_be_in_xla(tf.compat.v1.get_default_graph())
+    return not keras_internals.may_be_in_xla(tf.compat.v1.get_default_graph())
 
 
 def norm(x, gamma, beta, epsilon, training=False):
@@ -503,7 +504,7 @@ def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None
     sizes = heads[0].shape[2:]
     heads = [tf.transpose(x, (0, 2, 1, 3)) for x in heads]
     is_long = tf.shape(projected)[1] > backend.LONG
-    if private_names.may_be_in_xla(tf.compat.v1.get_default_graph()):
+    if keras_internals.may_be_in_xla(tf.compat.v1.get_default_graph()):
         # XLA knows the length and removes a loop of one turn, but cannot differentiate branches.
         turn = tf.where(is_long, backend.TURN, tf.shape(projected)[1])
         outputs = backend.attend_in_turns(*heads, mask, turn)
@@ -642,4 +643,4 @@ def _each(rows, columns):
 
 def is_distributed(model):
     """Return whether the model was created in the scope of a `tf.distribute` strategy."""
-    return private_names.in_strategy(model)
+    return keras_internals.in_strategy(model)

@@ -13,8 +13,9 @@ import shutil
 import keras
 from keras import ops
 
-from kerasbert import backend, private_names
-from kerasbert._memory import keep_large_blocks
+from kerasbert import backend
+from kerasbert.base import keras_internals
+from kerasbert.base.memory import keep_large_blocks
 
 KERAS_EXPORTS = ("torch",)
 
@@ -28,7 +29,7 @@ def prepare():
 def on_gpu():
     """Return whether Keras computes on a GPU."""
     # Not the current device, which is "meta" while Keras builds a model.
-    return private_names.torch_device() == "cuda"
+    return keras_internals.torch_device() == "cuda"
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
@@ -64,7 +65,7 @@ def _is_for_onednn(*tensors):
         return False
     dtype = tensors[0].dtype
     return dtype == torch.float32 or (
-        dtype == torch.bfloat16 and private_names.onednn_takes_bfloat16()
+        dtype == torch.bfloat16 and keras_internals.onednn_takes_bfloat16()
     )
 
 
@@ -75,7 +76,7 @@ def _onednn_product(rows, weights, bias=None):
     tensors = [rows, weights] if bias is None else [rows, weights, bias]
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _onednn_function().apply(rows, weights, bias)
-    return private_names.onednn_linear()(rows, weights.t(), bias, "none", [], "")
+    return keras_internals.onednn_linear()(rows, weights.t(), bias, "none", [], "")
 
 
 @functools.cache
@@ -273,7 +274,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
         # At this step number the kernel's bias correction is 1; ours is in `rate` and `epsilon`.
         steps = [torch.tensor(1e9)] * len(variables)
         with torch.no_grad():
-            private_names.fused_adam()(
+            keras_internals.fused_adam()(
                 variables,
                 gradients,
                 means,
@@ -289,7 +290,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
                 maximize=False,
             )
         return True
-    each = private_names.foreach
+    each = keras_internals.foreach
     with torch.no_grad():
         each("lerp_")(means, gradients, 1 - beta_1)
         each("mul_")(squares, beta_2)
@@ -397,7 +398,7 @@ class _Graph:
                 return run(inputs)
 
         try:
-            with private_names.sizes_apart():
+            with keras_internals.sizes_apart():
                 self.module = make_fx(step, tracing_mode="symbolic")(weights, inputs)
             arguments = [n.meta["val"] for n in self.module.graph.find_nodes(op="placeholder")]
             self._shapes = self.module.shape_env
@@ -507,7 +508,7 @@ def data_parallel(model, **kwargs):
             "torch.distributed.init_process_group() first."
         )
     # KerasHub would register the weights with PyTorch only in the first step, too late.
-    private_names.track_variables(model)
+    keras_internals.track_variables(model)
     # Weights that a task does not use, such as the pooler's, get no gradient.
     kwargs = {"find_unused_parameters": True, **kwargs}
     forward = torch.nn.parallel.DistributedDataParallel(model, **kwargs)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kerasbert._json import to_json
+from kerasbert.base.strict_json import to_json
 from kerasbert.cli.app import (
     ENCODING,
     BackendOption,

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kerasbert._errors import EXTRAS, PRECISIONS, how_to_install
-from kerasbert._process import silent_tensorflow
-from kerasbert._triton import import_triton
+from kerasbert.base.errors import EXTRAS, PRECISIONS, how_to_install
+from kerasbert.base.process import silent_tensorflow
+from kerasbert.base.triton import import_triton
 
 app = typer.Typer(
     help="BERT models in Keras 3: train, evaluate, convert and serve presets of many families.",

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kerasbert._json import to_json
+from kerasbert.base.strict_json import to_json
 from kerasbert.cli.app import (
     BackendOption,
     EncodingOption,
@@ -36,7 +36,7 @@ def presets(
       kerasbert presets --json
     """
     with command():
-        from kerasbert.loading.names import builtin_presets
+        from kerasbert.checkpoints.names import builtin_presets
     found = [preset for preset in builtin_presets().values() if _matches(preset, match)]
     if as_json:
         print(to_json(found, indent=2, ensure_ascii=False))
@@ -190,9 +190,9 @@ def export(
     with command(backend):
         from kerasbert.converter import load_source
         from kerasbert.export import export_serving
+        from kerasbert.heads.base.readers import read_inputs
+        from kerasbert.heads.base.task import BertTask
         from kerasbert.models import BertPreprocessor
-        from kerasbert.models.task import BertTask
-        from kerasbert.tasks.readers import read_inputs
 
         of_saved_model = {
             "--version": version,
@@ -284,7 +284,7 @@ def bench(
       kerasbert bench reader questions.jsonl --batch-size 8 --threads 2
     """
     with command(backend, stopped="Stopped; nothing was measured."):
-        from kerasbert.files import write_json
+        from kerasbert.base.files import write_json
         from kerasbert.measuring.bench import bench
 
         found = bench(

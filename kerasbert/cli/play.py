@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kerasbert._errors import need_packages
+from kerasbert.base.errors import need_packages
 from kerasbert.cli.app import BackendOption, app, command, start_keras
 from kerasbert.play.loaded import DEFAULTS, Loaded
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from kerasbert._json import to_json
+from kerasbert.base.strict_json import to_json
 from kerasbert.cli.app import (
     ENCODING,
     BackendOption,
@@ -82,8 +82,8 @@ def vocab(
     shown = Progress(console=console, transient=True, disable=not console.is_terminal)
     with command(), shown as bar:
         from kerasbert.data.beam import beam_options
+        from kerasbert.data.vocabulary import vocab
         from kerasbert.training.recording import Pulse
-        from kerasbert.vocabulary import vocab
 
         task = bar.add_task("", total=1)
         pulse = Pulse(lambda text: typer.echo(text, err=True))
@@ -218,7 +218,7 @@ def examples(
           --runner FlinkRunner --beam flink_master=node0:8081
     """
     with command(stopped="Stopped; without Beam, run the same command again to resume."):
-        from kerasbert._keywords import check_keyword
+        from kerasbert.base.keywords import check_keyword
         from kerasbert.data import beam as pipeline
         from kerasbert.data import write_examples
         from kerasbert.data.block_examples import BlockExamples

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kerasbert._json import to_json
+from kerasbert.base.strict_json import to_json
 from kerasbert.cli.app import (
     ENCODING,
     BackendOption,
@@ -27,7 +27,7 @@ from kerasbert.cli.app import (
 )
 from kerasbert.kinds import kinds_with
 
-_HEADS = [kind.name for kind in kinds_with("tasks")]
+_HEADS = [kind.name for kind in kinds_with("data")]
 Head = StrEnum("Head", {name: name for name in _HEADS})
 Method = StrEnum("Method", {name: name for name in ("full", "lora", "frozen", "setfit")})
 

@@ -1,4 +1,9 @@
-from kerasbert.data.batching import (
+from kerasbert.data.corpus import blocks, documents
+from kerasbert.data.deduplicate import deduplicate
+from kerasbert.data.example_batches import read_examples
+from kerasbert.data.examples import write_examples
+from kerasbert.data.trees import DependencyTree
+from kerasbert.text.batching import (
     batch_dataset,
     bucket_length,
     buckets_up_to,
@@ -8,14 +13,9 @@ from kerasbert.data.batching import (
     similar_length_batches,
     sorted_batches,
 )
-from kerasbert.data.corpus import blocks, documents
-from kerasbert.data.deduplicate import deduplicate
-from kerasbert.data.example_batches import read_examples
-from kerasbert.data.examples import write_examples
-from kerasbert.data.masking import mask_tokens, word_starts
-from kerasbert.data.tagging import TagSet, tag_names, word_spans
-from kerasbert.data.trees import DependencyTree
-from kerasbert.data.windows import cut_windows, most_context, window_tokens
+from kerasbert.text.masking import mask_tokens, word_starts
+from kerasbert.text.tagging import TagSet, tag_names, word_spans
+from kerasbert.text.windows import cut_windows, most_context, window_tokens
 
 __all__ = [
     "DependencyTree",

@@ -22,8 +22,8 @@ import threading
 import uuid
 import zlib
 
-from kerasbert._errors import how_to_install
-from kerasbert._json import to_json
+from kerasbert.base.errors import how_to_install
+from kerasbert.base.strict_json import to_json
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import REPORT, as_paths, check_found, part_documents, parts
 from kerasbert.data.manifest import NAME, new_manifest, total
@@ -222,7 +222,7 @@ def _write_words(counted, output, name):
 
 
 def matched(given):
-    """Find files by a name or pattern with Beam; returns what `kerasbert.storage.find` does."""
+    """Find files by a name or pattern with Beam; returns what `storage.find` does."""
     from apache_beam.io.filesystems import FileSystems
 
     inside, found = FileSystems.join(given, "**"), {}

@@ -8,9 +8,8 @@ import math
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole
 from kerasbert.backend.tensorflow import tf
-from kerasbert.data.masking import check_rates, mask_tokens, word_starts
+from kerasbert.base.errors import check_choice, check_whole
 from kerasbert.data.records import compressed_records, encode_examples
 from kerasbert.data.sentence_pairs import (
     OBJECTIVES,
@@ -20,6 +19,7 @@ from kerasbert.data.sentence_pairs import (
     sentence_order_pairs,
     truncate_pairs,
 )
+from kerasbert.text.masking import check_rates, mask_tokens, word_starts
 
 # Rows packed, masked and written at a time, so that their arrays fit into the cache.
 ROWS = 2048

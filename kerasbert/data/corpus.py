@@ -16,7 +16,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from kerasbert._errors import need_packages, reading
+from kerasbert.base.errors import need_packages, reading
+from kerasbert.base.files import as_path
+from kerasbert.base.storage import find, join, open_file, read_json
 from kerasbert.data.encodings import codec_of, is_utf8, likely_encoding, split_mark, without_mark
 from kerasbert.data.tables import (
     JSON,
@@ -35,14 +37,12 @@ from kerasbert.data.text_files import (
     ending_of,
     unpacked,
 )
-from kerasbert.files import as_path
-from kerasbert.storage import find, join, open_file, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from kerasbert._typing import Corpus
+    from kerasbert.base.aliases import Corpus
 
 # The report of `deduplicate` in its output folder, hidden from readers of that folder.
 REPORT = ".duplicates.json"
@@ -94,7 +94,7 @@ def documents(
     Args:
         corpus: path of a file, of a folder (read recursively), a pattern such as
             `"news/**/*.txt.gz"`, or a list of these; also URLs such as `"s3://bucket/news/"`, see
-            `kerasbert.storage`.
+            `kerasbert.base.storage`.
         document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
             `"line"`, or with the `"file"`. `None` means `"file"` for the files of a folder and
             `"empty_line"` for others. Each JSON line or row of a table is one document. Text
@@ -330,7 +330,7 @@ def check_found(given, found, kind="file", report=None):
     Args:
         given: string. What the user named.
         found: the files that were found.
-        kind: string. The kind of `given`, as `kerasbert.storage.find` returns it.
+        kind: string. The kind of `given`, as `kerasbert.base.storage.find` returns it.
         report: dict. The report of `deduplicate`; `None` reads it from the folder.
     """
     if kind == "folder":

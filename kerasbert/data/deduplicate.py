@@ -25,8 +25,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import need_packages
-from kerasbert._json import to_json
+from kerasbert.base.errors import need_packages
+from kerasbert.base.files import check_name, is_url, new_file, new_folder, output_folder
+from kerasbert.base.storage import check_writable, find, join, read_json, write_text
+from kerasbert.base.storage import new_file as new_file_at
+from kerasbert.base.strict_json import to_json
 from kerasbert.data.beam import (
     local_copy,
     matched,
@@ -38,15 +41,12 @@ from kerasbert.data.beam import (
 from kerasbert.data.corpus import CHUNK, REPORT, TABLES, NoTextError, as_paths, blocks, packed
 from kerasbert.data.shards import found_here, own_names
 from kerasbert.data.text_files import ending_of
-from kerasbert.files import check_name, is_url, new_file, new_folder, output_folder
-from kerasbert.storage import check_writable, find, join, read_json, write_text
-from kerasbert.storage import new_file as new_file_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Corpus
+    from kerasbert.base.aliases import AnyPath, Corpus
 
 # Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 of Hangul, kana and Han.
 # Similarity with one word in 20 replaced: .73 (English), .83 (Korean), .78 (Japanese); with a tenth
@@ -91,7 +91,7 @@ def deduplicate(
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
             `documents`, text or JSON lines; they keep their format, converted to UTF-8.
-        output: path of an empty or new folder, or a URL, see `kerasbert.storage`.
+        output: path of an empty or new folder, or a URL, see `kerasbert.base.storage`.
         threshold: float, above 0 and up to 1. Least similarity of near duplicates.
         document_end, text_key, encoding, errors: as for `documents`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;

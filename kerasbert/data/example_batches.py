@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, first_line
 from kerasbert.backend.tensorflow import tf
-from kerasbert.data.batching import buckets_up_to, map_ahead
+from kerasbert.base.errors import check_choice, check_whole, first_line
+from kerasbert.base.files import is_url, temporary_folder
+from kerasbert.base.storage import find, get, join
 from kerasbert.data.corpus import as_paths
 from kerasbert.data.manifest import (
     NAME,
@@ -31,17 +32,16 @@ from kerasbert.data.manifest import (
     read_manifest,
     shard_path,
 )
-from kerasbert.data.masking import check_rates, mask_tokens, word_starts
 from kerasbert.data.records import encode_examples
-from kerasbert.files import is_url, temporary_folder
-from kerasbert.storage import find, get, join
+from kerasbert.text.batching import buckets_up_to, map_ahead
+from kerasbert.text.masking import check_rates, mask_tokens, word_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kerasbert._typing import Corpus
-    from kerasbert.tokenizers.subword import SubwordTokenizer
+    from kerasbert.base.aliases import Corpus
+    from kerasbert.text.subword import SubwordTokenizer
 
 # Maximum number of parts that are read in turn.
 IN_TURNS = 16

@@ -10,7 +10,9 @@ import itertools
 import warnings
 from typing import TYPE_CHECKING
 
-from kerasbert._errors import check_whole
+from kerasbert.base.errors import check_whole
+from kerasbert.base.files import fills_output, output_folder
+from kerasbert.base.storage import check_writable, join, new_file, remove
 from kerasbert.data.block_examples import BlockExamples
 from kerasbert.data.corpus import blocks
 from kerasbert.data.manifest import (
@@ -22,15 +24,13 @@ from kerasbert.data.manifest import (
     write_manifest,
 )
 from kerasbert.data.processes import map_blocks
-from kerasbert.files import fills_output, output_folder
-from kerasbert.storage import check_writable, join, new_file, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Corpus
-    from kerasbert.tokenizers.subword import SubwordTokenizer
+    from kerasbert.base.aliases import AnyPath, Corpus
+    from kerasbert.text.subword import SubwordTokenizer
 
 # Random next sentences are drawn from at least POOL documents, unless the corpus has fewer or the
 # block would exceed LARGEST bytes.
@@ -88,7 +88,7 @@ def write_examples(
 
     Args:
         corpus: path, pattern, folder, or a list of these; see `documents`.
-        output: path of a folder, or a URL, see `kerasbert.storage`.
+        output: path of a folder, or a URL, see `kerasbert.base.storage`.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Tokens per row, special tokens included.
         objective: string.

@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 
-from kerasbert._errors import check_value
-from kerasbert._json import to_json
-from kerasbert.files import file_sha256, inside, is_url
-from kerasbert.storage import exists, find, join, read_json, write_text
+from kerasbert.base.errors import check_value
+from kerasbert.base.files import file_sha256, inside, is_url
+from kerasbert.base.storage import exists, find, join, read_json, write_text
+from kerasbert.base.strict_json import to_json
 
 NAME = "manifest.json"
 FORMAT = 1

@@ -12,8 +12,8 @@ import multiprocessing.connection
 import os
 import pickle
 
-from kerasbert._process import run_silently, silent_tensorflow
 from kerasbert.backend.tensorflow import tf
+from kerasbert.base.process import run_silently, silent_tensorflow
 
 # Up to this many blocks, no processes are started, because starting takes seconds.
 FEW = 16

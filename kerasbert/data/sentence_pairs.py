@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 
-from kerasbert.data.windows import cut_windows
+from kerasbert.text.windows import cut_windows
 
 OBJECTIVES = ("next_sentence", "sentence_order", "full_sentences")
 

@@ -15,11 +15,8 @@ import re
 import keras
 import numpy as np
 
-from kerasbert._errors import check_value, reading
-from kerasbert._json import to_json
-from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
-from kerasbert.data.corpus import as_paths, check_found
-from kerasbert.files import (
+from kerasbert.base.errors import check_value, reading
+from kerasbert.base.files import (
     check_file,
     check_name,
     check_regular,
@@ -32,7 +29,10 @@ from kerasbert.files import (
     read_json,
     write_json,
 )
-from kerasbert.storage import find, is_url
+from kerasbert.base.storage import find, is_url
+from kerasbert.base.strict_json import to_json
+from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
+from kerasbert.data.corpus import as_paths, check_found
 
 
 def write_shards(
@@ -402,7 +402,7 @@ def _check_manifest(manifest, what):
 
 
 def found_here(given):
-    """Find local files as `kerasbert.storage.find` does, with absolute paths."""
+    """Find local files as `kerasbert.base.storage.find` does, with absolute paths."""
     if is_url(given):
         raise ValueError(f"'{given}' is a URL, which only Beam can read here; choose a runner.")
     kind, found = find(os.path.expanduser(given))

@@ -13,11 +13,11 @@ import re
 import warnings
 import zipfile
 
-from kerasbert._errors import first_line, need_packages, reading
+from kerasbert.base.errors import first_line, need_packages, reading
+from kerasbert.base.storage import open_file
 from kerasbert.data import text_files
-from kerasbert.data.names import composed, trimmed
 from kerasbert.data.text_files import check_line, check_packed, ending_of, text_lines
-from kerasbert.storage import open_file
+from kerasbert.text.names import composed, trimmed
 
 JSON = (".json", ".jsonl", ".ndjson")
 PARQUET = ".parquet"

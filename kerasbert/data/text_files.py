@@ -5,7 +5,9 @@ import importlib
 import os
 import re
 
-from kerasbert._errors import reading
+from kerasbert.base.errors import reading
+from kerasbert.base.files import check_regular
+from kerasbert.base.storage import open_file
 from kerasbert.data.encodings import (
     codec_of,
     is_utf8,
@@ -14,8 +16,6 @@ from kerasbert.data.encodings import (
     text_decoder,
     without_mark,
 )
-from kerasbert.files import check_regular
-from kerasbert.storage import open_file
 
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST_LINE = 1 << 26  # bytes of a unit that is read at once: a JSON line, a table row

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kerasbert._errors import is_whole
+from kerasbert.base.errors import is_whole
 
 
 @dataclass(frozen=True)

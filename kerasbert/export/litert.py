@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kerasbert import runtimes
+from kerasbert.base import runtimes
+from kerasbert.base.parts import encoder_of
 from kerasbert.export.token_graphs import exported
-from kerasbert.parts import encoder_of
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import AnyPath
-    from kerasbert.tokenizers.subword import SubwordTokenizer
+    from kerasbert.base.aliases import AnyPath
+    from kerasbert.text.subword import SubwordTokenizer
 
 # Encoders with more positions than this have no position table, and thus no limit.
 _ANY = 2**20

@@ -6,17 +6,17 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from kerasbert import runtimes
-from kerasbert._errors import need_packages
-from kerasbert.export.served import served
+from kerasbert.base import runtimes
+from kerasbert.base.errors import need_packages
 from kerasbert.export.token_graphs import exported
+from kerasbert.heads.base.served import served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath
-    from kerasbert.tokenizers.subword import SubwordTokenizer
+    from kerasbert.base.aliases import AnyPath
+    from kerasbert.text.subword import SubwordTokenizer
 
 
 def export_onnx(

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert import backend, private_names
-from kerasbert._errors import check_choice, check_whole
-from kerasbert._json import to_json
+from kerasbert import backend
 from kerasbert.backend.tensorflow import need_tensorflow
-from kerasbert.export.served import MARGIN, quantization_modes, saved_class, served
-from kerasbert.files import (
+from kerasbert.base import keras_internals
+from kerasbert.base.errors import check_choice, check_whole
+from kerasbert.base.files import (
     names_in,
     output_folder,
     put,
@@ -29,15 +28,17 @@ from kerasbert.files import (
     write_json,
     write_text,
 )
-from kerasbert.models.spans import MASKED
-from kerasbert.models.task import BertTask
-from kerasbert.tokenizers.subword import unreported
+from kerasbert.base.strict_json import to_json
+from kerasbert.heads.base.served import MARGIN, quantization_modes, saved_class, served
+from kerasbert.heads.base.spans import MASKED
+from kerasbert.heads.base.task import BertTask
+from kerasbert.text.subword import unreported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 MOST_WARMUP = 1000  # The limit of TensorFlow Serving.
 # Files beside the versions, for the server options of these names.
@@ -223,13 +224,13 @@ def _check_model(task, tokens_only):
 
 def _has_lora(model):
     return any(
-        getattr(layer, "lora_enabled", False) for layer in private_names.flatten_layers(model)
+        getattr(layer, "lora_enabled", False) for layer in keras_internals.flatten_layers(model)
     )
 
 
 def computes_in_float32(model):
     """Return whether a model's only floating-point type is float32, for weights and outputs."""
-    return {layer.compute_dtype for layer in private_names.flatten_layers(model)} <= {
+    return {layer.compute_dtype for layer in keras_internals.flatten_layers(model)} <= {
         "float32",
         "int32",
     }

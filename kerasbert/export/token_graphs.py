@@ -14,12 +14,12 @@ import keras
 import numpy as np
 
 from kerasbert import backend
-from kerasbert._errors import check_choice
-from kerasbert._json import to_json
 from kerasbert.backend.tensorflow import need_tensorflow
-from kerasbert.conversion import to_huggingface
-from kerasbert.export.program import write_program
-from kerasbert.export.served import load, named_inputs, quantization_modes, saved_class, served
+from kerasbert.base.errors import check_choice
+from kerasbert.base.files import names_in, output_folder, put, scratch, write_files, write_json
+from kerasbert.base.parts import encoder_of, tells_segments
+from kerasbert.base.strict_json import to_json
+from kerasbert.checkpoints import to_huggingface
 from kerasbert.export.serving import (
     check_finite,
     computes_in_float32,
@@ -27,10 +27,10 @@ from kerasbert.export.serving import (
     rounding,
     run_child,
 )
-from kerasbert.files import names_in, output_folder, put, scratch, write_files, write_json
-from kerasbert.models.spans import MASKED
-from kerasbert.parts import encoder_of, tells_segments
-from kerasbert.tokenizers.transformers_files import transformers_files
+from kerasbert.heads.base.program import write_program
+from kerasbert.heads.base.served import load, named_inputs, quantization_modes, saved_class, served
+from kerasbert.heads.base.spans import MASKED
+from kerasbert.text.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
 # Tolerance of int8 outputs: a share of their size, or, since small outputs are no more exact, a

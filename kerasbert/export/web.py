@@ -18,18 +18,18 @@ import subprocess
 import tarfile
 from typing import TYPE_CHECKING
 
-from kerasbert import runtimes
-from kerasbert._errors import check_choice, need_packages
-from kerasbert._json import to_json
-from kerasbert.export.served import served
+from kerasbert.base import runtimes
+from kerasbert.base.errors import check_choice, need_packages
+from kerasbert.base.files import new_folder, write_json
+from kerasbert.base.strict_json import to_json
 from kerasbert.export.token_graphs import PRECISIONS, exported
-from kerasbert.files import new_folder, write_json
-from kerasbert.tokenizers.wordpiece import BertTokenizer
+from kerasbert.heads.base.served import served
+from kerasbert.text.wordpiece import BertTokenizer
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 _HERE = os.path.dirname(__file__)
 _PAGE = os.path.join(_HERE, "page")

@@ -10,14 +10,14 @@ import os
 import sys
 
 from kerasbert import backend
-from kerasbert._errors import first_line
 from kerasbert.backend.onnx import HANDLERS, KERNELS, OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
-from kerasbert.export.requests import conditions, fail_unless, limits_of, nan_unless
-from kerasbert.export.served import load, served
+from kerasbert.base.errors import first_line
+from kerasbert.base.files import read_json, write_files
 from kerasbert.export.serving import end_with_parent
 from kerasbert.export.token_graphs import axes, input_type, run_task
-from kerasbert.files import read_json, write_files
+from kerasbert.heads.base.requests import conditions, fail_unless, limits_of, nan_unless
+from kerasbert.heads.base.served import load, served
 
 OPSET = 18
 # A protocol buffer holds at most 2 GiB, and conversion serializes the graph several times.

@@ -13,15 +13,16 @@ import urllib.parse
 
 import numpy as np
 
-from kerasbert import backend, private_names
-from kerasbert._json import to_json
+from kerasbert import backend
 from kerasbert.backend.onnx import KERNELS
 from kerasbert.backend.tensorflow import tf
-from kerasbert.export.served import load, served
+from kerasbert.base import keras_internals
+from kerasbert.base.files import read_json, write_files, write_json
+from kerasbert.base.strict_json import to_json
 from kerasbert.export.serving import end_with_parent
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
-from kerasbert.files import read_json, write_files, write_json
-from kerasbert.models.spans import MASKED
+from kerasbert.heads.base.served import load, served
+from kerasbert.heads.base.spans import MASKED
 
 # Byte strings that are not valid UTF-8, which only a client can send.
 BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
@@ -196,7 +197,7 @@ def check_ops(path):
                 "replace the layer or activation, or pass tokens_only=True if the tokenizer uses "
                 "them."
             )
-        if any(item.attr[private_names.XLA_MUST_COMPILE].b for item in (*functions, *nodes)):
+        if any(item.attr[keras_internals.XLA_MUST_COMPILE].b for item in (*functions, *nodes)):
             raise ValueError(
                 "Part of the graph has jit_compile=True, which stock servers refuse; remove it "
                 "from your layers."

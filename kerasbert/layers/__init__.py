@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kerasbert._lazy import deprecated
+from kerasbert.base.lazy import deprecated
 from kerasbert.layers.attention import AttentionMask, CrossAttention, SelfAttention
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.decoder_block import TransformerDecoderBlock

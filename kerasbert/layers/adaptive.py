@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import is_whole
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.errors import is_whole
+from kerasbert.base.keywords import ChecksKeywords
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.layers.dense import TokenDense
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate
@@ -20,7 +20,7 @@ from kerasbert.layers.embeddings import rotate
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

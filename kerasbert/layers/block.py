@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert import private_names
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base import keras_internals
+from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.families import has_bias
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense, activation_function
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Self
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 
 def layer_norm(epsilon, use_bias, dtype, name):
@@ -40,7 +40,7 @@ def only_blocks_remat(operations):
     """Exempt all but whole blocks from `keras.RematScope`."""
     for operation in operations:
         if not isinstance(operation, TransformerBlock):
-            private_names.without_remat(operation)
+            keras_internals.without_remat(operation)
 
 
 def tokens_at(x, positions):
@@ -162,7 +162,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         )
         self.output_layer_norm.build(inputs_shape)
         self.dropout_layer = TokenDropout(self.dropout, dtype=dtype, name="dropout")
-        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
+        only_blocks_remat(keras_internals.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Rematerialize the whole block in the backward pass, under `keras.RematScope`.

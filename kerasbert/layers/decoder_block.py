@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert import private_names
+from kerasbert.base import keras_internals
 from kerasbert.families import has_bias
 from kerasbert.layers.attention import CrossAttention
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -54,7 +54,7 @@ class TransformerDecoderBlock(TransformerBlock):
             self.layer_norm_epsilon, self.use_bias, self.dtype_policy, "cross_attention_layer_norm"
         )
         self.cross_attention_layer_norm.build(inputs_shape)
-        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
+        only_blocks_remat(keras_internals.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # TensorFlow's rematerialization has no gradient for extra inputs such as the memory.

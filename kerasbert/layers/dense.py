@@ -11,12 +11,12 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 
 def activation_function(name):

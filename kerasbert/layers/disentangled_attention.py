@@ -12,8 +12,8 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_whole
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.errors import check_whole
+from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.families import has_bias
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dropout import TokenDropout
@@ -23,7 +23,7 @@ from kerasbert.layers.relative_attention import relative_shift
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 # Upper limit of the precomputed distances; no text is longer.
 _FARTHEST = 2**20

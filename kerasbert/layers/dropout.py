@@ -3,7 +3,7 @@
 import keras
 
 from kerasbert import backend
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

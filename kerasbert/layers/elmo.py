@@ -6,7 +6,7 @@ B batch, T tokens, C characters per token, D output width, L layers, U units, P 
 import keras
 from keras import ops
 
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.layers.dropout import TokenDropout
 
 

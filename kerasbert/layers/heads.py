@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert import backend, private_names
-from kerasbert._errors import check_choice
-from kerasbert._keywords import ChecksKeywords
+from kerasbert import backend
+from kerasbert.base import keras_internals
+from kerasbert.base.errors import check_choice
+from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
 from kerasbert.layers.dense import TokenDense, activation_function
 
 if TYPE_CHECKING:
     from typing import Any, Self
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 # Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
 MISSING = -1e9
@@ -122,7 +123,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
 
         self.forward_lstm = lstm("forward")
         self.backward_lstm = lstm("backward", go_backwards=True)
-        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
+        only_blocks_remat(keras_internals.flatten_layers(self, include_self=False))
 
     def call(self, inputs: Tensor, padding_mask: Tensor = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T) to (B, T, 2 * U)."""
@@ -285,7 +286,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
                 initializer="zeros",
                 autocast=False,
             )
-        only_blocks_remat(private_names.flatten_layers(self, include_self=False))
+        only_blocks_remat(keras_internals.flatten_layers(self, include_self=False))
 
     def call(self, inputs: Tensor, mask_positions: Tensor = None) -> Tensor:
         """Map (B, T, D) and int positions (B, P), all below T, to float32 logits (B, P, V).

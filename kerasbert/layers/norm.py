@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import keras
 
 from kerasbert import backend
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 
 if TYPE_CHECKING:
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

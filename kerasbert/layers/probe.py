@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert._errors import check_choice, check_whole
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.errors import check_choice, check_whole
+from kerasbert.base.keywords import ChecksKeywords
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 PROBES = ("distance", "depth")
 

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.layers.attention import projection
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.dropout import TokenDropout

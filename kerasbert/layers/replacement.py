@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert._keywords import ChecksKeywords
+from kerasbert.base.keywords import ChecksKeywords
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import Tensor
+    from kerasbert.base.aliases import Tensor
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from kerasbert._lazy import deprecated
-from kerasbert.lineage.elmo import ElmoBackbone, ElmoEmbedder
-from kerasbert.lineage.elmo_pretrainer import ElmoPretrainer, word_vocabulary
-from kerasbert.lineage.seq2seq import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
-from kerasbert.lineage.transformer_xl import TransformerXLBackbone, TransformerXLLM
-from kerasbert.lineage.xlnet import XLNetBackbone
-from kerasbert.lineage.xlnet_tasks import (
+from kerasbert.base.lazy import deprecated
+from kerasbert.lineage.elmo.characters import character_ids
+from kerasbert.lineage.elmo.model import ElmoBackbone, ElmoEmbedder
+from kerasbert.lineage.elmo.pretrainer import ElmoPretrainer, word_vocabulary
+from kerasbert.lineage.seq2seq.model import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
+from kerasbert.lineage.seq2seq.preprocessor import TransformerSeq2SeqLMPreprocessor
+from kerasbert.lineage.transformer_xl.model import TransformerXLBackbone, TransformerXLLM
+from kerasbert.lineage.xlnet.model import XLNetBackbone
+from kerasbert.lineage.xlnet.tasks import (
     XLNetPretrainer,
     XLNetQuestionAnswering,
     XLNetTextClassifier,
 )
-from kerasbert.preprocessors.elmo import character_ids
-from kerasbert.preprocessors.seq2seq import TransformerSeq2SeqLMPreprocessor
 
 # Classes by model family, as checkpoints name it, and by kind of head; see `kerasbert.kinds`.
 CLASSES = {

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kerasbert._lazy import deprecated
+from kerasbert.base.lazy import deprecated
 from kerasbert.losses.logits import (
     ClassAccuracy,
     Perplexity,

@@ -11,12 +11,12 @@ import keras
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_choice, check_value
+from kerasbert.base.errors import check_choice, check_value
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import Dtype, Tensor
+    from kerasbert.base.aliases import Dtype, Tensor
 
 
 def token_cross_entropy(labels: Any, logits: Tensor, label_smoothing: float = 0.0) -> Tensor:

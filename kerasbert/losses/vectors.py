@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert._errors import check_choice, check_value
 from kerasbert.backend import logarithm_of_odds, of_all_replicas, unit_length
+from kerasbert.base.errors import check_choice, check_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kerasbert._typing import Dtype, Tensor
+    from kerasbert.base.aliases import Dtype, Tensor
 
 # Score that removes a text from a softmax.
 NEVER = -1e9

@@ -1,1 +1,0 @@
-"""Benchmarks of exported models: latency, throughput, size, and difference from the model."""

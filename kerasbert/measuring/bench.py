@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert import backend
-from kerasbert._errors import check_value, check_whole, did_you_mean, need_packages
+from kerasbert.base.errors import check_value, check_whole, did_you_mean, need_packages
+from kerasbert.base.files import write_json
 from kerasbert.converter import load_source
 from kerasbert.export import export_litert, export_onnx, export_openvino, export_serving
-from kerasbert.export.served import load, quantization_modes, saved_class, served
-from kerasbert.files import write_json
+from kerasbert.heads.base.readers import read_inputs
+from kerasbert.heads.base.served import load, quantization_modes, saved_class, served
+from kerasbert.heads.base.spans import MASKED
+from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import KINDS
 from kerasbert.measuring.contestant import stripped
-from kerasbert.models.spans import MASKED
-from kerasbert.models.task import BertTask
-from kerasbert.tasks.readers import read_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

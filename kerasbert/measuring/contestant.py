@@ -16,11 +16,11 @@ from time import perf_counter
 
 import numpy as np
 
-from kerasbert import runtimes
-from kerasbert._errors import first_line
-from kerasbert._json import to_json
-from kerasbert._memory import peak_bytes
-from kerasbert.files import read_json
+from kerasbert.base import runtimes
+from kerasbert.base.errors import first_line
+from kerasbert.base.files import read_json
+from kerasbert.base.memory import peak_bytes
+from kerasbert.base.strict_json import to_json
 
 # Number of texts, of all lengths, in the warm-up; see `_warm`.
 WARM = 9
@@ -143,8 +143,10 @@ def _difference(compute, folder, job):
 def _load_keras(_, precision, job):
     import keras
 
-    from kerasbert.export.served import served  # Also registers the classes.
+    from kerasbert.base.lazy import load_models
+    from kerasbert.heads.base.served import served
 
+    load_models()
     cls = keras.saving.get_registered_object(job["class"])
     dtype = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]
     model = cls.from_preset(job["preset"], dtype=dtype)

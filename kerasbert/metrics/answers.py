@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import check_choice
+from kerasbert.base.errors import check_choice
 from kerasbert.metrics.classes import check_sizes
 
 if TYPE_CHECKING:

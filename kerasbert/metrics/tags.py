@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert.data.tagging import OUTSIDE, TagSet
 from kerasbert.metrics.classes import check_sizes
+from kerasbert.text.tagging import OUTSIDE, TagSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

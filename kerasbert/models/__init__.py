@@ -1,23 +1,23 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
-from kerasbert.models.backbone import BertBackbone
-from kerasbert.models.causal_lm import BertCausalLM
-from kerasbert.models.distiller import BertDistiller
-from kerasbert.models.electra_pretrainer import ElectraPretrainer
-from kerasbert.models.masked_lm import BertMaskedLM
-from kerasbert.models.multi_task import BertMultiTask
-from kerasbert.models.multiple_choice import BertMultipleChoice
-from kerasbert.models.next_sentence_predictor import BertNextSentencePredictor
-from kerasbert.models.pretrainer import BertPretrainer
-from kerasbert.models.question_answering import BertQuestionAnswering
-from kerasbert.models.replaced_token_detector import BertReplacedTokenDetector
-from kerasbert.models.reranker import BertReranker
-from kerasbert.models.sparse_embedder import BertSparseEmbedder
-from kerasbert.models.structural_probe import BertStructuralProbe
-from kerasbert.models.text_classifier import BertTextClassifier
-from kerasbert.models.text_embedder import BertTextEmbedder
-from kerasbert.models.text_regressor import BertTextRegressor
-from kerasbert.models.token_classifier import BertTokenClassifier
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.heads.causal_lm.model import BertCausalLM
+from kerasbert.heads.distiller.model import BertDistiller
+from kerasbert.heads.electra_pretrainer.model import ElectraPretrainer
+from kerasbert.heads.masked_lm.model import BertMaskedLM
+from kerasbert.heads.multi_task.model import BertMultiTask
+from kerasbert.heads.multiple_choice.model import BertMultipleChoice
+from kerasbert.heads.next_sentence_predictor.model import BertNextSentencePredictor
+from kerasbert.heads.pretrainer.model import BertPretrainer
+from kerasbert.heads.question_answering.model import BertQuestionAnswering
+from kerasbert.heads.replaced_token_detector.model import BertReplacedTokenDetector
+from kerasbert.heads.reranker.model import BertReranker
+from kerasbert.heads.sparse_embedder.model import BertSparseEmbedder
+from kerasbert.heads.structural_probe.model import BertStructuralProbe
+from kerasbert.heads.text_classifier.model import BertTextClassifier
+from kerasbert.heads.text_embedder.model import BertTextEmbedder
+from kerasbert.heads.text_regressor.model import BertTextRegressor
+from kerasbert.heads.token_classifier.model import BertTokenClassifier
 from kerasbert.preprocessors import (
     BertCausalLMPreprocessor,
     BertMaskedLMPreprocessor,

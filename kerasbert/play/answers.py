@@ -9,8 +9,8 @@ T tokens, L layers, N heads.
 import numpy as np
 
 from kerasbert import visualize
-from kerasbert._errors import check_choice, is_whole
-from kerasbert.parts import encoder_of
+from kerasbert.base.errors import check_choice, is_whole
+from kerasbert.base.parts import encoder_of
 from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable

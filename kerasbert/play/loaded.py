@@ -5,7 +5,7 @@ import threading
 import time
 import warnings
 
-from kerasbert._errors import first_line, is_whole
+from kerasbert.base.errors import first_line, is_whole
 
 # Maximum number of running and waiting requests per model; further ones are refused.
 MOST_WAITING = 8
@@ -67,7 +67,7 @@ class Loaded:
         from kerasbert.converter import class_in
         from kerasbert.play.answers import describe
         from kerasbert.presets import resolve
-        from kerasbert.tokenizers.subword import SubwordTokenizer
+        from kerasbert.text.subword import SubwordTokenizer
 
         self._set(place, "fetching")
         directory = resolve(preset)

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from kerasbert._errors import first_line
+from kerasbert.base.errors import first_line
 from kerasbert.play.examples import EXAMPLES
 from kerasbert.play.loaded import MOST_WAITING, BusyError
 

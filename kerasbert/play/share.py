@@ -3,9 +3,9 @@
 import os
 import shutil
 
-from kerasbert._errors import first_line
-from kerasbert._json import to_json
-from kerasbert.files import new_folder, output_folder
+from kerasbert.base.errors import first_line
+from kerasbert.base.files import new_folder, output_folder
+from kerasbert.base.strict_json import to_json
 from kerasbert.play import answers
 from kerasbert.play.examples import EXAMPLES
 

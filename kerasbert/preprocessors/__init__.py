@@ -1,21 +1,25 @@
 """Preprocessors, from texts to batches: one for the encoder and one for each task."""
 
-from kerasbert.preprocessors.causal_lm import BertCausalLMPreprocessor
-from kerasbert.preprocessors.electra_pretrainer import ElectraPretrainerPreprocessor
-from kerasbert.preprocessors.masked_lm import BertMaskedLMPreprocessor
-from kerasbert.preprocessors.multiple_choice import BertMultipleChoicePreprocessor
-from kerasbert.preprocessors.next_sentence_predictor import BertNextSentencePredictorPreprocessor
-from kerasbert.preprocessors.packing import BertPreprocessor
-from kerasbert.preprocessors.pretrainer import BertPretrainerPreprocessor
-from kerasbert.preprocessors.question_answering import BertQuestionAnsweringPreprocessor
-from kerasbert.preprocessors.replaced_token_detector import BertReplacedTokenDetectorPreprocessor
-from kerasbert.preprocessors.reranker import BertRerankerPreprocessor
-from kerasbert.preprocessors.sparse_embedder import BertSparseEmbedderPreprocessor
-from kerasbert.preprocessors.structural_probe import BertStructuralProbePreprocessor
-from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
-from kerasbert.preprocessors.text_embedder import BertTextEmbedderPreprocessor
-from kerasbert.preprocessors.text_regressor import BertTextRegressorPreprocessor
-from kerasbert.preprocessors.token_classifier import BertTokenClassifierPreprocessor
+from kerasbert.heads.causal_lm.preprocessor import BertCausalLMPreprocessor
+from kerasbert.heads.electra_pretrainer.preprocessor import ElectraPretrainerPreprocessor
+from kerasbert.heads.masked_lm.preprocessor import BertMaskedLMPreprocessor
+from kerasbert.heads.multiple_choice.preprocessor import BertMultipleChoicePreprocessor
+from kerasbert.heads.next_sentence_predictor.preprocessor import (
+    BertNextSentencePredictorPreprocessor,
+)
+from kerasbert.heads.pretrainer.preprocessor import BertPretrainerPreprocessor
+from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
+from kerasbert.heads.replaced_token_detector.preprocessor import (
+    BertReplacedTokenDetectorPreprocessor,
+)
+from kerasbert.heads.reranker.preprocessor import BertRerankerPreprocessor
+from kerasbert.heads.sparse_embedder.preprocessor import BertSparseEmbedderPreprocessor
+from kerasbert.heads.structural_probe.preprocessor import BertStructuralProbePreprocessor
+from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.heads.text_embedder.preprocessor import BertTextEmbedderPreprocessor
+from kerasbert.heads.text_regressor.preprocessor import BertTextRegressorPreprocessor
+from kerasbert.heads.token_classifier.preprocessor import BertTokenClassifierPreprocessor
+from kerasbert.text.packing import BertPreprocessor
 
 __all__ = [
     "BertCausalLMPreprocessor",

@@ -7,8 +7,8 @@ import os
 
 import numpy as np
 
-from kerasbert._errors import reading
-from kerasbert.files import check_regular, describe_file
+from kerasbert.base.errors import reading
+from kerasbert.base.files import check_regular, describe_file
 
 # Rows that are read, changed and written together.
 BLOCK = 4096

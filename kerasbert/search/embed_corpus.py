@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, need_packages, reading
-from kerasbert._json import to_json
+from kerasbert.base.errors import check_choice, check_whole, need_packages, reading
+from kerasbert.base.files import check_regular
+from kerasbert.base.strict_json import to_json
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.manifest import describe_tokenizer
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.data.tables import TABLES, find_name, records
 from kerasbert.data.text_files import ending_of, text_lines
-from kerasbert.files import check_regular
-from kerasbert.models.text_embedder import BertTextEmbedder
+from kerasbert.heads.text_embedder.model import BertTextEmbedder
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Corpus
+    from kerasbert.base.aliases import AnyPath, Corpus
 
 MANIFEST = "vectors.json"
 FORMATS = ("parquet", "npy")

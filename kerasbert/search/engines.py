@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_whole, did_you_mean, first_line, need_packages
+from kerasbert.base.errors import check_choice, check_whole, did_you_mean, first_line, need_packages
 from kerasbert.search.vectors import to_bits
 
 _BLOCK = 65536  # Vectors that are passed to an engine at once.

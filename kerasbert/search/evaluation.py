@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import check_whole, is_whole, reading
-from kerasbert.files import check_regular
+from kerasbert.base.errors import check_whole, is_whole, reading
+from kerasbert.base.files import check_regular
 from kerasbert.metrics import pearson, spearman
 from kerasbert.metrics.ranking import average_precision, gain_share, recall, reciprocal_rank
 from kerasbert.search.index import SearchIndex
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Texts
+    from kerasbert.base.aliases import AnyPath, Texts
 
 _SCORES = {
     "ndcg": gain_share,

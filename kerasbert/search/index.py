@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import (
+from kerasbert.base.errors import (
     check_choice,
     check_value,
     check_whole,
@@ -20,7 +20,7 @@ from kerasbert._errors import (
     first_line,
     is_whole,
 )
-from kerasbert.files import (
+from kerasbert.base.files import (
     check_file,
     check_name,
     check_regular,
@@ -32,8 +32,7 @@ from kerasbert.files import (
     settle,
     write_json,
 )
-from kerasbert.models.text_embedder import BertTextEmbedder
-from kerasbert.preprocessors.empty import say_nothing
+from kerasbert.heads.text_embedder.model import BertTextEmbedder
 from kerasbert.search.columns import (
     AGAIN,
     ArrayColumn,
@@ -43,6 +42,7 @@ from kerasbert.search.columns import (
 )
 from kerasbert.search.engines import ENGINES, REMAKE
 from kerasbert.search.vectors import DTYPES, Vectors, unit_vectors
+from kerasbert.text.empty import say_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from kerasbert._typing import AnyPath, Dtype, Texts
-    from kerasbert.models.question_answering import BertQuestionAnswering
+    from kerasbert.base.aliases import AnyPath, Dtype, Texts
+    from kerasbert.heads.question_answering.model import BertQuestionAnswering
 
 FORMAT = 1
 MANIFEST = "index.json"

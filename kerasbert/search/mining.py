@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import check_choice, check_value, check_whole
-from kerasbert.preprocessors.empty import say_nothing
+from kerasbert.base.errors import check_choice, check_value, check_whole
 from kerasbert.search.index import SearchIndex, embed_in_role
 from kerasbert.search.vectors import unit_vectors
+from kerasbert.text.empty import say_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert._errors import check_whole
+from kerasbert.base.errors import check_whole
 from kerasbert.search.index import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 

@@ -15,11 +15,11 @@
 
 from __future__ import annotations
 
-from kerasbert._errors import did_you_mean
+from kerasbert.base.errors import did_you_mean
+from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.examples import Examples
 from kerasbert.tasks import conll, glue, japanese, korean, squad, swag
-from kerasbert.tasks.examples import Examples
 from kerasbert.tasks.own import file_task
-from kerasbert.tasks.task import Published, Settings, Source, Task
 from kerasbert.tasks.treebank import read_conllu
 
 __all__ = [

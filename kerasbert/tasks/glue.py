@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kerasbert.tasks.task import Published, Source, Task
+from kerasbert.heads.base.data_task import Published, Source, Task
 
 _PAGE = "https://gluebenchmark.com/tasks"
 _TEST = "arXiv 1810.04805, table 1"

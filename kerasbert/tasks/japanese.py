@@ -1,7 +1,7 @@
 """JGLUE (Kurihara et al. 2022, LREC): Japanese tasks with its settings and dev scores."""
 
+from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 from kerasbert.tasks.squad import WINDOWS
-from kerasbert.tasks.task import Published, Settings, Source, Task
 
 _PAGE = "https://github.com/yahoojapan/JGLUE"
 _WHERE = "JGLUE's README (Kurihara et al. 2022)"

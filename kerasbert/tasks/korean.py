@@ -3,8 +3,8 @@
 Only KLUE scores on which all versions of its paper agree are listed.
 """
 
+from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 from kerasbert.tasks.squad import WINDOWS
-from kerasbert.tasks.task import Published, Settings, Source, Task
 
 _KLUE = "arXiv 2105.09680"
 _KLUE_PAGE = "https://github.com/KLUE-benchmark/KLUE/tree/main/klue_benchmark"

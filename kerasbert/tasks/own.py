@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kerasbert._errors import check_choice
+from kerasbert.base.errors import check_choice
+from kerasbert.heads.base.data_task import Settings, Source, Task
+from kerasbert.heads.base.table_tasks import written
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
-from kerasbert.tasks.tables import written
-from kerasbert.tasks.task import Settings, Source, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,10 +74,10 @@ def file_task(
     Raises:
         ValueError: for a file that is missing or lacks required columns or labels.
     """
-    check_choice("head", head, [kind.name for kind in kinds_with("tasks")])
+    check_choice("head", head, [kind.name for kind in kinds_with("data")])
     if train is dev is test is None:
         raise ValueError("A task of your own needs a file: pass train, dev or test.")
-    kind = KINDS[head].load("tasks")
+    kind = KINDS[head].load("data")
     columns = [columns] if isinstance(columns, (str, int)) else columns
     columns = kind.columns if columns is None else tuple(map(str, columns))
     if isinstance(label, (list, tuple)):
@@ -131,13 +131,13 @@ def model_task(model):
     ('ham', 'spam')
     """
     head = getattr(model, "kind", None)
-    if head not in KINDS or not KINDS[head].tasks:
-        known = ", ".join(kind.models for kind in kinds_with("tasks"))
+    if head not in KINDS or not KINDS[head].data:
+        known = ", ".join(kind.model for kind in kinds_with("data"))
         raise ValueError(
             f"A {type(model).__name__} makes no predictions that could be scored; use one of "
             f"{known}."
         )
-    kind = KINDS[head].load("tasks")()
+    kind = KINDS[head].load("data")()
     task = Task(
         name="own",
         title="own",

@@ -1,6 +1,6 @@
 """SWAG (Zellers et al. 2018, arXiv 1808.05326): choose the ending of a scene."""
 
-from kerasbert.tasks.task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 
 _TABLE = "arXiv 1810.04805, table 4"
 

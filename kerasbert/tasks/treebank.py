@@ -9,7 +9,7 @@ from kerasbert.data.text_files import read_text
 from kerasbert.data.trees import DependencyTree
 
 if TYPE_CHECKING:
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 COLUMNS = 10
 ID, FORM, TAG, HEAD, RELATION = 0, 1, 3, 6, 7

@@ -1,17 +1,17 @@
 """Tokenizers that run in TensorFlow graphs."""
 
-from kerasbert.tokenizers.byte_fallback import ByteFallbackTokenizer
-from kerasbert.tokenizers.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
-from kerasbert.tokenizers.choose import tokenizer_from_files
-from kerasbert.tokenizers.gpt import GPTTokenizer
-from kerasbert.tokenizers.marian import MarianTokenizer
-from kerasbert.tokenizers.sentence_piece import (
+from kerasbert.text.byte_fallback import ByteFallbackTokenizer
+from kerasbert.text.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
+from kerasbert.text.choose import tokenizer_from_files
+from kerasbert.text.gpt import GPTTokenizer
+from kerasbert.text.marian import MarianTokenizer
+from kerasbert.text.sentence_piece import (
     AlbertTokenizer,
     DebertaV3Tokenizer,
     XLMRobertaTokenizer,
     XLNetTokenizer,
 )
-from kerasbert.tokenizers.wordpiece import BertTokenizer
+from kerasbert.text.wordpiece import BertTokenizer
 
 CLASSES = (
     AlbertTokenizer,

@@ -24,10 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert import backend, presets
-from kerasbert._errors import check_choice, reading
-from kerasbert._finite import NonFiniteError
-from kerasbert._json import to_json
-from kerasbert.files import (
+from kerasbert.base.errors import check_choice, reading
+from kerasbert.base.files import (
     fills_output,
     names_in,
     new_file,
@@ -37,6 +35,8 @@ from kerasbert.files import (
     write_json,
     write_text,
 )
+from kerasbert.base.finite import NonFiniteError
+from kerasbert.base.strict_json import to_json
 from kerasbert.metrics import reliability
 from kerasbert.training import advice, report
 from kerasbert.training.arms import ARMS, Arms, forget
@@ -49,7 +49,7 @@ from kerasbert.visualize.figures import save
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 
 @fills_output

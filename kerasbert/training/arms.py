@@ -18,8 +18,8 @@ import numpy as np
 import scipy.special
 
 from kerasbert import presets
-from kerasbert._errors import reading
-from kerasbert.files import names_in, new_file, remove
+from kerasbert.base.errors import reading
+from kerasbert.base.files import names_in, new_file, remove
 from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay

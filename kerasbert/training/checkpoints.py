@@ -13,11 +13,12 @@ import keras
 import ml_dtypes  # noqa: F401  Registers bfloat16 with NumPy.
 import numpy as np
 
-from kerasbert import backend, private_names
-from kerasbert._errors import first_line, reading
-from kerasbert._finite import NonFiniteError, is_finite
-from kerasbert._json import to_json
-from kerasbert.files import new_file
+from kerasbert import backend
+from kerasbert.base import keras_internals
+from kerasbert.base.errors import first_line, reading
+from kerasbert.base.files import new_file
+from kerasbert.base.finite import NonFiniteError, is_finite
+from kerasbert.base.strict_json import to_json
 
 _KEY = "kerasbert"
 _KEPT = "kept/"
@@ -179,10 +180,12 @@ def load_optimizer(path, model):
     variables = {
         name: variable
         for name, variable in _variables(model).items()
-        if name.startswith("optimizer/") and not name.endswith(private_names.GRADIENT_ACCUMULATOR)
+        if name.startswith("optimizer/") and not name.endswith(keras_internals.GRADIENT_ACCUMULATOR)
     }
     with _open(path) as file:
-        others = [name for name in file.keys() if name.endswith(private_names.GRADIENT_ACCUMULATOR)]
+        others = [
+            name for name in file.keys() if name.endswith(keras_internals.GRADIENT_ACCUMULATOR)
+        ]
         others += ["weight/", "seed/", "random/", "scaled/", _KEPT]
         _check(path, file, variables, others)
         for name, variable in variables.items():

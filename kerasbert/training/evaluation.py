@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kerasbert import converter, presets
-from kerasbert.files import json_in
+from kerasbert.base.files import json_in
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import KINDS
-from kerasbert.models.task import BertTask
 from kerasbert.tasks import get_task
 from kerasbert.tasks.own import model_task
-from kerasbert.tasks.task import Task
 from kerasbert.training.recording import Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 # File next to a preset: its training task, method and scores.
 RECORD = "finetuning.json"
@@ -147,7 +147,7 @@ def open_model(source, task=None, precision=None):
     if task is None and "task" in record:
         task = Task.from_dict(record["task"], os.path.join(directory, RECORD))
     found = converter.class_in(directory)
-    if task is None and not getattr(KINDS.get(getattr(found, "kind", None)), "tasks", ""):
+    if task is None and not getattr(KINDS.get(getattr(found, "kind", None)), "data", ""):
         raise ValueError(
             f"'{source}' is a {found.__name__}, which has no head for a task; fine-tune it with "
             "`kerasbert finetune`."

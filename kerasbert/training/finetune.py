@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert import backend, presets
-from kerasbert._json import to_json
-from kerasbert.data.names import known_name
-from kerasbert.files import in_use, names_in, output_folder, remove
+from kerasbert.base.files import in_use, names_in, output_folder, remove
+from kerasbert.base.strict_json import to_json
+from kerasbert.heads.base.table_tasks import written
 from kerasbert.tasks import builtin_tasks, get_task
-from kerasbert.tasks.tables import written
+from kerasbert.text.names import known_name
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.search import PARTS, Search, run_name, runs_in
 from kerasbert.training.settings import FinetuneSettings, takes_settings
@@ -37,7 +37,7 @@ from kerasbert.training.settings import FinetuneSettings, takes_settings
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import AnyPath
+    from kerasbert.base.aliases import AnyPath
 
 
 @takes_settings(FinetuneSettings)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kerasbert.heads.base.table_tasks import column_of, first_table, name_in, texts_of, written
 from kerasbert.tasks.own import file_task
-from kerasbert.tasks.tables import column_of, first_table, name_in, texts_of, written
 
 
 @dataclass

@@ -4,10 +4,10 @@ import numpy as np
 import scipy.special
 
 from kerasbert.families import head_settings
+from kerasbert.heads.text_classifier.model import BertTextClassifier
+from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.heads.text_embedder.model import BertTextEmbedder
 from kerasbert.losses import CosineRegression
-from kerasbert.models.text_classifier import BertTextClassifier
-from kerasbert.models.text_embedder import BertTextEmbedder
-from kerasbert.preprocessors.text_classifier import BertTextClassifierPreprocessor
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 
 

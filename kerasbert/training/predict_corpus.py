@@ -7,18 +7,18 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from kerasbert._errors import check_whole
-from kerasbert._json import to_json
+from kerasbert.base.errors import check_whole
+from kerasbert.base.strict_json import to_json
 from kerasbert.data.beam import need_beam, once_a_worker
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
-from kerasbert.tasks.task import Task
+from kerasbert.heads.base.data_task import Task
 from kerasbert.training.evaluation import open_model, read_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Corpus
+    from kerasbert.base.aliases import AnyPath, Corpus
 
 _ENDINGS = (".jsonl",)
 

@@ -19,12 +19,8 @@ import keras
 import numpy as np
 
 from kerasbert import backend
-from kerasbert._errors import check_whole, how_to_install
-from kerasbert._finite import NonFiniteError, StopAtNonFinite, check_weights
-from kerasbert._json import to_json
-from kerasbert._process import handled_signals
-from kerasbert.distribution import together
-from kerasbert.files import (
+from kerasbert.base.errors import check_whole, how_to_install
+from kerasbert.base.files import (
     as_path,
     is_url,
     json_in,
@@ -35,6 +31,13 @@ from kerasbert.files import (
     write_json,
     write_text,
 )
+from kerasbert.base.finite import NonFiniteError, StopAtNonFinite, check_weights
+from kerasbert.base.process import handled_signals
+from kerasbert.base.storage import HUBS, WorkingFolder, exists, find, get, get_folder, join
+from kerasbert.base.strict_json import to_json
+from kerasbert.data.vocabulary import vocab
+from kerasbert.distribution import together
+from kerasbert.heads.electra_pretrainer.model import OWN
 from kerasbert.models import (
     BertBackbone,
     BertMaskedLM,
@@ -47,7 +50,6 @@ from kerasbert.models import (
     ElectraPretrainer,
     ElectraPretrainerPreprocessor,
 )
-from kerasbert.models.electra_pretrainer import OWN
 from kerasbert.optimizers import (
     MUON_PARTS,
     AdamW,
@@ -57,7 +59,6 @@ from kerasbert.optimizers import (
     WarmupStableDecay,
 )
 from kerasbert.presets import NoHeadError
-from kerasbert.storage import HUBS, WorkingFolder, exists, find, get, get_folder, join
 from kerasbert.tokenizers import tokenizer_from_files
 from kerasbert.training.checkpoints import (
     checkpoint_facts,
@@ -85,12 +86,11 @@ from kerasbert.training.recording import (
 )
 from kerasbert.training.settings import PretrainSettings, takes_settings
 from kerasbert.upload import write_card
-from kerasbert.vocabulary import vocab
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Corpus
+    from kerasbert.base.aliases import AnyPath, Corpus
 
 SETTINGS = "settings.json"
 # Written when a training diverged: the next call may then change `_MAY_CHANGE`.
@@ -125,9 +125,9 @@ def pretrain(corpus: Corpus, output: AnyPath, *, settings: PretrainSettings) -> 
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples: a folder of `write_examples`,
             or a dict of sequence length to such folders (or TFRecord files).
-        output: path of a folder, or a URL such as "s3://bucket/mini", see `kerasbert.storage`. At a
-            URL, files are transferred atomically after each checkpoint and at the end; of two runs
-            that write to one URL, the one started last continues and the other stops.
+        output: path of a folder, or a URL such as "s3://bucket/mini". At a URL, files are
+            transferred atomically after each checkpoint and at the end; of two runs that write to
+            one URL, the one started last continues and the other stops.
         preset: string. An encoder to continue with, and its heads if it has them. Also the `output`
             of an earlier training.
         num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by

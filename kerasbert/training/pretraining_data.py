@@ -5,12 +5,12 @@ import os
 import numpy as np
 
 from kerasbert import backend
+from kerasbert.base.files import as_path
+from kerasbert.base.storage import find, folders_in, join
 from kerasbert.data.corpus import READING, as_paths, corpus_bytes, describe_files
 from kerasbert.data.example_batches import read_examples
 from kerasbert.data.examples import one_sided, write_examples
 from kerasbert.data.manifest import read_manifest
-from kerasbert.files import as_path
-from kerasbert.storage import find, folders_in, join
 from kerasbert.training.recording import Pulse, mean_scores, short_names
 
 EXAMPLES = "examples"

@@ -9,10 +9,10 @@ import time
 
 import keras
 
-from kerasbert import private_names
-from kerasbert._json import to_json
-from kerasbert._process import handled_signals
-from kerasbert.files import new_file, read_log
+from kerasbert.base import keras_internals
+from kerasbert.base.files import new_file, read_log
+from kerasbert.base.process import handled_signals
+from kerasbert.base.strict_json import to_json
 from kerasbert.training.checkpoints import random_mark, remove_older
 from kerasbert.visualize.figures import save
 from kerasbert.visualize.training import training_curves
@@ -106,9 +106,9 @@ class Recorder(keras.callbacks.Callback):
                 return
             if self.processes.any(self.stopped):
                 self.stopped = self.stopped or "another process"
-        if self.stopped and not private_names.model_of(self).stop_training:
+        if self.stopped and not keras_internals.model_of(self).stop_training:
             self.save(self.model, self.step)
-            private_names.model_of(self).stop_training = True
+            keras_internals.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
         # Keep evaluation, and steps that the device has yet to finish, out of the timing.
@@ -141,7 +141,7 @@ class Recorder(keras.callbacks.Callback):
                 file.write(_as_line(row))
         self.line.interval(row, self.total, pace)
         is_due = (self.step - self.first) % self.checkpoint_every == 0 or self.step == self.last
-        if is_due and not private_names.model_of(self).stop_training:
+        if is_due and not keras_internals.model_of(self).stop_training:
             self.save(self.model, self.step)
 
     def _seconds_and_steps(self):

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import keras
 
-from kerasbert._finite import NonFiniteError
-from kerasbert.files import (
+from kerasbert.base.files import (
     inside,
     link_files,
     names_in,
@@ -26,9 +25,10 @@ from kerasbert.files import (
     write_json,
     write_text,
 )
+from kerasbert.base.finite import NonFiniteError
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.examples import Examples
 from kerasbert.optimizers import AdamW, LinearDecay
-from kerasbert.tasks.examples import Examples
-from kerasbert.tasks.task import Task
 from kerasbert.training import report
 from kerasbert.training.checkpoints import EpochCheckpoints, find_checkpoint
 from kerasbert.training.evaluation import RECORD, predict_all

@@ -7,7 +7,7 @@ Shapes: N texts, P pairs, D embedding width, C classes.
 
 import numpy as np
 
-from kerasbert._errors import is_whole
+from kerasbert.base.errors import is_whole
 
 # Ways to sample from all pairs.
 SAMPLING = ("oversampling", "undersampling", "unique")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from kerasbert._errors import PRECISIONS, check_choice, check_value, check_whole, need_packages
+from kerasbert.base.errors import PRECISIONS, check_choice, check_value, check_whole, need_packages
 from kerasbert.data.sentence_pairs import OBJECTIVES
-from kerasbert.preprocessors.electra_pretrainer import MASKING
+from kerasbert.heads.electra_pretrainer.preprocessor import MASKING
 from kerasbert.training.setfit import SAMPLING
 
 Result = TypeVar("Result")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert._errors import is_whole
-from kerasbert.parts import encoder_of
+from kerasbert.base.errors import is_whole
+from kerasbert.base.parts import encoder_of
 from kerasbert.visualize.figures import close_grid, new_figure, style
 from kerasbert.visualize.tokens import read_text
 

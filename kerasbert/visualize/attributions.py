@@ -15,11 +15,11 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert._errors import check_choice, check_whole, is_whole
-from kerasbert.data.names import known_name
-from kerasbert.models.spans import MASKED
-from kerasbert.parts import encoder_of
-from kerasbert.preprocessors.class_numbers import class_numbers
+from kerasbert.base.errors import check_choice, check_whole, is_whole
+from kerasbert.base.parts import encoder_of
+from kerasbert.heads.base.spans import MASKED
+from kerasbert.text.class_numbers import class_numbers
+from kerasbert.text.names import known_name
 from kerasbert.visualize.figures import new_figure, style
 from kerasbert.visualize.spans import BOX, marked
 from kerasbert.visualize.tokens import read_text

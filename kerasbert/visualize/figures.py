@@ -6,8 +6,8 @@ import io
 import logging
 import warnings
 
-from kerasbert._errors import how_to_install
-from kerasbert.files import new_file
+from kerasbert.base.errors import how_to_install
+from kerasbert.base.files import new_file
 
 # Fonts with Korean, Japanese and Chinese characters, which matplotlib's default font lacks.
 _FONTS = (

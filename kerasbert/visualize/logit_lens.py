@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from keras import ops
 
-from kerasbert._errors import check_whole
+from kerasbert.base.errors import check_whole
+from kerasbert.base.parts import encoder_of
 from kerasbert.layers.heads import MaskedLMHead, WordWeights
-from kerasbert.parts import encoder_of
 from kerasbert.visualize.figures import new_figure, style
 from kerasbert.visualize.tokens import read_text
 

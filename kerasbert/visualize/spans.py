@@ -10,13 +10,13 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
-from kerasbert.files import write_text
+from kerasbert.base.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from kerasbert._typing import AnyPath, Texts
+    from kerasbert.base.aliases import AnyPath, Texts
 
 # Light enough for black text, and consecutive ones are easy to tell apart.
 _COLORS = (

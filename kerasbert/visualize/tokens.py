@@ -8,10 +8,10 @@ import dataclasses
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.data.masking import word_starts
-from kerasbert.models.backbone import BertBackbone
-from kerasbert.parts import encoder_of
-from kerasbert.preprocessors.packing import BertPreprocessor
+from kerasbert.base.parts import encoder_of
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.text.masking import word_starts
+from kerasbert.text.packing import BertPreprocessor
 
 
 @dataclasses.dataclass

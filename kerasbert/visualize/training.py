@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert.files import read_log
+from kerasbert.base.files import read_log
 from kerasbert.visualize.figures import new_figure, style
 
 if TYPE_CHECKING:

@@ -236,7 +236,7 @@ def test_adam_steps_in_one_pass(monkeypatch, way):
     """As by several operations, which take what does not lie in memory as it is read."""
     import torch
 
-    from kerasbert import private_names
+    from kerasbert.base import keras_internals
 
     variable, gradient, mean, square = arrays = [np.float32(x) for x in state()]
     if way == "transposed":
@@ -246,9 +246,9 @@ def test_adam_steps_in_one_pass(monkeypatch, way):
         lists[1] = [lists[1][0].T]
     highest = [torch.full((4, 3), 9.0)] if way == "AMSGrad" else None
     passes = []
-    fused = private_names.fused_adam()
+    fused = keras_internals.fused_adam()
     counted = lambda *args, **kwargs: passes.append(1) or fused(*args, **kwargs)  # noqa: E731
-    monkeypatch.setattr(private_names, "fused_adam", lambda: counted)
+    monkeypatch.setattr(keras_internals, "fused_adam", lambda: counted)
     if way == "GPU's":
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     rate, epsilon = torch.tensor(0.1), torch.tensor(1e-3)

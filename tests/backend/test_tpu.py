@@ -28,7 +28,7 @@ KNOWN = {"Sharding", "mhlo.topk"}
 def build(kind, family, dtype):
     # A language model must not see what it predicts.
     backbone = tiny_backbone(family, dtype=dtype, is_causal=kind == "causal_lm")
-    cls = KINDS[kind].load("models")
+    cls = KINDS[kind].load("model")
     if kind == "multi_task":
         return cls({name: BertTextClassifier(backbone, num_classes=2) for name in "ab"})
     if kind == "distiller":
@@ -66,7 +66,7 @@ def check(model, features):
 
 @pytest.mark.parametrize(
     "kind, dtype",
-    [(kind.name, "mixed_bfloat16") for kind in kinds_with("models")]
+    [(kind.name, "mixed_bfloat16") for kind in kinds_with("model")]
     + [("text_classifier", "float32")],
 )
 def test_each_kind_lowers_for_a_tpu(kind, dtype):

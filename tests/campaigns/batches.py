@@ -12,9 +12,9 @@ import argparse
 import random
 import sys
 
+from kerasbert.text.sentence_piece import read_proto
 from kerasbert.tokenizers import MarianTokenizer, XLNetTokenizer
-from kerasbert.tokenizers.sentence_piece import read_proto
-from tests.tokenizers import conftest as small
+from tests.text import conftest as small
 
 # Fixtures of the tests that `make` takes as arguments.
 PARTS = (

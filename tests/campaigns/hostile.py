@@ -33,8 +33,8 @@ import numpy as np
 import kerasbert
 from kerasbert import SearchIndex, data, models, tasks, tokenizers
 from kerasbert.search import embed_corpus, read_vectors
-from kerasbert.tokenizers.byte_pair import byte_characters
-from kerasbert.tokenizers.transformers_files import transformers_files
+from kerasbert.text.byte_pair import byte_characters
+from kerasbert.text.transformers_files import transformers_files
 from tests.peers import Peer
 
 embed_rows = importlib.import_module("kerasbert.search.embed_corpus")._rows

@@ -483,7 +483,7 @@ def done(log, action, *arguments):
 
 def counted(command, output, limit=None):
     """Run a command, and end by kill -9 before a step; returns how many steps there were."""
-    from kerasbert import files
+    from kerasbert.base import files
 
     count = 0
 
@@ -582,7 +582,7 @@ class Campaign:
 def campaign(seed):
     """A `Campaign`, its sources made."""
     # All that a command needs, before any process is forked; none of it is used here.
-    from kerasbert._triton import import_triton
+    from kerasbert.base.triton import import_triton
 
     import_triton()
     import tensorflow_text  # noqa: F401

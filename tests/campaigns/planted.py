@@ -18,7 +18,7 @@ import tempfile
 import time
 import warnings
 
-from kerasbert import files
+from kerasbert.base import files
 from kerasbert.tokenizers import BertTokenizer
 
 SECONDS = 5

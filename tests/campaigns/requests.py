@@ -105,8 +105,8 @@ NO_ONNX = ("StructuralProbe", "SearchIndex", "ElmoEmbedder")
 
 def export(name, format, folder):
     """Export a model in this process; returns the path and the limits of its ids."""
+    from kerasbert.base.parts import encoder_of
     from kerasbert.export import export_onnx, export_serving
-    from kerasbert.parts import encoder_of
 
     model = KINDS[name]()
     encoder = encoder_of(getattr(model, "embedder", model))

@@ -17,11 +17,11 @@ import warnings
 
 import tokenizers
 
-from kerasbert.tokenizers.choose import tokenizer_from_files
-from kerasbert.tokenizers.transformers_files import transformers_files
+from kerasbert.text.choose import tokenizer_from_files
+from kerasbert.text.transformers_files import transformers_files
 from tests.campaigns.batches import PARTS, texts
-from tests.tokenizers import conftest as small
-from tests.tokenizers.test_transformers_files import FAMILIES
+from tests.text import conftest as small
+from tests.text.test_transformers_files import FAMILIES
 
 _STEPS = {
     "normalizer": [

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from kerasbert._errors import how_to_install
+from kerasbert.base.errors import how_to_install
 from kerasbert.data import read_examples
 from tests.cli.test_commands import kerasbert
 

@@ -1,6 +1,6 @@
 """The small tokenizers of every class."""
 
-from tests.tokenizers.conftest import (  # noqa: F401
+from tests.text.conftest import (  # noqa: F401
     albert_model,
     byte_fallback_models,
     byte_pairs,

@@ -9,7 +9,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from kerasbert import storage
+from kerasbert.base import storage
 from kerasbert.data import deduplicate, documents
 from kerasbert.data.deduplicate import shingles, signature
 from tests.cli.test_commands import kerasbert as run

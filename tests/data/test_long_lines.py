@@ -8,9 +8,9 @@ import lzma
 
 import pytest
 
-from kerasbert._memory import peak_bytes
+from kerasbert.base.memory import peak_bytes
 from kerasbert.data import corpus, documents, text_files
-from kerasbert.tasks.readers import read_inputs
+from kerasbert.heads.base.readers import read_inputs
 
 # What is read is the same on every backend.
 pytestmark = pytest.mark.backends("torch")

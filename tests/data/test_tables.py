@@ -8,8 +8,8 @@ import pytest
 
 from kerasbert.data import documents
 from kerasbert.data.tables import delimiter_of, find_name, open_table, records
+from kerasbert.heads.base.readers import read_inputs, read_table
 from kerasbert.search.embed_corpus import _rows
-from kerasbert.tasks.readers import read_inputs, read_table
 
 pytestmark = pytest.mark.backends("tensorflow")
 NFD = unicodedata.normalize("NFD", "문장,분류\n") + "가,1\n나,0\n"

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasbert.data import tagging
-from kerasbert.data.characters import code_points, substrings
-from kerasbert.data.windows import cut_windows, cut_windows_in_graph, most_context
-from kerasbert.export import decoding
-from kerasbert.export.masked_lm import mask_windows
-from kerasbert.export.served import served
 from kerasbert.export.write_saved_model import compare_answers
+from kerasbert.heads.base import decoding, spans
+from kerasbert.heads.base.served import served
+from kerasbert.heads.masked_lm import model as masked_lm
+from kerasbert.heads.masked_lm.served import mask_windows
+from kerasbert.lineage.elmo.characters import character_ids, character_ids_in_graph
 from kerasbert.metrics.trees import spanning_edges
-from kerasbert.models import BertTokenClassifierPreprocessor, masked_lm, spans
-from kerasbert.preprocessors.elmo import character_ids, character_ids_in_graph
-from kerasbert.preprocessors.pieces import pieces_as_units
+from kerasbert.models import BertTokenClassifierPreprocessor
+from kerasbert.text import tagging
+from kerasbert.text.characters import code_points, substrings
+from kerasbert.text.pieces import pieces_as_units
+from kerasbert.text.windows import cut_windows, cut_windows_in_graph, most_context
 from kerasbert.tokenizers import RobertaTokenizer
 from tests.export import tiny
 

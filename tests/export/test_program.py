@@ -14,8 +14,8 @@ import pytest
 
 from kerasbert import models
 from kerasbert.export import export_litert, export_onnx, export_openvino, token_graphs
-from kerasbert.export.program import write_program
-from kerasbert.export.served import LONG, PROSE, SHORT, served
+from kerasbert.heads.base.program import write_program
+from kerasbert.heads.base.served import LONG, PROSE, SHORT, served
 from kerasbert.tokenizers import RobertaTokenizer
 from tests.export import tiny
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasbert import runtimes
+from kerasbert.base import runtimes
 from kerasbert.export import (
     export_litert,
     export_onnx,
     export_openvino,
     serving,
 )
-from kerasbert.export.decoding import limit_windows
-from kerasbert.export.requests import axes_of, conditions, fail_unless, limits_of
-from kerasbert.export.served import served
+from kerasbert.heads.base.decoding import limit_windows
+from kerasbert.heads.base.requests import axes_of, conditions, fail_unless, limits_of
+from kerasbert.heads.base.served import served
 from tests.campaigns import requests
 from tests.export import tiny
 

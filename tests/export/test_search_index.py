@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kerasbert import SearchIndex
 from kerasbert.export import export_serving
-from kerasbert.export.search_index import ServedIndex
+from kerasbert.search.served import ServedIndex
 from tests.export import tiny
 from tests.export.test_serving import session_run
 
@@ -140,7 +140,7 @@ def test_vectors_in_blocks(tmp_path, monkeypatch):
     vectors[500:600] = vectors[100:200]
     texts = [f"half a pair \ud800 {i}" for i in range(700)]
     index.add(texts, vectors=vectors)
-    monkeypatch.setattr("kerasbert.export.search_index._BYTES", 1)  # Blocks of 256.
+    monkeypatch.setattr("kerasbert.search.served._BYTES", 1)  # Blocks of 256.
     ServedIndex(index).save(tmp_path)
     task = ServedIndex(ServedIndex.read(tmp_path))
     queries = vectors[90:110] + 0.01

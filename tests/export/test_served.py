@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kerasbert.export import export_onnx, export_serving
-from kerasbert.export.served import ServedTexts, saved_class, served
+from kerasbert.heads.base.served import ServedTexts, saved_class, served
 from kerasbert.kinds import KINDS, Kind, kinds_with
 from kerasbert.models import BertBackbone, BertDistiller, BertTextRegressor
 from tests.export import tiny
@@ -28,20 +28,20 @@ class ServedDoubter(ServedTexts):
 
 @pytest.fixture
 def doubter(monkeypatch):
-    """A model of a kind that has a row, and a file in each of two rooms."""
-    row = Kind("doubter", models="Doubter", export="ServedDoubter", like="text_regressor")
+    """A model of a kind that has a row and two files."""
+    row = Kind("doubter", model="Doubter", served="ServedDoubter", like="text_regressor")
     monkeypatch.setitem(KINDS, "doubter", row)
-    for room, cls in (("models", Doubter), ("export", ServedDoubter)):
+    for part, cls in (("model", Doubter), ("served", ServedDoubter)):
         module = types.SimpleNamespace(**{cls.__name__: cls})
-        monkeypatch.setitem(sys.modules, f"kerasbert.{room}.doubter", module)
+        monkeypatch.setitem(sys.modules, f"kerasbert.heads.doubter.{part}", module)
     model = tiny.task("TextRegressor")
     return tiny.shake(Doubter(model.backbone, preprocessor=model.preprocessor))
 
 
-@pytest.mark.parametrize("name", [kind.name for kind in kinds_with("export")])
+@pytest.mark.parametrize("name", [kind.name for kind in kinds_with("served")])
 def test_each_kind_has_its_class(name):
-    cls = KINDS[name].load("export")
-    assert cls.__module__ == f"kerasbert.export.{name}" and cls.__doc__
+    cls = KINDS[name].load("served")
+    assert cls.__module__ == f"kerasbert.heads.{name}.served" and cls.__doc__
 
 
 @pytest.mark.backends("tensorflow")

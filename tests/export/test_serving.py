@@ -17,9 +17,9 @@ import pytest
 import tensorflow as tf
 
 from kerasbert.export import export_serving, serving, write_saved_model
-from kerasbert.export.served import served
-from kerasbert.export.text_classifier import ServedClassifier
 from kerasbert.families import get_family
+from kerasbert.heads.base.served import served
+from kerasbert.heads.text_classifier.served import ServedClassifier
 from kerasbert.models import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import array, batch

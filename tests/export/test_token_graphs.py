@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import runtimes
+from kerasbert.base import runtimes
 from kerasbert.converter import convert
 from kerasbert.export import (
     export_litert,
@@ -17,7 +17,7 @@ from kerasbert.export import (
     serving,
     token_graphs,
 )
-from kerasbert.export.served import PROSE, SHORT, served
+from kerasbert.heads.base.served import PROSE, SHORT, served
 from kerasbert.models import (
     BertCausalLM,
     BertMaskedLM,

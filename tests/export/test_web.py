@@ -17,25 +17,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kerasbert import models, runtimes
+from kerasbert import models
+from kerasbert.base import runtimes
+from kerasbert.base.files import write_files, write_json
 from kerasbert.export import export_web, web
-from kerasbert.files import write_files, write_json
+from kerasbert.text.transformers_files import transformers_files
 from kerasbert.tokenizers import (
     AlbertTokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
     tokenizer_from_files,
 )
-from kerasbert.tokenizers.transformers_files import transformers_files
 from tests.campaigns.batches import PARTS
 from tests.cli.test_commands import kerasbert
 from tests.export import tiny
 from tests.export.test_runtimes import ALBERT, XLM_ROBERTA
 from tests.peers import Peer
 from tests.play import presets
-from tests.tokenizers import conftest as small
-from tests.tokenizers.test_added_tokens import random_texts, saved_by_transformers
-from tests.tokenizers.test_transformers_files import FAMILIES
+from tests.text import conftest as small
+from tests.text.test_added_tokens import random_texts, saved_by_transformers
+from tests.text.test_transformers_files import FAMILIES
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.backends("tensorflow")]
 sentencepiece = Peer("sentencepiece")

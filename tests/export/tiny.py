@@ -7,7 +7,7 @@ import numpy as np
 
 from kerasbert import models
 from kerasbert.export import serving, token_graphs
-from kerasbert.tokenizers.byte_pair import byte_characters
+from kerasbert.text.byte_pair import byte_characters
 from tests.contracts import bert_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

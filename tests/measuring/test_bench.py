@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.files import read_json
+from kerasbert.base.files import read_json
 from kerasbert.measuring import bench as room
 from kerasbert.measuring import contestant
 from kerasbert.measuring.bench import advice, bench
@@ -145,7 +145,7 @@ def test_differences_are_counted_where_answers_are(tmp_path):
 def test_peak_of_the_memory():
     # In a process of its own: this one may have held more before.
     code = (
-        "import numpy as np; from kerasbert._memory import peak_bytes; before = peak_bytes(); "
+        "import numpy as np; from kerasbert.base.memory import peak_bytes; before = peak_bytes(); "
         "held = np.ones(30_000_000); print(peak_bytes() - before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

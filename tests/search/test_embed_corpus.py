@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from kerasbert import SearchIndex, files
+from kerasbert import SearchIndex
+from kerasbert.base import files
 from kerasbert.cli import app
 from kerasbert.search import embed_corpus, read_vectors
 from tests.export import tiny

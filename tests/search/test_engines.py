@@ -8,7 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from kerasbert import SearchIndex, _errors
+from kerasbert import SearchIndex
+from kerasbert.base import errors as _errors
 from kerasbert.search.engines import ENGINES
 from kerasbert.search.vectors import DTYPES
 from tests.search.test_index import search_while_others_change

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert import SearchIndex, files
+from kerasbert import SearchIndex
+from kerasbert.base import files
 from kerasbert.models import (
     BertQuestionAnswering,
     BertTextEmbedder,

@@ -16,11 +16,11 @@ import pytest
 
 import kerasbert
 from kerasbert import presets
-from kerasbert._errors import how_to_install
-from kerasbert.files import in_use
+from kerasbert.base.errors import how_to_install
+from kerasbert.base.files import in_use
+from kerasbert.heads.base.examples import Examples
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tasks import Settings, Task, file_task, get_task
-from kerasbert.tasks.examples import Examples
 from kerasbert.training import finetune, search
 from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint
 from kerasbert.training.search import Search, _Watch

@@ -52,17 +52,17 @@ def run(script, target):
 
 @pytest.mark.slow
 def test_a_kind_of_head(tmp_path):
-    """A row and a file a room: it trains, answers, is saved, converted, served and fine-tuned."""
+    """A row and a folder: it trains, answers, is saved, converted, served and fine-tuned."""
     copy = copy_of_package(tmp_path)
     insert(copy / "kinds.py", (HERE / "kind" / "row.txt").read_text(), ")\nKINDS = ")
-    for room, name in (
-        ("models", "BertTextCounter"),
-        ("preprocessors", "BertTextCounterPreprocessor"),
+    for part, name in (
+        ("model", "BertTextCounter"),
+        ("preprocessor", "BertTextCounterPreprocessor"),
     ):
-        line = f"from kerasbert.{room}.text_counter import {name}\n"
-        insert(copy / room / "__init__.py", line, "\n__all__ = [")
-    for file in (HERE / "kind").glob("*/*.py"):
-        shutil.copy(file, copy / file.parent.name)
+        line = f"from kerasbert.heads.text_counter.{part} import {name}\n"
+        insert(copy / f"{part}s" / "__init__.py", line, "\n__all__ = [")
+    ignored = shutil.ignore_patterns("row.txt", "use.py")
+    shutil.copytree(HERE / "kind", copy / "heads" / "text_counter", ignore=ignored)
     print(run(HERE / "kind" / "use.py", tmp_path))
 
 
@@ -73,6 +73,6 @@ def test_a_family(tmp_path):
     """A row and a name table: each head of a checkpoint of transformers loads and is written."""
     copy = copy_of_package(tmp_path)
     insert(copy / "families.py", (HERE / "family" / "row.txt").read_text(), "}\n\n\ndef get_family")
-    with open(copy / "conversion" / "huggingface_tables.py", "a") as file:
+    with open(copy / "checkpoints" / "huggingface_tables.py", "a") as file:
         file.write((HERE / "family" / "table.txt").read_text())
     print(run(HERE / "family" / "use.py", tmp_path))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kerasbert import models, visualize
-from kerasbert.parts import encoder_of
+from kerasbert.base.parts import encoder_of
 from kerasbert.visualize.attributions import Attributions, giving
 from kerasbert.visualize.tokens import read_text
 from tests.contracts import ENCODERS, bert_tokenizer, perturb, tiny_backbone

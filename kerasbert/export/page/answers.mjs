@@ -359,7 +359,7 @@ export function makeAnswerer(task, tokenizer, content, run) {
       const found = await outputs(made);
       logits.push(["start_logits", "end_logits"].map((key) => Array.from(found[key].data)));
     }
-    // As `kerasbert.models.spans.best_spans`: all tokens of a row are ranked, but only those of the context are valid.
+    // As `kerasbert.heads.base.spans.best_spans`: all tokens of a row are ranked, but only those of the context are valid.
     const spansOf = (count) => cuts.flatMap(({ begin, size }, window) => {
       const [start, end] = logits[window];
       const ranked = (values) => best(values, count).filter((place) => place >= shift && place < shift + size);

@@ -1,0 +1,165 @@
+"""`from_preset` and `save_to_preset`, shared by encoder, tokenizers, preprocessors and tasks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+import keras
+
+from kerasbert.base.files import check_room, is_unfinished, new_folder, output_folder
+from kerasbert.base.finite import check_weights
+from kerasbert.base.keywords import ChecksKeywords
+from kerasbert.base.lazy import load_models, load_module
+from kerasbert.base.subclasses import rename_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self
+
+    from kerasbert.base.aliases import AnyPath, Found
+
+
+def check_content(config):
+    """Raise if a config names a vocabulary file, at any depth, instead of holding its content.
+
+    Keras' and KerasHub's classes would open it, wherever it is.
+    """
+    if isinstance(config, (list, tuple)):
+        for part in config:
+            check_content(part)
+    if isinstance(config, dict):
+        for name, part in config.items():
+            if name in ("vocabulary", "merges", "proto") and isinstance(part, str):
+                raise ValueError(
+                    f"The configuration has the file {name}={part!r}, but it must not open files; "
+                    "pass the content, or load the assets."
+                )
+            check_content(part)
+
+
+def _names():
+    """Import `checkpoints.names` late: it imports tokenizers, which import this module."""
+    return load_module("checkpoints.names")
+
+
+Result = TypeVar("Result")
+
+
+class _ClassProperty(property):
+    def __get__(self, instance, owner):
+        return self.fget(owner)
+
+
+def _class_property(function: Callable[[Any], Result]) -> Result:
+    """Make a method a property of the class; type checkers see its return type."""
+    return _ClassProperty(function)
+
+
+class FromPreset(ChecksKeywords):
+    """Mixin that loads from any source and saves atomically; must be the first base class."""
+
+    @classmethod
+    def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:
+        """Load from a preset.
+
+        Args:
+            preset: string. A built-in name (`kerasbert presets` lists them), a directory of
+                kerasbert, KerasHub, Hugging Face or Google, `hf://org/name`, or
+                `kaggle://org/model/keras/name`.
+            load_weights: bool. `False` builds the architecture with random weights.
+            **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task also
+                takes `num_classes` or `labels` for a new head (`new_head=True` for tasks without
+                classes), its preprocessor's `sequence_length` and `truncate`, and settings of its
+                encoder that are not its own. With `special_tokens_in_strings=True` tasks,
+                preprocessors and tokenizers recognize control tokens such as `[SEP]` and markers
+                such as `[unused1]` in texts, which are otherwise ordinary text.
+
+        Raises:
+            ValueError: if the preset is unknown, or if its weights do not fit; lists both sides.
+        """
+        cls.check_arguments(kwargs)
+        # Presets name registered classes; even a tokenizer's names that of the encoder.
+        load_models()
+        source = _names().open_preset(
+            preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
+        )
+        with source.whole(cls):
+            return cls.from_source(source, load_weights, **kwargs)
+
+    @classmethod
+    def check_arguments(cls, kwargs: Any) -> None:
+        """Raise for arguments that `from_preset` does not take, before anything is downloaded."""
+
+    @classmethod
+    def needs_files(cls, kwargs: Any) -> bool:
+        """Return whether files are needed besides a built-in name's description of the encoder."""
+        return True
+
+    @classmethod
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
+        """Make an instance from an `OwnPreset` or a `Checkpoint` of `kerasbert.checkpoints`."""
+        if not source.is_own and not hasattr(cls, "from_checkpoint"):
+            raise ValueError(
+                f"'{source.source}' is a foreign checkpoint, which {cls.__name__} cannot load; "
+                "pass a preset that kerasbert wrote."
+            )
+        if source.is_own and issubclass(cls, keras.Model):
+            source.check_encoder()
+        made = (
+            cls.from_own_preset(source.directory, **kwargs)
+            if source.is_own
+            else cls.from_checkpoint(source, **kwargs)
+        )
+        if not isinstance(made, cls):
+            raise ValueError(
+                f"'{source.source}' has a {type(made).__name__}, not a {cls.__name__}; load it "
+                "with that class."
+            )
+        return made
+
+    @_class_property
+    def presets(cls) -> dict[str, Any]:
+        """The built-in presets that this class can load, as a dict of name to description."""
+        return _names().presets_of(cls)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        check_content(config)
+        return super().from_config(config)
+
+    @classmethod
+    def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
+        """Load from a local directory that `save_to_preset` wrote, with KerasHub's loader."""
+        return super().from_preset(directory, **kwargs)
+
+    def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
+        """Write a preset directory; a failure leaves `preset_dir` as it was.
+
+        A subclass of your own is saved under the name of the kerasbert class that it refines, with
+        its own settings, so that `from_preset` of either class loads it.
+
+        Args:
+            preset_dir: string. The directory; an existing one keeps its other files.
+            **kwargs: passed on, for example `max_shard_size` in GB.
+
+        Raises:
+            ValueError: if `preset_dir` is empty or a file, if weights are not finite, or for a
+                subclass of your own that is not registered with Keras and cannot be loaded as the
+                class that it refines, for example because it has more weights.
+            OSError: if it cannot be written, or the disk has no room for the weights.
+        """
+        target = output_folder(preset_dir, "preset_dir")
+        weights = getattr(self, "weights", ())
+        check_weights(weights, f"This {type(self).__name__} is not saved")
+        if is_unfinished(target):
+            # Part of a task, or written into a folder that a caller renames into place.
+            check_room(os.path.dirname(target), weights)
+            return self._save_in(target, **kwargs)
+        with new_folder(target, keep=True) as folder:
+            check_room(folder, weights)
+            self._save_in(folder, **kwargs)
+
+    def _save_in(self, folder, **kwargs):
+        super().save_to_preset(folder, **kwargs)
+        rename_in(folder, self)

@@ -1,0 +1,42 @@
+"""Lazy imports, for circular imports and for modules that are slow to import."""
+
+import importlib
+import warnings
+
+
+def load_module(name):
+    """Import a module of this package by its path below `kerasbert`, such as "search.index"."""
+    return importlib.import_module(f"kerasbert.{name}")
+
+
+def load_models():
+    """Import all classes that this package registers with Keras; a test checks for missing ones.
+
+    `keras.models.load_model` and KerasHub's loader find only registered classes. The models import
+    the layers, losses and optimizers.
+    """
+    load_module("models")
+    load_module("lineage")
+
+
+def deprecated(module, homes):
+    """Return the `__getattr__` of a module for names that are no longer public in it.
+
+    Args:
+        module: string. The module's full name.
+        homes: dict of name to the module below `kerasbert` that has it now; "" is the package
+            itself.
+    """
+
+    def find(name):
+        if name not in homes:
+            raise AttributeError(f"module '{module}' has no attribute {name!r}")
+        home = f"kerasbert.{homes[name]}".rstrip(".")
+        warnings.warn(
+            f"{module}.{name} is deprecated and will be removed; use {home}.{name}.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(home), name)
+
+    return find

@@ -1,0 +1,505 @@
+"""Files on local paths, and at URLs (`s3://`, `gs://`, `hdfs://`) through fsspec.
+
+fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials itself.
+Local paths go to `open` and to `kerasbert.base.files`.
+
+Writes are atomic. Object stores show complete uploads only; elsewhere a file is written under a
+hidden name and renamed. No store has locks: see `WorkingFolder`.
+"""
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import secrets
+import socket
+import time
+import warnings
+
+from kerasbert.base import files
+from kerasbert.base.errors import first_line
+from kerasbert.base.files import in_use, is_url, temporary_folder
+from kerasbert.base.strict_json import to_json
+
+# Protocols whose uploads are atomic, and protocols that cannot be written.
+WHOLE_PUTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "hf")
+READ_ONLY = ("http", "https", "data", "zip", "tar", "github")
+# Schemes of preset handles, which are not storage.
+HUBS = ("hf://", "kaggle://", "modelscope://")
+OWNER = "running.json"
+
+
+# === Names ===
+
+
+def join(folder, *names):
+    """Join names to a folder's path or URL."""
+    if not is_url(folder):
+        return os.path.join(folder, *names)
+    return "/".join([folder.rstrip("/"), *names])
+
+
+def find(given):
+    """Find files and their sizes, sorted by name, without hidden ones.
+
+    Args:
+        given: string. A file, a folder, searched recursively, or a pattern.
+
+    Returns:
+        `(kind, dict of path to bytes)`, where `kind` is "file", "folder" or "pattern". The dict is
+        empty if nothing was found.
+    """
+    if not is_url(given):
+        return _find_here(given)
+    with _reaching(given):
+        fs, path = _place(given)
+        info = _info(fs, path)
+        if info is not None and info["type"] == "file":
+            return "file", {given: info.get("size") or 0}
+        kind, below = "folder", path.rstrip("/") + "/"
+        found = fs.find(path, detail=True)
+        if not found and re.search(r"[*?[]", path):
+            kind, below = "pattern", re.split(r"[*?[]", path)[0].rpartition("/")[0] + "/"
+            found = fs.glob(path, detail=True)
+    sizes = {
+        _url(given, path, fs, name): info.get("size") or 0
+        for name, info in sorted(found.items())
+        if info["type"] == "file" and not _is_hidden(name.removeprefix(below))
+    }
+    return kind, sizes
+
+
+def _find_here(given):
+    if os.path.isdir(given):
+        files.settle(given)
+        kind, paths, seen = "folder", [], set()
+        for parent, folders, names in os.walk(given, followlinks=True):
+            real = os.path.realpath(parent)
+            if real in seen:  # A symbolic link to a visited folder.
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+        paths.sort()
+    elif os.path.exists(given):
+        kind, paths = "file", [given]
+    else:
+        kind = "pattern"
+        paths = sorted(filter(os.path.isfile, glob.iglob(given, recursive=True)))
+    return kind, {path: os.path.getsize(path) for path in paths}
+
+
+def _is_hidden(name):
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _url(given, path, fs, name):
+    """Return the URL of a name that fsspec found below the URL `given` with the path `path`."""
+    url = given.rstrip("/")
+    if url.endswith(path):  # The URL has a host, which fsspec leaves out of names.
+        return url.removesuffix(path) + name
+    return fs.unstrip_protocol(name)
+
+
+def exists(path):
+    """Return whether a file or folder exists."""
+    if not is_url(path):
+        return os.path.exists(path)
+    with _reaching(path):
+        return _info(*_place(path)) is not None
+
+
+def _info(fs, path):
+    """Return a store's information on a file or folder; `None` if it does not exist.
+
+    `fs.exists` and `fs.isfile` also return False on a failure, after which a run would start over.
+    """
+    try:
+        return fs.info(path)
+    except FileNotFoundError:
+        return None
+
+
+def folders_in(path):
+    """List the subfolders of a folder, sorted."""
+    if not is_url(path):
+        found = glob.glob(os.path.join(glob.escape(path), "*", ""))
+        return [folder.rstrip(os.sep) for folder in sorted(found)]
+    if _protocol(path) in READ_ONLY:
+        return []
+    with _reaching(path):
+        fs, inside = _place(path)
+        try:
+            found = fs.ls(inside, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    return sorted(_url(path, inside, fs, x["name"]) for x in found if x["type"] == "directory")
+
+
+# === Reading ===
+
+
+def open_file(path):
+    """Open a seekable file for reading bytes."""
+    if not is_url(path):
+        return open(path, "rb")
+    with _reaching(path):
+        fs, inside = _place(path)
+        return _File(fs.open(inside, "rb"), path)
+
+
+class _File:
+    """An fsspec file that raises this module's errors."""
+
+    def __init__(self, file, url):
+        self._file, self._url = file, url
+        self.closed = False
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.closed = True
+        self._file.close()
+
+    def read(self, size=-1):
+        with _reaching(self._url):
+            return self._file.read(size)
+
+
+def read_json(path, missing=None):
+    """Read a dict from a JSON file; return `missing`, unless it is `None`, if there is no file.
+
+    Raises:
+        ValueError: as `files.read_json`.
+    """
+    if missing is not None and not exists(path):
+        return missing
+    if not is_url(path):
+        return files.read_json(path)
+    with temporary_folder() as folder:
+        copy = os.path.join(folder, "value.json")
+        get(path, copy)
+        try:
+            return files.read_json(copy)
+        except ValueError as error:
+            raise ValueError(str(error).replace(copy, path)) from None
+
+
+def get(url, path):
+    """Download the file at a URL to a path."""
+    with _reaching(url):
+        fs, inside = _place(url)
+        fs.get_file(inside, path)
+
+
+def get_folder(url, folder, left_out=(), seen=None):
+    """Download everything below a URL to a folder; returns a dict of remote names to local paths.
+
+    Args:
+        left_out: top-level names that are skipped.
+        seen: dict of names to the store's information, updated here. Files with unchanged
+            information are skipped.
+    """
+    copies, seen = {}, {} if seen is None else seen
+    with _reaching(url):
+        fs, inside = _place(url)
+        below = inside.rstrip("/") + "/"
+        for path, info in sorted(fs.find(inside, detail=True).items()):
+            name = path.removeprefix(below)
+            if name.split("/")[0] in left_out or _is_hidden(name) or seen.get(name) == repr(info):
+                continue
+            copies[name] = files.inside(folder, name, url, nested=True)
+            os.makedirs(os.path.dirname(copies[name]), exist_ok=True)
+            fs.get_file(path, copies[name])
+            seen[name] = repr(info)
+    return copies
+
+
+# === Writing ===
+
+
+@contextlib.contextmanager
+def new_file(path):
+    """Open a file that appears under its name only once it is completely written."""
+    if not is_url(path):
+        with files.new_file(path) as file:
+            yield file
+        return
+    with temporary_folder() as folder:
+        copy = os.path.join(folder, "file")
+        with open(copy, "wb") as file:
+            yield file
+        put(copy, path)
+
+
+def write_text(path, text):
+    """Write a text file atomically."""
+    with new_file(path) as file:
+        file.write(text.encode())
+
+
+def check_writable(folder):
+    """Check that files can be written below a URL, before any work is done.
+
+    Raises:
+        OSError, ValueError, ImportError: with a one-sentence message.
+    """
+    if is_url(folder):
+        probe = join(folder, f".{secrets.token_hex(6)}.partial")
+        with temporary_folder() as work:
+            put(files.write_text(os.path.join(work, "probe"), ""), probe, folder)
+        with contextlib.suppress(OSError):
+            remove(probe)
+
+
+def put(path, url, place=None):
+    """Upload a file to a URL atomically. Errors name the URL, or `place` if given.
+
+    Raises:
+        OSError, ValueError, ImportError: with a one-sentence message.
+    """
+    place = place or url
+    if _protocol(url) in READ_ONLY or "::" in url:
+        raise ValueError(f"'{place}' is read-only; choose another place to write to.")
+    with _reaching(place, "written"):
+        fs, inside = _place(url)
+        if _protocol(url) in WHOLE_PUTS:
+            fs.put_file(path, inside)
+            return
+        folder, _, name = inside.rpartition("/")
+        fs.makedirs(folder, exist_ok=True)
+        partial = f"{folder}/.{name}.{secrets.token_hex(6)}.partial"
+        try:
+            fs.put_file(path, partial)
+            _move(fs, partial, inside)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                fs.rm_file(partial)
+            raise
+
+
+def _move(fs, partial, path):
+    """Rename a file, replacing an existing one."""
+    refused = None
+    try:
+        fs.mv(partial, path)
+    except OSError as error:
+        refused = error
+    # Some stores do not replace an existing file, and not all of them report it.
+    if _info(fs, partial) is not None:
+        if refused is not None and _info(fs, path) is None:
+            raise refused
+        fs.rm_file(path)
+        fs.mv(partial, path)
+
+
+def remove(path):
+    """Remove a file if it exists."""
+    if not is_url(path):
+        files.remove(path)
+        return
+    with _reaching(path, "removed"):
+        fs, inside = _place(path)
+        with contextlib.suppress(FileNotFoundError):
+            fs.rm_file(inside)
+
+
+# === Working folders ===
+
+
+class WorkingFolder:
+    """A local `folder` to fill, which is `output` itself or mirrors it if `output` is a URL.
+
+    `pull` downloads the files at the URL; `push` uploads changed files, each atomically, in the
+    order in which they were written, and deletes those gone locally. So if the process is killed,
+    the URL has the files of its last push, and perhaps a part of the next one.
+
+    As stores have no locks, the run that writes records itself at the URL. The run that started
+    last wins: before each push, a run checks that it is still the recorded one.
+
+    Args:
+        output: string, as in `output_folder`.
+        by: string. Name of the writing command, such as "pretrain".
+        left_out: names of folders that are written to the URL directly.
+    """
+
+    def __init__(self, output, by, left_out=()):
+        self.output, self.folder, self.by, self.left_out = output, output, by, left_out
+        self.is_url = is_url(output)
+        self._stack = contextlib.ExitStack()
+        self._owner = None
+        # States of the files when last transferred, here and in the store, by name.
+        self._known, self._seen = {}, {}
+
+    def __enter__(self):
+        if self.is_url:
+            work = self._stack.enter_context(temporary_folder())
+            self.folder = os.path.join(work, os.path.basename(self.output) or "output")
+            os.mkdir(self.folder)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        with self._stack:
+            if self._owner and (kind is None or issubclass(kind, KeyboardInterrupt)):
+                self.push()
+            if self._owner and self._is_ours():
+                with contextlib.suppress(OSError):
+                    remove(join(self.output, OWNER))
+
+    def own(self):
+        """Become the run that writes, and download the files at the URL.
+
+        Raises:
+            BlockingIOError: if another process on this machine is filling a local folder.
+            OSError: if the URL cannot be written.
+        """
+        if not self.is_url:
+            self._stack.enter_context(in_use(self.output, self.by))
+            return
+        place = join(self.output, OWNER)
+        before = read_json(place, {})
+        if before:
+            warnings.warn(
+                f"'{self.output}' was being written by {_said(before)}, which did not record its "
+                "end: if it still runs, it will stop before it writes there again.",
+                stacklevel=2,
+            )
+        self._owner = {
+            "by": self.by,
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "id": secrets.token_hex(8),
+        }
+        write_text(place, to_json(self._owner))
+        self.pull()
+
+    def pull(self):
+        """Download new and changed files."""
+        if self.is_url:
+            left_out = (OWNER, *self.left_out)
+            copies = get_folder(self.output, self.folder, left_out, self._seen)
+            self._known |= {name: _state(path) for name, path in copies.items()}
+
+    def push(self):
+        """Upload changes to the URL.
+
+        Raises:
+            BlockingIOError: if another run has started to write there.
+            OSError: if it cannot be written, with a one-sentence message.
+        """
+        if not self.is_url:
+            return
+        if not self._is_ours():
+            other = read_json(join(self.output, OWNER), {})
+            self._owner = None
+            raise BlockingIOError(
+                errno.EWOULDBLOCK,
+                f"'{self.output}' is now being written by {_said(other)}, which started later; "
+                "this run stops and has written nothing more there",
+            )
+        here = {
+            os.path.relpath(path, self.folder).replace(os.sep, "/"): _state(path)
+            for path in find(self.folder)[1]
+        }
+        changed = [name for name in here if here[name] != self._known.get(name)]
+        # config.json goes last, because it makes the other files a preset.
+        for name in sorted(changed, key=lambda name: (name.endswith("config.json"), here[name])):
+            put(os.path.join(self.folder, name), join(self.output, name))
+            self._known[name] = here[name]
+        for name in sorted(self._known.keys() - here.keys()):
+            remove(join(self.output, name))
+            del self._known[name]
+
+    def _is_ours(self):
+        return read_json(join(self.output, OWNER), {}) == self._owner
+
+
+def _state(path):
+    state = os.stat(path)
+    return state.st_mtime_ns, state.st_size
+
+
+def _said(owner):
+    try:
+        return "`{by}` (process {process} on {host}, since {since})".format(**owner)
+    except KeyError:
+        return "another run"
+
+
+# === fsspec ===
+
+
+def _protocol(url):
+    return url.partition(":")[0].lower()
+
+
+class _Refused(ValueError):
+    """An error whose message is already one sentence."""
+
+
+def _place(url):
+    """Return a URL's file system, with its listing cache cleared, and the path in it."""
+    from fsspec.core import url_to_fs
+
+    protocol = _protocol(url)
+    try:
+        fs, path = url_to_fs(url)
+    except ImportError as error:
+        package = _PACKAGES.get(protocol)
+        raise ImportError(
+            f"'{url}' needs the package for '{protocol}': "
+            + (f"run `pip install {package}`." if package else f"{first_line(error)}.")
+        ) from None
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise
+        raise _Refused(
+            f"'{url}' has the unknown protocol '{protocol}'; use s3, gs, abfs, hdfs, hf or another "
+            "one of fsspec."
+        ) from None
+    if not path.strip("/"):
+        raise _Refused(
+            f"'{url}' names no bucket or folder; expected a URL as 's3://bucket/folder'."
+        )
+    fs.invalidate_cache()
+    return fs, path
+
+
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp requests"),
+    "hdfs": "pyarrow",
+    "oss": "ossfs",
+    "sftp": "paramiko",
+    "webhdfs": "requests",
+}
+
+
+@contextlib.contextmanager
+def _reaching(url, done="read"):
+    """Turn errors of file systems, which differ by package, into one sentence."""
+    try:
+        yield
+    except (_Refused, ImportError):
+        raise
+    except Exception as error:
+        reason = first_line(error)[:300].rstrip(".")
+        if type(error).__name__ not in reason and not isinstance(error, OSError):
+            reason = f"{type(error).__name__}: {reason}"
+        number = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
+        raise OSError(
+            getattr(error, "errno", None) or number,
+            f"'{url}' cannot be {done}: {reason}; check that it exists and that you have access",
+        ) from error

@@ -1,0 +1,51 @@
+"""`model.export`: Keras' exporter for formats that work, otherwise an error that names ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kerasbert import backend
+from kerasbert.base import keras_internals
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.base.aliases import AnyPath
+
+# Alternatives to formats that Keras 3.15 writes incorrectly for these models; the correct ones are
+# in `backend.keras_exports`. Its ONNX files use an op that ONNX does not have (Erfc), and its
+# OpenVINO files halve the weights' precision. On JAX and PyTorch the other formats fail because
+# rows can have any length.
+OURS = {
+    "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
+    "onnx": "kerasbert.export_onnx(model, folder)",
+    "litert": "kerasbert.export_litert(model, folder)",
+    "openvino": "kerasbert.export_openvino(model, folder)",
+}
+
+
+class KerasExport:
+    """Mixin that precedes Keras' model among the bases."""
+
+    def export(self, filepath: AnyPath, format: str = "tf_saved_model", **kwargs: Any) -> str:
+        """Write a graph that takes token ids with Keras' exporter; see `keras.Model.export`.
+
+        `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` do so on
+        every backend, from raw texts or with the tokenizer's files, and check their output.
+
+        Args:
+            filepath: string. The file or folder to write.
+            format: "tf_saved_model" or "litert" on TensorFlow, "torch" on PyTorch.
+            **kwargs: as in `keras.Model.export`.
+
+        Raises:
+            ValueError: for a format that Keras writes incorrectly for these models.
+        """
+        if format in OURS and format not in backend.keras_exports():
+            raise ValueError(
+                f"model.export(format={format!r}) on {backend.name()} cannot write a working file "
+                f"of this model; use {OURS[format]}."
+            )
+        if not keras_internals.was_called(self):
+            self(self.input)  # Keras requires a call, although it knows the shapes.
+        return super().export(filepath, format=format, **kwargs)

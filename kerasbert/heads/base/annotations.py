@@ -1,0 +1,129 @@
+"""Readers for exports of annotation tools, such as Label Studio and doccano: spans and choices."""
+
+import ast
+import json
+import warnings
+
+from kerasbert.base.errors import is_whole
+
+# Field names that tools use for the start, the end and the type of a span.
+_STARTS = ("start", "start_offset", "begin")
+_ENDS = ("end", "end_offset")
+_TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
+
+
+def flat_annotations(rows, source):
+    """Flatten the tasks of a Label Studio export to their data plus columns of labels.
+
+    Each column has the name of its tag in the labeling interface. If there is only one, its labels
+    are in "label" as well. Rows of other files are returned unchanged.
+
+    Args:
+        rows: list of dicts.
+        source: string. Name of the file in warnings.
+    """
+    key = next((x for x in ("annotations", "completions") if x in rows[0]), None)
+    if key is None or not all(isinstance(row.get("data"), dict) and key in row for row in rows):
+        return rows
+    found, several = [], 0
+    for row in rows:
+        given = [x for x in row[key] or () if not x.get("was_cancelled")]
+        several += len(given) > 1
+        own = {} if row.get("id") is None else {"id": row["id"]}
+        labels = _labels_by_tag(given[0].get("result") or ()) if given else {}
+        found.append(({**own, **row["data"]}, labels, bool(given)))
+    if several:
+        warnings.warn(
+            f"{several} of the {len(rows)} tasks of {source} have several annotations; only the "
+            "first one of each is used.",
+            stacklevel=2,
+        )
+    tags = list(dict.fromkeys(tag for _, labels, _ in found for tag in labels))
+    result = []
+    for data, labels, is_labeled in found:
+        # An annotated task without spans or choices gets an empty list, an unannotated one `None`.
+        own = {tag: labels.get(tag, [] if is_labeled else None) for tag in tags}
+        if len(tags) == 1:
+            own["label"] = own[tags[0]]
+        result.append({**data, **own})
+    return result
+
+
+def _labels_by_tag(results):
+    """Return the labels of an annotation by tag of the labeling interface."""
+    found = {}
+    for result in results:
+        value, tag = result.get("value") or {}, result.get("from_name", "label")
+        if "start" in value and isinstance(value.get("labels"), list):
+            for label in value["labels"]:
+                found.setdefault(tag, []).append([value["start"], value["end"], label])
+        elif "choices" in value:
+            found.setdefault(tag, []).extend(value["choices"])
+        elif number := [value[x] for x in ("rating", "number") if x in value]:
+            found[tag] = number[0]
+    return found
+
+
+def as_lists(values):
+    """Parse the cells of a column that are lists written as text.
+
+    Returns:
+        List of the same length. Cells other than text are unchanged, and so are all cells if any
+        of them is other text.
+
+    >>> as_lists(["['a', 'b']", "[]", ""])
+    [['a', 'b'], [], '']
+    """
+    # Label Studio writes several choices as such an object, and single ones as text.
+    values = [_loads(x) if isinstance(x, str) and x.startswith('{"choices"') else x for x in values]
+    values = [x["choices"] if isinstance(x, dict) and set(x) == {"choices"} else x for x in values]
+    texts = [x for x in values if isinstance(x, str) and x.strip()]
+    if not texts or not all(x.strip().startswith("[") for x in texts):
+        return values
+    parsed = [_list_in(x) if isinstance(x, str) and x.strip() else x for x in values]
+    return values if any(x is _NO_LIST for x in parsed) else parsed
+
+
+_NO_LIST = object()
+
+
+def _list_in(text):
+    found = _loads(text.strip())
+    return found if isinstance(found, list) else _NO_LIST
+
+
+def _loads(text):
+    """Parse a text as JSON or as a Python literal, as pandas writes it; else return the text."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return text
+
+
+def spans_in(value):
+    """Return spans of a text as sorted `(start, end, type)`, or `None` for anything else.
+
+    >>> spans_in([[0, 3, "PER"], {"start": 7, "end": 11, "labels": ["LOC"]}])
+    [(0, 3, 'PER'), (7, 11, 'LOC')]
+    """
+    if not isinstance(value, list):
+        return None
+    found = []
+    for span in value:
+        if isinstance(span, dict):
+            start, end, label = (
+                next((span[x] for x in names if x in span), None)
+                for names in (_STARTS, _ENDS, _TYPES)
+            )
+            labels = label if isinstance(label, list) else [label]
+        elif isinstance(span, (list, tuple)) and len(span) == 3:
+            start, end, label = span
+            labels = [label]
+        else:
+            return None
+        if not (is_whole(start) and is_whole(end) and all(isinstance(x, str) for x in labels)):
+            return None
+        found += [(start, end, label) for label in labels]
+    return sorted(found)

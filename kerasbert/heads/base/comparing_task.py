@@ -1,0 +1,449 @@
+"""Base class of embedders trained by comparing texts.
+
+N texts, B batch, C columns of texts, T tokens, D' embedding width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import itertools
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.backend import is_known, lengthen
+from kerasbert.base.errors import check_whole
+from kerasbert.heads.base.reading import check_batch_size, is_dataset, is_ready, passes, split
+from kerasbert.heads.base.task import BertTask
+from kerasbert.layers.remat import in_chunks
+from kerasbert.losses import (
+    AdaptiveLayer,
+    BatchHardTriplet,
+    EmbeddingLoss,
+    MultipleNegativesRanking,
+)
+from kerasbert.losses.vectors import check_widths
+from kerasbert.text.texts import label_rows, read_once
+from kerasbert.text.variety import warn_of_equal, warn_of_nothing
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.base.aliases import Tensor
+
+# Losses that compare the rows of a batch with each other.
+_AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
+# The `_layers_model` of the model whose training or evaluation step is running.
+_IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
+
+
+class ComparingTask(BertTask):
+    """Base class of tasks whose embeddings a loss of `kerasbert.losses` compares.
+
+    A tuple of several columns of texts becomes embeddings (B, C, D'). Such a task has a
+    `BertTextEmbedderPreprocessor` and an attribute `pooling`.
+    """
+
+    chunk_size = None
+    # Computes the embeddings (B, L + 1, D') of all layers, if the loss is an `AdaptiveLayer`.
+    _layers_model = None
+
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(inputs, (list, tuple)):
+            return _stacked(inputs, lambda column: self(column, *args, **kwargs))
+        return super().__call__(inputs, *args, **kwargs)
+
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
+        if isinstance(inputs, (list, tuple)):  # On JAX, `fit` skips `__call__`.
+            return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
+        # Read here, because chunks may be recomputed in another thread.
+        gives_layers = self._layers_model is not None and _IN_STEP.get() is self._layers_model
+
+        def embed(inputs):
+            if gives_layers:
+                return self._layers_model(self.fill_in(inputs), training=training)
+            return super(ComparingTask, self).call(inputs, training=training, **kwargs)
+
+        if training and self.chunk_size is not None:
+            return in_chunks(embed, self.layers, self.fill_in(inputs), self.chunk_size)
+        return embed(inputs)
+
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        *,
+        metrics: Any = "auto",
+        chunk_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Configure training; see `BertTask.compile`.
+
+        Args:
+            chunk_size: int. Embed this many rows at a time, and again for the gradient (GradCache).
+                Batches of thousands then fit into the memory of one chunk and train equally, about
+                a third slower.
+            optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
+
+        Source: Gao et al. 2021, arXiv 2101.06983.
+        """
+        if chunk_size is not None:
+            check_whole("chunk_size", chunk_size)
+        needs_layers = any(isinstance(one, AdaptiveLayer) for one in keras.tree.flatten(loss))
+        layers_model = self._of_all_layers() if needs_layers else None
+        self.chunk_size = chunk_size
+        super().compile(optimizer, loss, metrics=metrics, **kwargs)
+        # Keras would track a `setattr`, but the weights are this model's own.
+        self.__dict__["_layers_model"] = layers_model
+
+    def get_compile_config(self) -> dict[str, Any]:
+        config = super().get_compile_config()
+        return config and {**config, "chunk_size": self.chunk_size}
+
+    # === Embeddings of all layers, for `AdaptiveLayer` ===
+
+    def _of_all_layers(self):
+        """Return a model with the same weights that outputs the embeddings of all layers."""
+        raise ValueError(
+            f"AdaptiveLayer needs the embeddings of all layers, but {type(self).__name__} only has "
+            "those of the last; compile with the inner loss instead."
+        )
+
+    @property
+    def variables(self) -> list[Any]:
+        losses = keras.tree.flatten(self.loss) if self._layers_model is not None else []
+        drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
+        return [*super().variables, *itertools.chain(*drawing)]
+
+    # No `super()`: with several processes on PyTorch, `self` is a wrapper around the model.
+
+    def train_step(self, *args: Any) -> Any:
+        with _step_of(self):
+            return keras.Model.train_step(self, *args)
+
+    def test_step(self, *args: Any) -> Any:
+        with _step_of(self):
+            return keras.Model.test_step(self, *args)
+
+    def _has_layers(self, x, vectors):
+        """Return whether `vectors`, the outputs for `x`, cover all layers."""
+        has_columns = isinstance(x, (list, tuple))
+        return self._layers_model is not None and len(vectors.shape) == 3 + has_columns
+
+    def _last(self, x, vectors):
+        """Return the embeddings of the last layer."""
+        return vectors[..., -1, :] if self._has_layers(x, vectors) else vectors
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Train; see the class for the kinds of data, and `keras.Model.fit`.
+
+        Args:
+            x: a tuple of two or more lists of texts to compare; a list of texts; preprocessed
+                arrays, with a tuple of dicts for columns; or a `tf.data.Dataset` of such batches.
+            y: scores (N,), classes (N,), embeddings (N, D') or none.
+            **kwargs: as in `BertTask.fit`.
+
+        Raises:
+            ValueError: for columns of different sizes and labels of other kinds.
+        """
+        y = read_once(y) if self._is_raw(x) else y
+        held_out = kwargs.get("validation_data")
+        share = kwargs.get("validation_split")
+        is_tuple = isinstance(x, tuple)
+        columns = self._compared(x, y)
+        self._check_differing(columns, x, y, batch_size)
+        if columns is not None:
+            x = columns  # A generator among the columns is now exhausted.
+            if share and held_out is None:
+                kwargs.pop("validation_split")
+                (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
+        if held_out is not None:
+            parts = held_out if isinstance(held_out, tuple) else (held_out,)
+            if is_tuple and y is None and _are_texts(*parts[1:2]):
+                raise ValueError(
+                    "validation_data has texts in place of labels; pass the columns as a nested "
+                    "tuple, such as validation_data=((queries, texts),)."
+                )
+            # Columns without labels come as `validation_data=((a, b),)`.
+            kwargs["validation_data"] = self._in_columns(*parts, batch_size=batch_size)
+        x, y, sample_weight = _three(
+            self._in_columns(
+                *(x, y, sample_weight),
+                batch_size=batch_size,
+                shuffle=kwargs.get("shuffle", True),
+            )
+        )
+        self._expect_labels(x, y)
+        return super().fit(x, y, batch_size, sample_weight, **kwargs)
+
+    def _check_differing(self, columns, x, y, batch_size):
+        """Raise for texts in memory that give an in-batch loss nothing to compare."""
+        loss = getattr(self, "loss", None)
+        while hasattr(loss, "loss"):  # Unwrap `Matryoshka` and others.
+            loss = loss.loss
+        if not isinstance(loss, _AMONG_ROWS) or not self._is_raw(x):
+            return
+        if columns is not None and y is None and len(columns) == 2 and len(columns[0]) == 1:
+            raise ValueError(
+                "x has only one row, but a ranking loss compares each row with the others of its "
+                "batch; pass more rows."
+            )
+        if columns is not None and y is None and len(columns) == 2 and batch_size == 1:
+            warn_of_nothing(
+                "With batch_size=1 a pair has no in-batch negatives",
+                "pass a larger batch_size, or columns of hard negatives",
+            )
+        if columns is None and y is not None and _axes(y) == 1 and len(y) == len(x):
+            labels = label_rows(y, len(y))
+            if labels and all(label == labels[0] for label in labels):
+                raise ValueError(
+                    f"All {len(labels)} labels are {labels[0]!r}, so there are no classes to "
+                    "separate; pass texts of another class too."
+                )
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Compute loss and metrics on data as in `fit`; see `keras.Model.evaluate`."""
+        x, y, sample_weight = _three(self._in_columns(x, y, sample_weight, batch_size=batch_size))
+        self._expect_labels(x, y)
+        return super().evaluate(x, y, batch_size, sample_weight, **kwargs)
+
+    def _expect_labels(self, x, y):
+        """Discard compiled steps if the rank of the labels has changed."""
+        if is_dataset(x):
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        self._expect(None if y is None else _axes(y), "train", "test")
+
+    def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
+        """Return texts to compare as a dataset of preprocessed batches."""
+        check_batch_size(batch_size)
+        y = read_once(y) if self._is_raw(x) else y
+        if is_dataset(x):
+            if not is_ready(x) and self.preprocessor is not None and _has_columns(x.element_spec):
+                return self.preprocessor.map_columns(x)
+            return x if y is None and sample_weight is None else (x, y, sample_weight)
+        if hasattr(x, "__next__"):
+            return self._generated(x), y, sample_weight
+        if isinstance(x, keras.utils.PyDataset):
+            if self._compared(*_parts(x[0])[:2]) is not None:
+                batches = functools.partial(passes, x, shuffle)
+                x = self._dataset_from(batches, x[0], x.num_batches, self._column_batch)
+            return x, y, sample_weight
+        columns = self._compared(x, y)
+        if columns is None:
+            return x, y, sample_weight
+        self._check_range(y)
+        if y is not None and shuffle and _axes(y) == 1:
+            warn_of_equal(np.asarray(label_rows(y, len(y))), "scores of pairs")
+        return self.preprocessor.column_batches(
+            columns,
+            y,
+            sample_weight,
+            batch_size or 32,
+            shuffle,
+            coarse=self._compiles_shapes(),
+        )
+
+    def _generated(self, batches):
+        """Return batches of texts to compare as a dataset of preprocessed ones."""
+        first = next(batches, None)
+        if first is None:
+            return batches  # An empty generator is reported later.
+        batches = itertools.chain([first], batches)
+        if self._compared(*_parts(first)[:2]) is None:
+            return batches
+        return self._dataset_from(lambda: batches, first, read=self._column_batch)
+
+    def _column_batch(self, x, y=None, sample_weight=None):
+        """Preprocess a batch of texts to compare."""
+        columns = self._compared(x, y)
+        if columns is None:
+            return x, y, sample_weight
+        self._check_range(y)
+        return self.preprocessor.column_batch(columns, y, sample_weight)
+
+    def _check_range(self, y):
+        """Raise for labels outside the loss's range."""
+        limits = getattr(getattr(self, "loss", None), "label_range", None)
+        if limits is None or not hasattr(y, "__len__"):
+            return
+        for position, label in enumerate(label_rows(y, len(y))):
+            if isinstance(label, (int, float)) and not limits[0] <= label <= limits[1]:
+                raise ValueError(
+                    f"The label at position {position} is {label}, but {self.loss.name} expects "
+                    f"{limits[0]} to {limits[1]}; rescale the labels, for example by dividing by "
+                    "the largest, or compile with CoSENT(), which only uses their order."
+                )
+
+    def _compared(self, x, y):
+        """Return the columns of raw texts to compare, or `None` for other data.
+
+        Texts without labels give two equal columns (SimCSE).
+        """
+        if not self._is_raw(x):
+            return None
+        if isinstance(x, tuple) and len(x) > 2:
+            return x
+        # Target embeddings belong to one text or pair per row.
+        if y is not None and _axes(y) != 1:
+            return None
+        columns = self.preprocessor.columns(x)[0]
+        if len(columns) > 1:
+            return columns
+        return (*columns, *columns) if y is None else None
+
+    def predict(
+        self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
+    ) -> np.ndarray:
+        """Return embeddings of raw texts or arrays, in the order of `x`.
+
+        For `role`, see `embed`.
+        """
+        preprocessor = self._for_role(role)
+        if not self._is_raw(x):
+            return super().predict(x, batch_size=batch_size, **kwargs)
+        return self._predict_texts(x, batch_size, preprocessor, **kwargs)
+
+    def _for_role(self, role):
+        if self.preprocessor is None and role is None:
+            return None
+        if not hasattr(self.preprocessor, "for_role"):
+            raise ValueError(f"role={role!r} needs raw texts, but this model has no preprocessor.")
+        return self.preprocessor.for_role(role)
+
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
+    ) -> Any:
+        """Train one step on data as in `fit`; see `keras.Model.train_on_batch`."""
+        return super().train_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any) -> Any:
+        """Compute loss and metrics of one batch; see `keras.Model.test_on_batch`."""
+        return super().test_on_batch(*self._compared_batch(x, y, sample_weight), **kwargs)
+
+    def _compared_batch(self, x, y, sample_weight):
+        x, y, sample_weight = _three(self._column_batch(x, y, sample_weight))
+        self._expect_labels(x, y)
+        return x, y, sample_weight
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor = None,
+        sample_weight: Any = None,
+        training: bool | None = True,
+    ) -> Tensor:
+        if self._layers_model is not None and not self._has_layers(x, y_pred):
+            # Before the first step, Keras passes outputs of a call outside a step.
+            with _step_of(self):
+                y_pred = self(x, training=training)
+        y = self._labels(y, self._last(x, y_pred))
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(
+        self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
+    ) -> dict[str, Any]:
+        y_pred = self._last(x, y_pred)
+        y = self._labels(y, y_pred)  # Keras may call this before the loss.
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _labels(self, y, y_pred):
+        """Return valid labels; preprocessed columns without labels get dummies."""
+        of_tokens = self.pooling == "tokens"
+        if y is None and len(y_pred.shape) == 3 + of_tokens:
+            vector = y_pred[:, :, 0, 0] if of_tokens else y_pred[:, :, 0]  # (B, C)
+            return -ops.ones_like(vector, dtype="int32")
+        if y is None:
+            raise ValueError(
+                "There is one text per row but no labels; pass a tuple of two columns as x, or "
+                "embeddings or classes as y."
+            )
+        if isinstance(self.loss, keras.losses.MeanSquaredError):
+            if len(y.shape) != len(y_pred.shape):
+                raise ValueError(
+                    f"The labels have {len(y.shape)} axes and the embeddings {len(y_pred.shape)}; "
+                    "pass a target embedding per text for the mean squared error, or compile with "
+                    "another loss."
+                )
+            check_widths(y, y_pred)
+        return y
+
+
+@contextlib.contextmanager
+def _step_of(model):
+    """Return a context in which the model outputs all layers' embeddings if its loss needs them."""
+    token = _IN_STEP.set(model._layers_model)
+    try:
+        yield
+    finally:
+        _IN_STEP.reset(token)
+
+
+def _stacked(columns, embed):
+    """Stack each column's embeddings (B, ...) to (B, C, ...), padding tokens to one length."""
+    vectors = [embed(column) for column in columns]
+    if len(vectors[0].shape) == 3:
+        sizes = [ops.shape(x)[1] for x in vectors]
+        longest = max(sizes) if all(map(is_known, sizes)) else ops.max(ops.stack(sizes))
+        vectors = [lengthen(x, 1, longest - size) for x, size in zip(vectors, sizes, strict=True)]
+    return ops.stack(vectors, axis=1)
+
+
+def _three(parts):
+    """Return `(x, y, sample_weight)` from a dataset or from two or three of these."""
+    if is_dataset(parts):
+        return parts, None, None
+    return (*parts, None)[:3]
+
+
+def _parts(batch):
+    """Return `(x, y, sample_weight)` from a batch of a generator or a `PyDataset`."""
+    return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple) else (batch,))
+
+
+def _are_texts(y=None):
+    return isinstance(y, (list, tuple)) and any(isinstance(one, str) for one in y)
+
+
+def check_alike(queries, documents):
+    """Raise for embeddings of different widths, (..., D) and (..., D')."""
+    widths = queries.shape[-1], documents.shape[-1]
+    if widths[0] != widths[1]:
+        raise ValueError(
+            f"The embeddings have widths {widths[0]} and {widths[1]}; pass those of one model."
+        )
+
+
+def _axes(y):
+    """Return the number of axes of labels, even of ragged ones, which are rejected later."""
+    if hasattr(y, "shape") or not hasattr(y, "__iter__"):
+        return len(getattr(y, "shape", ()))
+    return 2 if any(isinstance(row, (list, tuple, np.ndarray)) for row in y) else 1
+
+
+def _has_columns(spec):
+    """Return whether a dataset's batches are texts to compare, by their structure."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    if not isinstance(x, tuple) or len(x) < 2:
+        return False
+    return y is None or len(x) > 2 or y.shape.rank == 1

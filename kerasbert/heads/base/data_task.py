@@ -1,0 +1,481 @@
+"""`Task`: columns, labels, head, metrics and data source of a benchmark or of your files."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kerasbert.base.files import check_name, inside, write_text
+from kerasbert.heads.base import readers
+from kerasbert.kinds import KINDS
+from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
+from kerasbert.optimizers import FINETUNING_LEARNING_RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Self
+
+    from kerasbert.base.aliases import AnyPath
+    from kerasbert.heads.base.examples import Examples
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Fine-tuning settings: one value each, or several to search.
+
+    Args:
+        batch_sizes, learning_rates, epochs: tuples. `None` as learning rates takes the one recorded
+            in the preset, or 3e-5.
+        warmup: float. Share of the steps used for warmup; the rate then decays to 0.
+        sequence_length: int. Maximum tokens per row.
+
+    >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
+    (18, {'batch_size': 16, 'learning_rate': 5e-05, 'epochs': 3})
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.3.
+    """
+
+    batch_sizes: tuple = (16, 32)
+    learning_rates: tuple | None = (5e-5, 3e-5, 2e-5)
+    epochs: tuple = (2, 3, 4)
+    warmup: float = 0.1
+    sequence_length: int = 128
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Return all combinations, dicts of `batch_size`, `learning_rate` and `epochs`."""
+        names = ("batch_size", "learning_rate", "epochs")
+        rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
+        values = (self.batch_sizes, rates, self.epochs)
+        return [dict(zip(names, point)) for point in itertools.product(*values)]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published score.
+
+    Args:
+        model: string. The publication's name of it, such as "BERT-Base".
+        split: string. "dev" or "test".
+        metric: string. Its name among the task's scores.
+        value: float. A fraction, like our scores.
+        where: string. The paper and the table.
+    """
+
+    model: str
+    split: str
+    metric: str
+    value: float
+    where: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a task's data come from, and the format of its files.
+
+    Args:
+        page: string. Download page.
+        license: string. License of the data; "" if the page says more than fits here.
+        files: dict of split to a path in the folder, or to a tuple of alternatives.
+        columns: dict of column name to the different name in the files, or to the column number in
+            files with one word per line.
+        header: tuple. Column names of files without a header.
+        values: tuple. Labels as written in the files, if these are not the names.
+        id: string. Column of the ids; for your own files "id" by default, if unique. Otherwise
+            examples are counted from 0.
+        quotes: bool. See `readers.read_table`.
+        comment: string. See `readers.read_columns`.
+        encoding: string. Encoding of your own files, see `readers.read_text`.
+        dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
+        splits: dict of split to the library's name, if different.
+    """
+
+    page: str = ""
+    license: str = ""
+    files: dict = field(default_factory=dict)
+    columns: dict = field(default_factory=dict)
+    header: tuple = ()
+    values: tuple = ()
+    id: str = ""
+    quotes: bool | None = None
+    comment: str | None = None
+    encoding: str | None = None
+    dataset: tuple = ()
+    splits: dict = field(default_factory=lambda: {"dev": "validation"})
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data task; `kerasbert.tasks.get_task` returns built-in ones, `file_task` makes your own.
+
+    Args:
+        name: string, such as "rte".
+        title: string. Name in papers.
+        head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
+            "question_answering", "multiple_choice" or "reranker".
+        columns: tuple. Text columns: one, or two for pairs; question and context; the prompt; query
+            and text; or the words.
+        metrics: tuple. Names in `kerasbert.metrics.METRICS`; the first one selects models. With
+            more than two classes, "f1", "precision" and "recall" are means over the classes, and
+            become "macro_f1" and so on.
+        label: string. Column of the labels; or a tuple of columns of 0 and 1, one for each class.
+        labels: tuple. Class names in order, or entity types.
+        choices: tuple. For multiple choice: the columns of the choices, or the one column of lists.
+        choice_start: string. Column of the text that all choices start with.
+        scheme: string. Tagging scheme of the entity types.
+        units: string. "words"; or "characters", for whole texts with spans as labels.
+        context: string. "sentence"; or "document", to read a document's sentences together.
+        range: tuple of the lowest and highest number, for regression and relevance grades.
+        settings: a `Settings`.
+        model: dict. Further arguments of the model's `from_preset`.
+        published: tuple of `Published`.
+        source: a `Source`.
+        submission: string. File name of a submission.
+        trained_on: the `Task` to train a model for this one on, if different.
+
+    >>> from kerasbert.tasks import get_task
+    >>> task = get_task("rte")
+    >>> task.model_class.__name__, task.labels, task.main_metric
+    ('BertTextClassifier', ('entailment', 'not_entailment'), 'accuracy')
+    """
+
+    name: str
+    title: str
+    head: str
+    columns: tuple
+    metrics: tuple
+    label: str = "label"
+    labels: tuple = ()
+    choices: tuple = ()
+    choice_start: str = ""
+    scheme: str | None = None
+    units: str = "words"
+    context: str = "sentence"
+    range: tuple | None = None
+    settings: Settings = Settings()
+    model: dict = field(default_factory=dict)
+    published: tuple = ()
+    source: Source = Source()
+    submission: str = "predictions.tsv"
+    trained_on: Task | None = None
+
+    def __post_init__(self):
+        # Tags and choices have no positive class, whatever their number.
+        is_binary = self.head == "text_classifier" and len(self.labels) <= 2
+        if (
+            self.head in ("text_classifier", "token_classifier", "multiple_choice")
+            and not is_binary
+        ):
+            names = tuple(dict.fromkeys(MACRO.get(name, name) for name in self.metrics))
+            object.__setattr__(self, "metrics", names)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the task as a dict for JSON, without the paths of your own files.
+
+        >>> from kerasbert.tasks import get_task
+        >>> Task.from_dict(get_task("ax").as_dict()) == get_task("ax")
+        True
+        """
+        files = {} if self.has_own_files else self.source.files
+        task = dataclasses.replace(self, source=dataclasses.replace(self.source, files=files))
+        values = dataclasses.asdict(task)
+        del values["source"]["encoding"]  # It belongs to these files.
+        return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "the task") -> Self:
+        """Make a task from the dict that `as_dict` returned.
+
+        Args:
+            values: dict.
+            source: string. Its file, for errors.
+
+        Raises:
+            ValueError: if a file name leads out of its folder.
+        """
+        values = {name: _as_tuples(value) for name, value in values.items()}
+        values["settings"] = Settings(**values["settings"])
+        values["source"] = Source(**values["source"])
+        values["published"] = tuple(Published(**row) for row in values["published"])
+        if values["trained_on"] is not None:
+            values["trained_on"] = cls.from_dict(values["trained_on"], source)
+        task = cls(**values)
+        check_name(task.submission, source)
+        for names in task.source.files.values():
+            for name in [names] if isinstance(names, str) else names:
+                check_name(name, source, nested=True)
+        for name in task.source.dataset:
+            if isinstance(name, dict):
+                # Further arguments of `load_dataset` could name any file.
+                if others := name.keys() - {"revision"}:
+                    raise ValueError(
+                        f"'{source}' has an unknown setting of a dataset, {min(others)!r}; only "
+                        "'revision' is allowed."
+                    )
+            else:
+                check_name(name, source, nested=True)
+        return task
+
+    def with_files(self, encoding: str | None = None, **paths: Any) -> Self:
+        """Return the task with your own files, in the format of the official ones.
+
+        Args:
+            encoding: string. Encoding of files that are not UTF-8, such as "cp949".
+            **paths: strings. The file of each split; `None` for none.
+
+        Raises:
+            ValueError: if a file is missing.
+        """
+        files = {
+            split: os.path.abspath(os.path.expanduser(path))
+            for split, path in paths.items()
+            if path is not None
+        }
+        for split, path in files.items():
+            if not os.path.isfile(path):
+                raise ValueError(f"There is no file '{paths[split]}' for {split}.")
+        source = dataclasses.replace(
+            self.source, files=files, encoding=encoding, page="", license="", dataset=()
+        )
+        # Published scores do not apply to these files.
+        task = dataclasses.replace(self, source=source, published=(), trained_on=None)
+        if self.source.files and not self.has_own_files:
+            task = dataclasses.replace(task, title=f"files in the form of {self.title}")
+        return task
+
+    @property
+    def has_own_files(self) -> bool:
+        """Whether the files are your own, given by path."""
+        return any(map(_is_own, self.source.files.values()))
+
+    @property
+    def main_metric(self) -> str:
+        """The score that selects models."""
+        return MAIN_SCORES.get(self.metrics[0], self.metrics[0])
+
+    @property
+    def mode(self) -> str:
+        """ "max", or "min" if lower is better, as in Keras' callbacks."""
+        return "min" if self.main_metric.endswith("error") else "max"
+
+    @property
+    def has_one_class(self) -> bool:
+        """Whether texts have exactly one class, as in most text classification tasks."""
+        return self.head == "text_classifier" and not self.model.get("multi_label")
+
+    @property
+    def model_class(self) -> type[Any]:
+        """The class of the task's models, such as `kerasbert.models.BertTextClassifier`."""
+        return KINDS[self.head].load("model")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The available splits, such as ("train", "dev", "test")."""
+        more = self.trained_on.splits if self.trained_on else ()
+        return tuple(dict.fromkeys([*more, *self.source.files]))
+
+    def model_settings(self) -> dict[str, Any]:
+        """Return the arguments of the model's `from_preset` for a new head."""
+        length = {"sequence_length": self.settings.sequence_length}
+        return {**self._data.settings(self), **length, **self.model}
+
+    def read(self, split: str, folder: AnyPath | None = None, limit: int | None = None) -> Examples:
+        """Read a split.
+
+        Args:
+            split: string. "train", "dev" or "test".
+            folder: string. Folder of the official files; `None` uses the `datasets` library.
+            limit: int. Maximum number of examples; takes the first ones.
+
+        Returns:
+            `Examples`.
+
+        Raises:
+            ValueError: for missing or invalid files, with the place.
+        """
+        source = self.source
+        if split not in source.files and self.trained_on is not None:
+            return self.trained_on.read(split, folder, limit)
+        if split not in source.files:
+            raise ValueError(
+                f"The task '{self.name}' has no split '{split}'; it has {', '.join(self.splits)}."
+            )
+        path = source.files[split]
+        is_own = _is_own(path)
+        if folder is not None and not is_own:
+            path = readers.find_file(folder, path, self.name, source.page)
+        if folder is not None or is_own:
+            table = self._data.open(self, path, split)
+        elif source.dataset:
+            there = source.splits.get(split, split)
+            table = readers.from_datasets(source.dataset, there, self.name, source.page)
+        else:
+            files = [path] if isinstance(path, str) else path
+            raise ValueError(
+                f"The data of '{self.name}' come from a folder with {files[0]}; get it from "
+                f"{source.page} and pass its folder."
+            )
+        data = self._data.examples(self, table, split)
+        return data if limit is None else data.take(slice(limit))
+
+    def cut(self, data: Examples, share: float) -> tuple[Examples, Examples]:
+        """Split examples deterministically; texts of one query stay together.
+
+        Args:
+            data: `Examples`.
+            share: float. Share of the second part; both parts have at least one query or example.
+
+        Returns:
+            `(rest, part)`, two `Examples`.
+        """
+        groups = list(self._data.groups(data))
+        names = list(dict.fromkeys(groups))
+        if len(names) < 2:
+            raise ValueError(
+                f"'{self.name}' has one {'query' if len(data) > 1 else 'example'}; no dev split "
+                "can be cut off. Pass a dev file."
+            )
+        order = np.random.default_rng(0).permutation(len(names)).tolist()
+        count = min(max(round(share * len(order)), 1), len(order) - 1)
+        chosen = {names[i] for i in order[:count]}
+        is_chosen = [group in chosen for group in groups]
+        rows = range(len(groups))
+        return (
+            data.take([row for row in rows if not is_chosen[row]]),
+            data.take([row for row in rows if is_chosen[row]]),
+        )
+
+    def check_model(self, model: Any) -> None:
+        """Raise if a model is of another kind or has other classes.
+
+        Raises:
+            ValueError: with the requirements of the task.
+        """
+        wanted = self.model_class
+        if not isinstance(model, wanted):
+            raise ValueError(
+                f"The task '{self.name}' needs a {wanted.__name__}, not a {type(model).__name__}."
+            )
+        self._data.check_model(self, model)
+
+    def predict(self, model: Any, data: Examples, batch_size: int = 32) -> list[Any]:
+        """Predict examples, in the form that `score` and `write` take.
+
+        Args:
+            model: a `model_class`.
+            data: `Examples`.
+            batch_size: int.
+
+        Returns:
+            A list: class names; numbers; the index of the choice; for taggers lists of tags per
+            sentence, or lists of spans `(start, end, type)`; for questions dicts of `answer` and
+            `null_score`.
+        """
+        return self.answers(model, data, batch_size)[0]
+
+    def answers(self, model: Any, data: Any, batch_size: int = 32) -> tuple[Any, Any]:
+        """Predict examples with probabilities.
+
+        Args:
+            model, data, batch_size: see `predict`.
+
+        Returns:
+            `(predictions, probabilities)`. Probabilities are, for each example, a dict by class
+            name, a list by choice, or the number of a question's answer; `None` for regressors and
+            taggers.
+        """
+        self.check_model(model)
+        return self._data.answers(self, model, data, batch_size)
+
+    def count(self, data: Any) -> int:
+        """Count the predictions for `Examples`: one each, or one per sentence."""
+        return self._data.count(data)
+
+    def score(self, data: Any, predictions: Any) -> dict[str, float]:
+        """Score predictions.
+
+        Args:
+            data: `Examples` with labels.
+            predictions: output of `predict`.
+
+        Returns:
+            Dict of name to fraction; `main_metric` names the most important one.
+        """
+        if data.gold is None:
+            raise ValueError(
+                f"These examples of '{self.name}' have no labels to score predictions with; submit "
+                "the predictions, or use another split."
+            )
+        return self._data.scores(self, data, predictions)
+
+    def scores_by_class(self, data: Any, predictions: Any) -> dict[str, dict[str, Any]]:
+        """Score each class or entity type, if `score` averages over them.
+
+        Args:
+            data: `Examples` with labels.
+            predictions: output of `predict`.
+
+        Returns:
+            Dict of class to its scores, see `kerasbert.metrics.scores_by_class`; empty if `score`
+            does not average over classes.
+        """
+        return self._data.scores_by_class(self, data, predictions)
+
+    def score_callback(
+        self, data: Any, batch_size: int = 32, prefix: str = "val_"
+    ) -> ScoreCallback:
+        """Make a callback of `fit` that scores the model on `data` after every epoch.
+
+        Args:
+            data: `Examples` with labels.
+            batch_size: int.
+            prefix: string. Prefix of the names in the logs.
+
+        Returns:
+            A `kerasbert.metrics.ScoreCallback`.
+        """
+        return ScoreCallback(
+            lambda model: self.score(data, self.predict(model, data, batch_size)), prefix
+        )
+
+    def write(
+        self, folder: AnyPath, data: Examples, predictions: Any, threshold: float | None = None
+    ) -> None:
+        """Write predictions in the format of the official scorer or leaderboard.
+
+        Args:
+            folder: string. Folder for `submission`, and for SQuAD 2.0 also `na_prob.json`.
+            data: `Examples`.
+            predictions: output of `predict`.
+            threshold: float. For questions: a null score above it means no answer.
+
+        Returns:
+            List of the files' paths.
+        """
+        if len(predictions) != self.count(data):
+            raise ValueError(
+                f"There are {len(predictions)} predictions for {self.count(data)} examples "
+                f"of '{self.name}'; pass the output of `predict` for them."
+            )
+        files = self._data.files(self, data, predictions, threshold)
+        os.makedirs(folder, exist_ok=True)
+        return [write_text(inside(folder, x, self.name), text) for x, text in files.items()]
+
+    @property
+    def _data(self):
+        return KINDS[self.head].load("data")()
+
+
+def _is_own(path):
+    return isinstance(path, str) and os.path.isabs(path)
+
+
+def _as_tuples(value):
+    """Convert lists, which JSON makes of tuples, back to tuples."""
+    if isinstance(value, dict):
+        return {name: _as_tuples(item) for name, item in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,375 @@
+"""Decoding in TensorFlow's graph: counterparts of the models' decoding in NumPy.
+
+N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens per
+row, U units (spans that get one label, mostly words) of all texts, L classes, K answers.
+"""
+
+import numpy as np
+
+from kerasbert.backend.tensorflow import rows_where, tf
+from kerasbert.heads.base.requests import asserted
+from kerasbert.heads.base.spans import MASKED
+from kerasbert.text import tagging
+from kerasbert.text.pieces import units_of_pieces
+
+# Number of windows per run of the encoder, which limits memory for long texts.
+WINDOWS = 32
+
+
+# === Texts ===
+
+
+def with_long_rows(ragged):
+    """Cast ragged tensors, whose types differ between tokenizers, to int32 with int64 splits."""
+    return [tf.cast(x.with_row_splits_dtype("int64"), tf.int32) for x in ragged]
+
+
+def word_units(points):
+    """Find words as `kerasbert.data.word_spans` does: rows, starts, ends; (U,)."""
+    points = _with_space(points)
+    kind = _kinds(points.flat_values)  # (C,)
+    before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
+    # The kind of the last preceding character that is not a mark.
+    is_mark = kind == tagging.MARK
+    solid = tf.concat([[tagging.SPACE], *rows_where(~is_mark, kind)], 0)
+    solid = tf.gather(solid, tf.cumsum(tf.cast(~is_mark, "int32"), exclusive=True))
+    begins = before == tagging.SPACE
+    begins |= (kind == tagging.LETTER) & (solid == tagging.ALONE)
+    # Marks after a space belong to the following punctuation.
+    begins |= (kind == tagging.ALONE) & (solid != tagging.SPACE)
+    return _units(points, begins, kind == tagging.SPACE)
+
+
+def spaced_units(points):
+    """Split texts at white space: rows, starts, ends; (U,)."""
+    points = _with_space(points)
+    is_space = _kinds(points.flat_values) == tagging.SPACE
+    return _units(points, tf.concat([[True], is_space[:-1]], 0), is_space)
+
+
+def _with_space(points):
+    """Append a space to each text, so that no unit extends into the next text."""
+    spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
+    return tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
+
+
+def _kinds(points):
+    firsts, kinds = (tf.constant(array) for array in tagging.character_kinds())
+    return tf.gather(kinds, tf.searchsorted(firsts, points, side="right") - 1)
+
+
+def _units(points, begins, is_space):
+    """Return the units of texts that end in a space; `begins` (C,) marks where units may begin."""
+    rows = points.value_rowids()
+    begins &= ~is_space
+    starts = tf.where(begins)[:, 0]
+    stops = tf.where(begins | is_space)[:, 0]
+    ends = tf.gather(stops, tf.searchsorted(stops, starts, side="right"))
+    rows = tf.gather(rows, starts)
+    shift = tf.gather(points.row_starts(), rows)
+    return rows, starts - shift, ends - shift
+
+
+def piece_units(rows, starts, ends):
+    """Make each piece a unit; pieces that share a character form one unit."""
+    begins = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
+    begins = tf.concat([tf.ones_like(rows[:1], "bool"), begins], 0)
+    first = tf.where(begins)[:, 0]
+    last = tf.concat([first[1:], [tf.size(rows, tf.int64)]], 0)[: tf.size(first)] - 1
+    return (tf.gather(x, i) for x, i in ((rows, first), (starts, first), (ends, last)))
+
+
+def units_of(pieces, units):
+    """Assign pieces to units, as `BertTokenClassifierPreprocessor.read` does.
+
+    Args:
+        pieces, units: `(rows, starts, ends)`, ints (P,) and (U,).
+
+    Returns:
+        `(rows, starts, ends, first, count)`, int64 (U,): the text, characters, first piece and
+        number of pieces of each unit that has pieces.
+    """
+    # A dummy piece and unit in an extra text avoid empty tensors.
+    most = tf.reduce_max([tf.reduce_max(tf.concat([x[0], [0]], 0)) for x in (pieces, units)]) + 1
+    pieces, units = (
+        [
+            tf.concat([tf.cast(x, "int64"), [extra]], 0)
+            for x, extra in zip(group, (most, tf.constant(0, "int64"), tf.constant(1, "int64")))
+        ]
+        for group in (pieces, units)
+    )
+    first, count, _ = units_of_pieces(pieces, units)
+    rows, starts, ends = units
+    own = tf.where(count > 0)[:, 0]
+    # A unit without a piece of its own joins the previous unit if they share a piece.
+    group = tf.cumsum(tf.cast(count > 0, "int64")) - 1
+    joins = tf.maximum(group, 0)
+    first, count, own_rows = (tf.gather(x, own) for x in (first, count, rows))
+    past = tf.gather(tf.gather(pieces[2], first + count - 1), joins)
+    shares = (group >= 0) & (starts < past) & (rows == tf.gather(own_rows, joins))
+    widest = tf.math.unsorted_segment_max(tf.where(shares, ends, -1), joins, tf.size(own))
+    starts, ends = tf.gather(starts, own), tf.gather(ends, own)
+    ends = tf.maximum(ends, widest)
+    return tuple(x[:-1] for x in (own_rows, starts, ends, first, count))
+
+
+def spanning_trees(distances, counts):
+    """Find minimum spanning trees, as `kerasbert.metrics.trees` does.
+
+    Runs Prim's algorithm on all texts at once: the word nearest to the tree joins it.
+
+    Args:
+        distances: float32 (N, W, W), symmetric.
+        counts: int32 (N,). Number of words per text.
+
+    Returns:
+        `(first, second)`: ints (N, W - 1), at least one column. The positions of each edge's two
+        words, the smaller one first, sorted; -1 where there is no edge.
+    """
+    size = tf.shape(distances)[1]
+    words = tf.range(size)
+    there = words < counts[:, None]  # (N, W)
+    upper = (words[:, None] < words) & there[:, :, None] & there[:, None, :]  # (N, W, W)
+    # Ranks in place of distances break ties in favor of the first pair.
+    flat = tf.reshape(tf.where(upper, distances, np.inf), [-1, size * size])
+    order = tf.argsort(flat, axis=1, stable=True)
+    ranks = tf.reshape(tf.argsort(order, axis=1, stable=True), tf.shape(distances))
+    ranks = tf.where(upper, ranks, tf.int32.max)
+    ranks = tf.minimum(ranks, tf.transpose(ranks, [0, 2, 1]))
+
+    def step(i, inside, nearest, joint):
+        far = tf.where(inside | ~there, tf.int32.max, nearest)
+        new = tf.argmin(far, axis=1, output_type=tf.int32)  # (N,)
+        inside |= words == new[:, None]
+        of_new = tf.gather(ranks, new, batch_dims=1)  # (N, W)
+        nearer = (of_new < nearest) & ~inside
+        return (
+            i + 1,
+            inside,
+            tf.where(nearer, of_new, nearest),
+            tf.where(nearer, new[:, None], joint),
+        )
+
+    inside = tf.broadcast_to(words == 0, tf.shape(there))
+    _, _, _, joint = tf.while_loop(
+        lambda i, *_: i < size,
+        step,
+        (1, inside, ranks[:, 0], tf.zeros_like(ranks[:, 0])),
+        parallel_iterations=1,
+    )
+    first, second = tf.minimum(words, joint), tf.maximum(words, joint)
+    edges = tf.where(there & (words > 0), first * size + second, tf.int32.max)
+    edges = tf.sort(edges, axis=1)[:, : tf.maximum(size - 1, 1)]
+    is_edge = edges < tf.int32.max
+    return tf.where(is_edge, edges // size, -1), tf.where(is_edge, edges % size, -1)
+
+
+# === Windows ===
+
+
+def in_windows(function, features, shape):
+    """Run `function` on a few windows at a time and concatenate its outputs.
+
+    Args:
+        function: maps features (B, T) to a float32 tensor (B, ...).
+        features: dict of tensors (R, T).
+        shape: ints. Shape of the outputs without the first axis.
+    """
+    rows = tf.shape(features["token_ids"])[0]
+    fixed = [None if tf.is_tensor(size) else size for size in shape]
+
+    def step(begin, outputs):
+        part = function({name: x[begin : begin + WINDOWS] for name, x in features.items()})
+        return begin + WINDOWS, tf.concat([outputs, part], 0)
+
+    _, outputs = tf.while_loop(
+        lambda begin, _: begin < rows,
+        step,
+        (tf.constant(0), tf.zeros([0, *shape])),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, *fixed])),
+        parallel_iterations=1,
+    )
+    return outputs
+
+
+def limit_windows(rows, count, most):
+    """Return `rows`, after an op that fails if a text has more than `most` windows.
+
+    Args:
+        rows: int32 (R,). The text that each window belongs to.
+        count: int. N, the number of texts.
+        most: int, or `None` for no limit.
+    """
+    if most is None:
+        return rows
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count)
+    largest = tf.reduce_max(tf.concat([counts, [0]], 0))
+    sentence = f"A text must have at most {most} windows (max_windows of the export); one has"
+    with tf.control_dependencies(asserted([(sentence, largest <= most, [largest])])):
+        return tf.identity(rows)
+
+
+def most_context(firsts, lengths, count):
+    """Find the window with the most context for each token, as `kerasbert.text.windows` does.
+
+    Args:
+        firsts, lengths: ints (R,). Each window's first token, counted over all texts, and length.
+        count: int. P, the number of tokens in all texts.
+
+    Returns:
+        `(windows, places, chosen)`: each token's window and its position in it, ints (P,); and
+        whether a window is the chosen one for each of its tokens, ragged bools (R, None).
+    """
+    firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
+    tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
+    window, token = tokens.value_rowids(), tokens.values
+    place = token - tf.gather(firsts, window)
+    size = tf.gather(lengths, window)
+    context = tf.cast(tf.minimum(place, size - 1 - place), "float64")
+    context += 0.01 * tf.cast(size, "float64")
+    best = tf.math.unsorted_segment_max(context, token, count)
+    element = tf.range(tf.size(token))
+    # The first window wins ties.
+    first = tf.where(context == tf.gather(best, token), element, tf.int32.max)
+    first = tf.math.unsorted_segment_min(first, token, count)
+    chosen = tokens.with_values(element == tf.gather(first, token))
+    return tf.gather(window, first), tf.gather(place, first), chosen
+
+
+# === Tags ===
+
+
+def entities(labels, scores, rows, starts, ends, names, count):
+    """Merge labels of units into entities, as `TagSet.entities` and `tag` do.
+
+    Args:
+        labels, scores: (U,). Each unit's class and probability.
+        rows, starts, ends: ints (U,). Each unit's text and characters.
+        names: list of L strings.
+        count: int. N.
+
+    Returns:
+        `(kinds, starts, ends, scores)`: ragged (N, None).
+    """
+    tags = tagging.TagSet(names)
+    meanings = [m or (None, False, False) for m in tags.meanings]
+    kinds = [-1 if m[0] is None else tags.types.index(m[0]) for m in meanings]
+    kind, begins, closes = (
+        tf.gather(tf.constant(column), labels)
+        for column in (kinds, [m[1] for m in meanings], [m[2] for m in meanings])
+    )
+    after = tf.concat([tf.zeros_like(rows[:1], "bool"), rows[1:] == rows[:-1]], 0)
+    goes_on = tf.concat([tf.ones_like(kind[:1], "bool"), (kind[1:] == kind[:-1]) & ~closes[:-1]], 0)
+    begins |= ~(after & goes_on)
+    kind, begins, scores, rows, starts, ends = rows_where(
+        kind >= 0, kind, begins, scores, rows, starts, ends
+    )
+    entity = tf.cumsum(tf.cast(begins, "int32")) - 1
+    first = tf.where(begins)[:, 0]
+    kinds = tf.gather(tf.constant(tags.types or [""]), tf.gather(kind, first))
+    columns = (
+        kinds,
+        tf.cast(tf.gather(starts, first), "int32"),
+        tf.cast(tf.math.segment_max(ends, entity), "int32"),
+        tf.cast(tf.math.segment_mean(scores, entity), "float32"),
+    )
+    rows = tf.gather(rows, first)
+    return tuple(tf.RaggedTensor.from_value_rowids(x, rows, count, validate=False) for x in columns)
+
+
+def unit_probabilities(probabilities, first, count, names, label_pieces):
+    """Combine probabilities (P, L) of pieces for units (U, L); see `of_units` of the tagger."""
+    if label_pieces == "first":
+        return tf.gather(probabilities, first)
+    piece = tf.ragged.range(first, first + count)
+    unit, piece = piece.value_rowids(), piece.values
+    table = tagging.classes_of_pieces(names, probabilities.shape[1])
+    is_first = piece == tf.gather(first, unit)
+    is_last = piece == tf.gather(first + count, unit) - 1
+    index = tf.stack([tf.cast(is_first, "int32"), tf.cast(is_last, "int32")], 1)
+    classes = tf.gather_nd(table.transpose(1, 2, 0), index)  # (pieces of units, L)
+    values = tf.gather(tf.gather(probabilities, piece), classes, batch_dims=1)
+    sums = tf.math.unsorted_segment_sum(values, unit, tf.size(first))
+    return sums / tf.maximum(tf.reduce_sum(sums, 1, keepdims=True), 1e-30)
+
+
+# === Answers ===
+
+
+def best_spans(
+    start_logits, end_logits, may_start, may_end, splits, n_best, max_length, null_threshold, top_k
+):
+    """Find the best spans of each question, as `kerasbert.heads.base.spans.best_spans` does.
+
+    Args:
+        start_logits, end_logits: (R, T).
+        may_start, may_end: bool (R, T).
+        splits: ints (N + 1,). Boundaries of each question's windows.
+        n_best, max_length, null_threshold, top_k: as in `BertQuestionAnswering.answer`.
+
+    Returns:
+        `(spans, scores, null_scores)`: int32 (N, K, 3), each a window and its first and last token,
+        all -1 for no answer; float32 (N, K) and (N,).
+    """
+    start_logits, end_logits = (tf.cast(x, "float64") for x in (start_logits, end_logits))
+    lowest = tf.constant(-np.inf, "float64")
+    most = max(n_best, top_k)
+
+    def answer(row):
+        begin, end = splits[row], splits[row + 1]
+        start, stop = start_logits[begin:end], end_logits[begin:end]  # (W, T)
+        opens, closes = may_start[begin:end], may_end[begin:end]
+
+        def best(n):
+            """Return sums (most,) and spans of the best pairs of `n` starts and ends per window."""
+            start_sums, first = tf.math.top_k(start, n)  # (W, n)
+            stop_sums, last = tf.math.top_k(stop, n)
+            good = tf.gather(opens, first, batch_dims=1)[:, :, None]
+            good &= tf.gather(closes, last, batch_dims=1)[:, None, :]
+            length = last[:, None, :] - first[:, :, None]  # (W, n, n)
+            good &= (length >= 0) & (length < max_length)
+            sums = tf.where(good, start_sums[:, :, None] + stop_sums[:, None, :], lowest)
+            # `top_k` prefers the first of equal values.
+            sums, at = tf.math.top_k(tf.reshape(sums, [-1]), tf.minimum(n_best, tf.size(sums)))
+            window, first_at, last_at = at // (n * n), at // n % n, at % n
+            first = tf.gather_nd(first, tf.stack([window, first_at], 1))
+            last = tf.gather_nd(last, tf.stack([window, last_at], 1))
+            spans = tf.stack([window + tf.cast(begin, "int32"), first, last], 1)
+            missing = [[0, most - tf.size(sums)]]
+            sums = tf.pad(sums, missing, constant_values=lowest)
+            spans = tf.pad(spans, [*missing, [0, 0]], constant_values=-1)
+            return tf.ensure_shape(sums, [most]), tf.ensure_shape(spans, [most, 3])
+
+        length = tf.shape(start)[1]
+        sums, spans = best(tf.minimum(n_best, length))
+        sums, spans = tf.cond(sums[0] > lowest, lambda: (sums, spans), lambda: best(length))
+        spans = tf.where((sums > lowest)[:, None], spans, -1)
+        null = tf.reduce_min(start[:, 0] + stop[:, 0])
+        # A context without tokens has no span.
+        null_score = tf.where(sums[0] > lowest, null - sums[0], -MASKED)
+        if null_threshold is not None:
+            sums, spans = tf.concat([sums, [null]], 0), tf.concat([spans, [[-1, -1, -1]]], 0)
+            is_none = null_score > null_threshold
+            sums = tf.where(is_none, tf.roll(sums, 1, 0), sums)
+            spans = tf.where(is_none, tf.roll(spans, 1, 0), spans)
+        highest = tf.reduce_max(sums)
+        odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
+        scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
+        if null_threshold is not None:
+            # The empty answer is either the first result or omitted.
+            last = tf.range(most + 1) == most
+            scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
+        return tuple(
+            x[:top_k] if x.shape.rank else x
+            for x in (spans, tf.cast(scores, "float32"), tf.cast(null_score, "float32"))
+        )
+
+    return tf.map_fn(
+        tf.autograph.experimental.do_not_convert(answer),
+        tf.range(tf.size(splits) - 1),
+        fn_output_signature=(
+            tf.TensorSpec([top_k, 3], "int32"),
+            tf.TensorSpec([top_k], "float32"),
+            tf.TensorSpec([], "float32"),
+        ),
+    )

@@ -1,0 +1,214 @@
+"""Base class of data kinds: convert columns to examples, and predictions to files.
+
+N: number of examples. Each kind is one stateless class with these methods, in a file of its name.
+"""
+
+import math
+import warnings
+
+from kerasbert.base.errors import did_you_mean
+from kerasbert.data.text_files import ending_of
+from kerasbert.heads.base import readers
+from kerasbert.heads.base.examples import Examples
+from kerasbert.metrics import METRICS
+from kerasbert.text.names import composed, trimmed
+
+
+class Data:
+    """Base class with the most common behavior."""
+
+    # Defaults for your own files: text columns, their allowed numbers, the label column, metrics
+    # and the prediction file.
+    columns = ("text",)
+    column_counts = (1,)
+    label = "label"
+    metrics = ("accuracy",)
+    submission = "predictions.tsv"
+
+    def fields_of_files(self, task, given):
+        """Return further `Task` fields for your own files.
+
+        Args:
+            task: the `Task` so far.
+            given: dict of `labels`, `choices`, `choice_start`, `metrics` and `settings` as passed
+                to `file_task`.
+        """
+        return {}
+
+    def fields_of_model(self, model):
+        """Return further `Task` fields for a model, besides its class names."""
+        return {}
+
+    def settings(self, task):
+        """Return the arguments of `from_preset` for a new head."""
+        return {"new_head": True}
+
+    def open(self, task, path, split):
+        """Read a file into a `readers.Table`, or into another input of `examples`."""
+        source = task.source
+        wanted = [source.columns.get(name, name) for name in task.columns]
+        if is_test(split) and ending_of(path) == ".txt":
+            return readers.read_lines(path, wanted, source.encoding)
+        return readers.read_table(
+            path,
+            source.header,
+            wanted,
+            source.quotes,
+            keep_broken=is_test(split),
+            encoding=source.encoding,
+        )
+
+    def examples(self, task, table, split):
+        """Convert a table to `Examples`."""
+        columns = tuple(texts_of(table, column_of(task, table, name)) for name in task.columns)
+        y = self._labels(task, table, split)
+        x = columns if len(columns) > 1 else columns[0]
+        return examples_of(x, y, ids_of(task, table), gold=y)
+
+    def check_model(self, task, model):
+        """Raise a `ValueError` if the model has other classes."""
+
+    def count(self, data):
+        """Return the number of predictions."""
+        return len(data)
+
+    def groups(self, data):
+        """Return each example's group; splits keep groups together."""
+        return range(len(data))
+
+    def answers(self, task, model, data, batch_size):
+        """Return `(predictions, probabilities)`, see `Task.answers`."""
+        raise NotImplementedError
+
+    def scores(self, task, data, predictions):
+        return scores_of(task.metrics, data.gold, predictions)
+
+    def scores_by_class(self, task, data, predictions):
+        """See `Task.scores_by_class`."""
+        return {}
+
+    def _labels(self, task, table, split):
+        """Return the labels of all rows; `None` for a test set without labels."""
+        name = name_in(task, table, task.label)
+        if is_test(split) and _is_empty(table, name):
+            return None
+        return [
+            self._label(task, value, table, position)
+            for position, value in enumerate(
+                table.column(name, f" for the labels of '{task.name}'")
+            )
+        ]
+
+
+def _is_empty(table, name):
+    """Whether a column is missing or has only empty values."""
+    found = table.find(name)
+    return found is None or all(written(value) == "" for value in table.columns[found])
+
+
+def is_test(split):
+    return split.startswith("test")
+
+
+def column_of(task, table, name):
+    """Return the values of a column, by its name in the files or in the task."""
+    return table.column(name_in(task, table, name), f" of the task '{task.name}'")
+
+
+def name_in(task, table, name):
+    """Return the table's name of a column: that in the task's files, or else the task's."""
+    there = task.source.columns.get(name, name)
+    return name if table.find(there) is None and table.find(name) is not None else there
+
+
+def texts_of(table, values):
+    texts = []
+    for position, value in enumerate(values):
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"{table.place(position)}: {value!r} is not a text.")
+        # Tables do not distinguish missing texts from empty ones.
+        texts.append(value if isinstance(value, str) else written(value))
+    return texts
+
+
+def ids_of(task, table):
+    """Return the examples' ids; they are counted if there are none or they are ambiguous."""
+    given, counted = task.source.id, list(range(len(table)))
+    if not task.has_own_files:  # Submissions of built-in tasks use running numbers.
+        found = table.find(given)
+        return counted if found is None else table.columns[found] or counted
+    # KLUE's column is "guid".
+    names = [given] if given else ["id", "guid"]
+    name = next((x for x in names if table.find(x) is not None), None)
+    if name is not None:
+        ids = table.column(name) if given else table.columns[table.find(name)]
+        is_clear = len(set(map(str, ids))) == len(ids) and not any(i in (None, "") for i in ids)
+        # Answers are stored by id, so duplicate ids would lose one.
+        if is_clear or (given and task.head != "question_answering"):
+            return ids
+        if not given and task.head != "question_answering":
+            return counted
+        lack = f"whose column '{name}' has empty or duplicate ids"
+    elif given:
+        lack = f"which has no column '{given}'"
+    else:
+        return counted
+    warnings.warn(f"The examples of {table.source}, {lack}, are counted from 0.", stacklevel=2)
+    return counted
+
+
+def examples_of(x, y, ids=None, gold=None, sentences=None):
+    rows = x[0] if isinstance(x, tuple) else x
+    return Examples(x, y, list(range(len(rows))) if ids is None else ids, gold, sentences)
+
+
+def written(value):
+    """Normalize a label to its text; 1.0, which pandas makes of 1 if others are missing, is "1".
+
+    >>> written(1.0), written(" ham "), written(None), written(math.nan)
+    ('1', 'ham', '', '')
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_missing = value is None or isinstance(value, float) and math.isnan(value)
+    # Files from macOS may have the same label in two Unicode forms.
+    return "" if is_missing else composed(trimmed(str(value)))
+
+
+def by_size(text):
+    """Return a key that sorts labels: numbers by value, before names."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
+
+
+def unknown_value(what, value, known):
+    known = list(dict.fromkeys(known))
+    shown = ", ".join(map(repr, known[:12])) + (", ..." if len(known) > 12 else "")
+    return f"{what} {value!r} is unknown; known are {shown}{did_you_mean(value, known, show=repr)}"
+
+
+def scores_of(names, gold, predictions):
+    result = {}
+    for name in names:
+        scores = METRICS[name](gold, predictions)
+        result.update(scores if isinstance(scores, dict) else {name: scores})
+    return result
+
+
+def index_file(task, data, values):
+    lines = [f"{i}\t{value}" for i, value in zip(data.ids, values)]
+    return {task.submission: "\n".join(["index\tprediction", *lines, ""])}
+
+
+def first_table(task):
+    """Read the training file of your own task, or else its first file."""
+    return readers.read_table(
+        first_file(task), (), task.columns, task.source.quotes, encoding=task.source.encoding
+    )
+
+
+def first_file(task):
+    """Return the path for `first_table`."""
+    return task.source.files.get("train") or next(iter(task.source.files.values()))

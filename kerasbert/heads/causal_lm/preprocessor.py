@@ -1,0 +1,292 @@
+"""Preprocessing for causal language models: next-token prediction and generation.
+
+N texts, B batch, T tokens of the packed row, P tokens of a text, W windows of all texts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.base.errors import check_value, check_whole
+from kerasbert.text.packing import BertPreprocessor, as_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert.base.aliases import Tensor, Texts
+    from kerasbert.text.subword import SubwordTokenizer
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertCausalLMPreprocessor(BertPreprocessor):
+    """Packs texts and labels each token with the next one.
+
+    Called on texts without labels, it returns `(x, y, sample_weight)`: `x` is the dict of
+    `BertPreprocessor`, with text tokens only, `y` the next tokens, int32 (B, T), and weights (B, T)
+    are 0 where there is none. Texts are truncated to `sequence_length`, but `fit` and `evaluate` on
+    texts in memory split them into several rows.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. Maximum tokens per row.
+        add_start_token: bool. Begin each text with the start token.
+        add_end_token: bool. Label the last token of each text with the end token.
+        num_segments: int. See `BertPreprocessor`.
+
+    Raises:
+        ValueError: for labels, settings that leave no room, and inputs that are not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> tokenizer = BertTokenizer(tokens, lowercase=True)
+    >>> features, y, weights = BertCausalLMPreprocessor(tokenizer, num_segments=0)(["Who? Me!"])
+    >>> np.asarray(features["token_ids"])[0, :5].tolist(), np.asarray(y)[0, :5].tolist()
+    ([5, 7, 6, 8, 0], [7, 6, 8, 3, 0])
+    >>> np.asarray(weights)[0, :5].tolist()
+    [1.0, 1.0, 1.0, 1.0, 0.0]
+    """
+
+    settings = (
+        "sequence_length",
+        "truncate",
+        "num_segments",
+        "add_start_token",
+        "add_end_token",
+    )
+
+    def __init__(
+        self,
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 1024,
+        add_start_token: bool = False,
+        add_end_token: bool = True,
+        num_segments: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(tokenizer, sequence_length, num_segments=num_segments, **kwargs)
+        check_value("add_start_token", add_start_token, "flag")
+        check_value("add_end_token", add_end_token, "flag")
+        self.add_start_token = add_start_token
+        self.add_end_token = add_end_token
+
+    # === Training: segments include start and end tokens ===
+
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
+        raise ValueError(
+            "A language model makes its own labels, the next tokens; pass texts without labels, "
+            "such as prompt and continuation as one string."
+        )
+
+    def check_labels_in_graph(self, y: Any) -> Tensor:
+        return self.check_labels(y, None)
+
+    def columns(self, x: Any) -> tuple[Any, ...]:
+        columns, batched = super().columns(x)
+        self._check_single(columns)
+        return columns, batched
+
+    def columns_in_graph(self, x: Any) -> list[Any]:
+        columns = super().columns_in_graph(x)
+        self._check_single(columns)
+        return columns
+
+    def _check_single(self, columns):
+        if len(columns) > 1:
+            raise ValueError(
+                "Got pairs of texts, but a language model takes single texts; join the two."
+            )
+
+    def _tokens(self, texts):
+        (ids,) = self.with_start(super()._tokens(texts))
+        if not self.add_end_token:
+            return ids
+        return tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
+
+    def with_start(self, ids: Any, *places: Any) -> tuple[Any, Any]:
+        """Prepend the start token, if set, to ragged tokens (N, P), and 0 to their `places`."""
+        if not self.add_start_token:
+            return ids, *places
+        tokens = (self.tokenizer.start_token_id, *(0 for _ in places))
+        return tuple(tf.concat([_column(x, t), x], axis=1) for x, t in zip((ids, *places), tokens))
+
+    def _examples(self, x, y, sample_weight):
+        columns, batched = self.columns(x)
+        if not batched:
+            raise ValueError("Got one text where a list is needed; pass a list.")
+        y, sample_weight = self._targets(y, sample_weight, columns)
+        with tf.device("cpu"):
+            (ids,) = self._tokenize_columns(columns)
+            lengths = ids.row_lengths().numpy()
+            # A row's last token is also the next row's first, which has no context.
+            counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
+            rows = np.repeat(np.arange(len(lengths)), counts)
+            windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+            begins = windows * self.sequence_length
+            ends = np.minimum(begins + self.sequence_length + 1, lengths[rows])
+            firsts = ids.row_starts().numpy()[rows]
+            places = tf.ragged.range(firsts + begins, firsts + ends)
+            ids = places.with_flat_values(tf.gather(ids.flat_values, places.flat_values))
+            if sample_weight is not None:
+                sample_weight = tf.constant(np.asarray(sample_weight)[rows])
+            return (ids,), [None, sample_weight]
+
+    def packed_lengths(self, segments: Any) -> Any:
+        lengths = tf.cast(segments[0].row_lengths(), tf.int32)
+        return tf.clip_by_value(lengths - 1, 1, self.sequence_length)
+
+    def pack(self, segments: Any, length: int | None = None) -> Any:
+        """Truncate and pad rows of tokens to the dict of the class description."""
+        if tf.executing_eagerly() and length is None:
+            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
+        if length is None:
+            length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
+        return self.padded(segments[0], length)
+
+    def padded(self, ids: Any, length: int) -> dict[str, Any]:
+        """Pad ragged tokens (B, None) to `length`: the dict of the class description."""
+        pad = self.tokenizer.pad_token_id
+        count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
+        token_ids = ids.to_tensor(pad, shape=tf.stack([-1, length]))
+        features = {"token_ids": token_ids, "padding_mask": tf.range(length)[None] < count}
+        if self.num_segments:
+            features["segment_ids"] = tf.zeros_like(token_ids)
+        return features
+
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
+        features = self.pack(segments, length)
+        (ids,) = segments
+        length = tf.shape(features["token_ids"])[1]
+        following = self.padded(ids[:, 1:], length)
+        there = following["padding_mask"]
+        # A row's last token has no next one, so it is only a label.
+        is_alone = tf.cast(ids.row_lengths(), tf.int32)[:, None] == 1
+        is_token = there | (is_alone & (tf.range(length)[None] == 0))
+        pad = self.tokenizer.pad_token_id
+        features["token_ids"] = tf.where(is_token, features["token_ids"], pad)
+        features["padding_mask"] = is_token
+        given = tf.cast(there, tf.float32)
+        if sample_weight is not None:
+            given *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        return features, tf.where(there, following["token_ids"], 0), given
+
+    # === Generation ===
+
+    def generate_preprocess(
+        self, x: Texts, sequence_length: int | None = None, first: int = 0
+    ) -> dict[str, Any]:
+        """Pad prompts to leave room for generated tokens.
+
+        Args:
+            x: a list of N strings.
+            sequence_length: int. T; default: the preprocessor's.
+            first: int. Position of the first prompt, for errors.
+
+        Returns:
+            A dict of `token_ids` (N, T), `padding_mask` (N, T), true for the prompts, and
+            `prompt_ids`, the columns of `token_ids` that hold the longest prompt.
+
+        Raises:
+            ValueError: for prompts without tokens, or without room after them.
+        """
+        length = self.sequence_length if sequence_length is None else sequence_length
+        check_whole("max_length", length)
+        if length > self.sequence_length:
+            raise ValueError(
+                f"max_length={length} exceeds the preprocessor's sequence_length="
+                f"{self.sequence_length}; reduce it, or raise sequence_length, up to the "
+                "encoder's positions."
+            )
+        columns, _ = self.columns(x)
+        with tf.device("cpu"):
+            (ids,) = self.with_start(super()._tokens(tf.constant(columns[0])))
+            counts = ids.row_lengths().numpy()
+            for position, count in enumerate(counts.tolist()):
+                if not count:
+                    raise ValueError(
+                        f"The prompt {columns[0][position]!r} at position {first + position} has "
+                        "no token to continue; write its beginning, or set the preprocessor's "
+                        "add_start_token=True."
+                    )
+                if count >= length:
+                    raise ValueError(
+                        f"The prompt at position {first + position} has {count} tokens, and "
+                        f"max_length={length} leaves no room for more; shorten it, or raise "
+                        "max_length."
+                    )
+            padded = ids.to_tensor(self.tokenizer.pad_token_id, shape=[None, length])
+            most = min(int(self.bucket(int(counts.max()))), length)
+            return as_tensors(
+                {
+                    "token_ids": padded,
+                    "padding_mask": np.arange(length) < counts[:, None],
+                    "prompt_ids": padded[:, :most],
+                }
+            )
+
+    def generate_postprocess(self, x: Any) -> list[str]:
+        """Detokenize rows to N strings, without padding and special tokens."""
+        ids, mask = (
+            np.asarray(keras.ops.convert_to_numpy(x[name]))
+            for name in ("token_ids", "padding_mask")
+        )
+        kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
+        # Encoders may pad their vocabulary to a round number.
+        kept &= ids < self.tokenizer.vocabulary_size()
+        return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
+
+    # === Scores ===
+
+    def usual_stride(self) -> int:
+        """Return half a window."""
+        return max(self.sequence_length // 2, 1)
+
+    def windows(self, texts: Sequence[str], stride: int | None = None) -> Any:
+        """Tokenize texts and split them into windows that score each token once.
+
+        Args:
+            texts: list of N strings.
+            stride: int. Tokens between the starts of consecutive windows; `None` is half a window.
+
+        Returns:
+            `(rows, windows)`: for each text `(ids, starts, ends)`, with character offsets, whose
+            first token (the start token, if set) has no score; and W tuples
+            `(text, begin, end, first)`, a window's token range and its first scored token.
+        """
+        size = self.sequence_length
+        stride = self.usual_stride() if stride is None else stride
+        check_whole("stride", stride)
+        if stride >= size:
+            raise ValueError(
+                f"stride={stride} leaves windows of sequence_length={size} without overlap, so "
+                "their first tokens have no context; use a smaller stride."
+            )
+        start = self.tokenizer.start_token_id
+        rows, windows = [], []
+        for ids, starts, ends in zip(*self.tokenizer.tokenize_with_offsets(texts), strict=True):
+            if self.add_start_token:
+                ids, starts, ends = [start, *ids], [0, *starts], [0, *ends]
+            rows.append((ids, starts, ends))
+            first = 1
+            for begin in range(0, len(ids), stride):
+                end = min(begin + size, len(ids))
+                if first < end:
+                    windows.append((len(rows) - 1, begin, end, first))
+                    first = end
+                if end == len(ids):
+                    break
+        return rows, windows
+
+
+def _column(ids, token):
+    """Return a column with a token for each row of ragged ids."""
+    column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
+    return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

@@ -1,0 +1,28 @@
+"""Serving of `BertBackbone`: embeddings of the tokens and of the text."""
+
+from kerasbert.base.parts import own_preprocessor
+from kerasbert.heads.base.program import of_texts
+from kerasbert.heads.base.served import ServedTexts
+from kerasbert.text.packing import BertPreprocessor
+
+
+class ServedEncoder(ServedTexts):
+    """Signatures of `BertBackbone`, with the output names of TF Hub's encoders."""
+
+    def __init__(self, model, preprocessor=None, labels=None, settings=None):
+        # Checked against the encoder like a task's preprocessor.
+        preprocessor = own_preprocessor(model, preprocessor, BertPreprocessor)
+        super().__init__(model, preprocessor, labels, settings)
+
+    def program(self):
+        return of_texts("the embeddings of the tokens", vectors_of_tokens("sequence_output"))
+
+    def decode(self, outputs, features):
+        default = outputs.get("pooled_output")
+        more = {} if default is None else {"default": default}
+        return {**outputs, **more, "padding_mask": features["padding_mask"]}
+
+
+def vectors_of_tokens(output):
+    """Return the lines of a program that return an output for all tokens except padding."""
+    return f'return [x[: sum(row.attention_mask)] for x, row in zip(outputs["{output}"], rows)]'

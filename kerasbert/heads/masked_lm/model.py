@@ -1,0 +1,337 @@
+"""Masked language models.
+
+B batch, T tokens, P masked tokens, V size of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert import backend
+from kerasbert.base.errors import check_whole
+from kerasbert.base.keywords import arguments
+from kerasbert.base.parts import own_preprocessor
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.families import has_bias, head_settings
+from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
+from kerasbert.heads.base.task import BertTask
+from kerasbert.heads.masked_lm.preprocessor import BertMaskedLMPreprocessor
+from kerasbert.layers.heads import MaskedLMHead
+from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
+from kerasbert.text.batching import sorted_batches
+from kerasbert.text.texts import text_columns
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.base.aliases import Tensor, Texts
+
+
+@dataclass(frozen=True)
+class MaskedHeadSettings:
+    """Settings of the head as given by the caller; `None` takes the encoder's default."""
+
+    head_activation: str | None = None
+    head_bias: bool | None = None
+    head_norm_epsilon: float | None = None
+    output_bias: bool | None = None
+    tie_weights: bool | None = None
+
+
+def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
+    """Return the `MaskedLMHead` for a task's encoder and `MaskedHeadSettings`."""
+    backbone = task.backbone
+    return cls(
+        backbone.token_embedding,
+        activation=task.head_activation,
+        layer_norm_epsilon=task.head_norm_epsilon,
+        use_bias=task.head_bias,
+        norm_bias=has_bias(backbone.use_bias, "norm"),
+        output_bias=task.output_bias,
+        tie_weights=task.tie_weights,
+        transform=task.head_activation is not None,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=backbone.initializer_range),
+        dtype=backbone.dtype_policy,
+        name=name,
+        **settings,
+    )
+
+
+class HasVocabularyHead:
+    """Mixin of tasks with the head of a masked language model."""
+
+    @classmethod
+    def needs_pooler(cls, settings: Any) -> bool:
+        return False
+
+    @classmethod
+    def output_weight(cls, settings: Any) -> str:
+        return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
+
+    def _make_mlm_head(self, given, cls=MaskedLMHead, **settings):
+        """Make the head from `MaskedHeadSettings` and further settings of its class."""
+        backbone = self.backbone
+        defaults = {
+            "head_activation": backbone.activation,
+            "head_bias": True,
+            "head_norm_epsilon": backbone.layer_norm_epsilon,
+            "output_bias": True,
+            "tie_weights": True,
+            **head_settings(backbone.family, "masked_lm"),
+        }
+        self._set_given(vars(given), defaults)
+        self.mlm_head = vocabulary_head(self, "mlm_head", cls, **settings)
+
+    def get_config(self) -> dict[str, Any]:
+        names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(self))]
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+class MaskedTask(HasVocabularyHead, BertTask):
+    """Base class of tasks that predict masked tokens."""
+
+    def _masked_inputs(self):
+        """Return the encoder's inputs and the positions of the masked tokens."""
+        positions = keras.Input((None,), dtype="int32", name="mask_positions")
+        return {**self.backbone.input, "mask_positions": positions}
+
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
+        """Add missing inputs; without `mask_positions`, predict every token."""
+        inputs = self.backbone.fill_in(inputs)
+        if "mask_positions" not in inputs:
+            positions = ops.cumsum(ops.ones_like(inputs["token_ids"], dtype="int32"), axis=1) - 1
+            inputs = {**inputs, "mask_positions": positions}
+        return inputs
+
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
+        """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
+
+        It masks the same tokens of N texts as `evaluate` and returns their logits (N, P, V), with
+        meaningless last slots for shorter texts. For mask tokens in a text, use `fill_mask`.
+        """
+        if self._is_raw(x):
+            self._refuse_masks(x)
+        return super().predict(x, batch_size, **kwargs)
+
+    def _refuse_masks(self, x):
+        """Raise for texts with mask tokens, which `predict` does not fill."""
+        mask = self.preprocessor.tokenizer.mask_token
+        for column in self.preprocessor.columns(x)[0]:
+            for position, text in enumerate(column):
+                if mask in (text.decode("utf-8", "replace") if isinstance(text, bytes) else text):
+                    raise ValueError(
+                        f"The text at position {position} has a {mask}, but predict() masks tokens "
+                        "of its own choice; call fill_mask(texts)."
+                    )
+
+    def check_arrays(self, x: Any, y: Any = None) -> None:
+        """Raise for positions beyond the row, which would read the next one."""
+        if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
+            return
+        positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
+        wrong = np.argwhere((positions < 0) | (positions >= length))
+        if len(wrong):
+            row, slot = wrong[0]
+            raise ValueError(
+                f"mask_positions has {positions[row, slot]} in row {row}, slot {slot}, where "
+                f"token_ids has {length} tokens per row; use 0 with weight 0 for empty slots."
+            )
+
+    def _needs_labels(self, is_raw):
+        return not is_raw  # The preprocessor makes labels from texts.
+
+    def fill_mask(self, texts: Texts, top_k: int = 5, batch_size: int = 32) -> Any:
+        """Predict the most likely tokens for a text's mask tokens.
+
+        A text longer than the preprocessor's `sequence_length` is truncated around each mask.
+
+        Args:
+            texts: a string with one or more mask tokens (`preprocessor.tokenizer.mask_token`), or
+                a list of such strings.
+            top_k: int. Number of tokens per mask.
+            batch_size: int.
+
+        Returns:
+            For a text with one mask, a list of dicts, most likely first: `token`, `token_id`,
+            `score` (its probability) and `text` with the token in place of the mask. For a text
+            with several masks, a list of such lists, in which `text` keeps the other masks. For a
+            list of texts, a list of these.
+
+        Raises:
+            ValueError: for a text without a mask token.
+        """
+        texts, single = self._as_lists(texts, "fill_mask()")
+        columns, _ = text_columns(texts)
+        if len(columns) > 1:
+            raise ValueError("fill_mask() takes single texts; join the two texts of a pair.")
+        check_whole("top_k", top_k)
+        texts = [text.decode() if isinstance(text, bytes) else str(text) for text in columns[0]]
+        tokenizer = self.preprocessor.tokenizer.with_special_tokens()
+        tokens = list(zip(*tokenizer.tokenize_with_offsets(texts), strict=True))
+        masks = [
+            [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
+            for ids, _, _ in tokens
+        ]
+        for position, (text, places) in enumerate(zip(texts, masks, strict=True)):
+            if not places:
+                short = text if len(text) < 60 else text[:57] + "..."
+                raise ValueError(
+                    f"The text {short!r} at position {position} has no mask token; write "
+                    f"{tokenizer.mask_token} in place of the missing word."
+                )
+        best = self._best_tokens([ids for ids, _, _ in tokens], masks, top_k, batch_size)
+        best, scores = map(np.stack, zip(*best, strict=True))  # (masks of all texts, top_k)
+        spans = [
+            (row, starts[place], ends[place], ids[place - 1] if place else -1)
+            for row, ((ids, starts, ends), places) in enumerate(zip(tokens, masks, strict=True))
+            for place in places
+        ]
+        filled = self.preprocessor.fill_in(texts, *np.array(spans, "int32").T, best.astype("int32"))
+        names, filled = (strings.numpy() for strings in filled)
+        columns = zip(names, best.tolist(), scores.tolist(), filled, strict=True)
+        found = (
+            [
+                {"token": name.decode(), "token_id": id, "score": score, "text": text.decode()}
+                for name, id, score, text in zip(*row, strict=True)
+            ]
+            for row in columns
+        )
+        results = [[next(found) for _ in places] for places in masks]
+        results = [rows if len(rows) > 1 else rows[0] for rows in results]
+        return results[0] if single else results
+
+    def _best_tokens(self, ids, masks, top_k, batch_size):
+        """Yield the `top_k` token ids and probabilities of each mask of each text."""
+        tokenizer = self.preprocessor.tokenizer
+        room = self.preprocessor.sequence_length - 2
+        rows = []  # Token ids and the positions of their masks.
+        for tokens, places in zip(ids, masks, strict=True):
+            for first, inside in mask_windows(len(tokens), places, room):
+                window = tokens[first : first + room]
+                row = [tokenizer.start_token_id, *window, tokenizer.end_token_id]
+                rows.append((row, [place - first + 1 for place in inside]))
+        found = [None] * len(rows)
+        for batch in sorted_batches([len(row) for row, _ in rows], batch_size):
+            logits = self._logits_of([rows[i] for i in batch])
+            for i, row in zip(batch, logits, strict=True):
+                found[i] = [_top(one, top_k) for one in row[: len(rows[i][1])]]
+        return iter([best for row in found for best in row])
+
+    def _logits_of(self, rows):
+        """Return logits (B, P, tokens) of B rows of token ids with mask positions."""
+        length = self.preprocessor.bucket(max(len(row) for row, _ in rows))
+        slots = max(len(places) for _, places in rows)
+        pad = self.preprocessor.tokenizer.pad_token_id
+        features = {
+            "token_ids": [row + [pad] * (length - len(row)) for row, _ in rows],
+            "padding_mask": [[1] * len(row) + [0] * (length - len(row)) for row, _ in rows],
+            "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
+        }
+        features = {name: np.array(value, "int32") for name, value in features.items()}
+        logits = self._mlm_logits(backend.predict_batch(self, features))
+        # Embedding tables may be padded beyond the vocabulary.
+        return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
+
+    def _mlm_logits(self, outputs):
+        return np.asarray(outputs)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertMaskedLM(MaskedTask):
+    """Masked language model, as in BERT's pre-training.
+
+    The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
+    logits (B, P, V) at these positions, or (B, T, V) at all tokens without `mask_positions`. Labels
+    are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss leaves out.
+    `fit` and `evaluate` take raw strings and mask tokens themselves, `fit` again in every epoch.
+
+    Args:
+        backbone: a `BertBackbone`; it needs no pooler.
+        preprocessor: a `BertMaskedLMPreprocessor`, or `None` for preprocessed arrays.
+        head_activation: string. Activation of the head's dense layer.
+        head_bias: bool. Bias of that layer.
+        head_norm_epsilon: float. Epsilon of the norm after that layer.
+        output_bias: bool. Bias of the logits.
+        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
+            separate weights.
+
+    The last five default to the settings of the encoder and its family.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertMaskedLM(backbone)
+    >>> ids, positions = np.ones((3, 5), "int32"), np.array([[1, 3], [2, 0], [4, 0]])
+    >>> model.predict({"token_ids": ids, "mask_positions": positions}, verbose=0).shape
+    (3, 2, 100)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 3.1.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertMaskedLMPreprocessor
+    kind = "masked_lm"
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertMaskedLMPreprocessor | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm_epsilon: float | None = None,
+        output_bias: bool | None = None,
+        tie_weights: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._check_encoder(backbone)
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        head = MaskedHeadSettings(
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+        )
+        self._make_mlm_head(head)
+        inputs = self._masked_inputs()
+        encoded = backbone(backbone.input, positions=inputs["mask_positions"])
+        outputs = self.mlm_head(encoded["sequence_output"])  # (B, P, D) -> (B, P, V)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def default_loss(self) -> Any:
+        """Cross-entropy, averaged over the masked tokens without empty slots."""
+        return TokenCrossEntropy()
+
+    def default_metrics(self) -> Any:
+        """Accuracy over the masked tokens."""
+        return [TokenAccuracy()]
+
+    def metric_forms(self) -> Any:
+        return TOKEN_CLASSES, self.backbone.vocabulary_size
+
+
+def mask_windows(length, places, room):
+    """Return windows of `room` tokens around masks, as a list of (first token, its masks).
+
+    In longer texts, each mask gets its own window, centered if possible.
+
+    >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
+    ([(0, [1, 6])], [(0, [1]), (4, [6])])
+    """
+    if length <= room:
+        return [(0, places)]
+    return [(min(max(place - room // 2, 0), length - room), [place]) for place in places]
+
+
+def _top(logits, count):
+    """Return the ids of the largest of logits (V,) and their probabilities, best first."""
+    logits = logits.astype("float64")
+    count = min(count, len(logits))
+    best = np.argpartition(-logits, count - 1)[:count]
+    best = best[np.argsort(-logits[best], kind="stable")]
+    odds = np.exp(logits - logits.max())
+    return best, odds[best] / odds.sum()

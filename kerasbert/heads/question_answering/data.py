@@ -1,0 +1,140 @@
+"""Question answering data."""
+
+import math
+import re
+import warnings
+from dataclasses import replace
+
+from kerasbert.base.strict_json import to_json
+from kerasbert.data.text_files import ending_of
+from kerasbert.heads.base import readers
+from kerasbert.heads.base.table_tasks import Data, column_of, examples_of, ids_of, is_test, texts_of
+from kerasbert.metrics import METRICS, with_threshold
+
+
+class QuestionAnswering(Data):
+    """Questions, contexts, and answers in SQuAD's format."""
+
+    columns = ("question", "context")
+    column_counts = (2,)
+    label = "answers"
+    metrics = ("squad",)
+    submission = "predictions.json"
+
+    def fields_of_files(self, task, given):
+        if given["settings"] is not None:
+            return {}
+        return {"settings": replace(task.settings, sequence_length=384)}
+
+    def open(self, task, path, split):
+        encoding = task.source.encoding
+        if ending_of(path) == ".json" and (
+            not task.has_own_files or readers.is_squad(path, encoding)
+        ):
+            return readers.read_squad(path, encoding)
+        return super().open(task, path, split)
+
+    def examples(self, task, table, split):
+        questions, contexts = (
+            texts_of(table, column_of(task, table, name)) for name in task.columns
+        )
+        ids = ids_of(task, table)
+        if is_test(split) and table.find(task.label) is None:
+            return examples_of((questions, contexts), None, ids)
+        rows = [
+            self._answers(row, context, table, position)
+            for position, (row, context) in enumerate(
+                zip(table.column(task.label, f" for the answers of '{task.name}'"), contexts)
+            )
+        ]
+        if any(row is None for row in rows):
+            return examples_of((questions, contexts), None, ids)
+        y = [aligned(row["text"], row["answer_start"], text) for row, text in zip(rows, contexts)]
+        lost = [i for i, (row, found) in enumerate(zip(rows, y)) if row["text"] and found is None]
+        data = examples_of((questions, contexts), y, ids, gold=[row["text"] for row in rows])
+        if lost:
+            warnings.warn(
+                f"{len(lost)} of the {len(rows)} answers of {table.source} are not in their "
+                f"contexts, the first one for question {ids[lost[0]]!r}; "
+                + ("they are left out." if split == "train" else "they are scored anyway."),
+                stacklevel=2,
+            )
+        if lost and split == "train":
+            data = data.take(sorted({*range(len(rows))} - {*lost}))
+        return data
+
+    def _answers(self, row, context, table, position):
+        """Return a dict of lists `text` and `answer_start`, or `None` for unlabeled data."""
+        if row is None:
+            return None
+        if isinstance(row, list) and all(isinstance(one, dict) for one in row):
+            row = {name: [one.get(name) for one in row] for name in ("text", "answer_start")}
+        if isinstance(row, str):  # A plain table has no position; search for the answer.
+            return {"text": [row] if row else [], "answer_start": [max(context.find(row), 0)]}
+        if isinstance(row, dict) and {"text", "answer_start"} <= set(row):
+            text, starts = row["text"], row["answer_start"]
+            if isinstance(text, str):
+                text, starts = [text], [starts]
+            if len(text) == len(starts):
+                return {"text": list(text), "answer_start": [int(start) for start in starts]}
+        raise ValueError(
+            f"{table.place(position)}: the answers are {row!r}; give a string, or 'text' and "
+            "'answer_start' lists of equal length."
+        )
+
+    def answers(self, task, model, data, batch_size):
+        rows = [found[0] for found in model.answer(*data.x, batch_size=batch_size)]
+        predictions = [{name: row[name] for name in ("answer", "null_score")} for row in rows]
+        return predictions, [row["score"] for row in rows]
+
+    def scores(self, task, data, predictions):
+        answers = [row["answer"] for row in predictions]
+        result = {}
+        for name in task.metrics:
+            more = ([row["null_score"] for row in predictions],) if name == "squad2" else ()
+            result.update(METRICS[name](data.gold, answers, *more))
+        return result
+
+    def files(self, task, data, predictions, threshold):
+        answers = [row["answer"] for row in predictions]
+        nulls = [row["null_score"] for row in predictions]
+        if threshold is not None:
+            answers = with_threshold(answers, nulls, threshold)
+        files = {task.submission: dict(zip(data.ids, answers))}
+        if "squad2" in task.metrics:
+            odds = (math.exp(-abs(score)) for score in nulls)  # At most 1, so no overflow.
+            files["na_prob.json"] = {
+                i: (1 if score > 0 else odd) / (1 + odd)
+                for i, score, odd in zip(data.ids, nulls, odds)
+            }
+        return {
+            name: to_json(content, ensure_ascii=False, indent=1) + "\n"
+            for name, content in files.items()
+        }
+
+
+def aligned(texts, starts, context):
+    """Find the span `(start, end)` of an answer in its context, `end` exclusive.
+
+    The first answer that is at its given position counts. If none is, the first one found elsewhere
+    does: its nearest occurrence, with any white space between words.
+
+    >>> aligned(["Rome"], [9], "In old Rome")
+    (7, 11)
+    >>> aligned(["ancient  city"], [0], "an ancient city"), aligned(["Paris"], [0], "In old Rome")
+    ((3, 15), None)
+    """
+    trimmed = []
+    for text, start in zip(texts, starts):
+        start += len(text) - len(text.lstrip())
+        text = text.strip()
+        if text and start >= 0 and context.startswith(text, start):
+            return start, start + len(text)
+        if text:
+            trimmed.append((text, start))
+    for text, start in trimmed:
+        pattern = r"\s+".join(map(re.escape, text.split()))
+        found = [match.span() for match in re.finditer(pattern, context)]
+        if found:
+            return min(found, key=lambda span: abs(span[0] - start))
+    return None

@@ -1,0 +1,225 @@
+"""Extractive question answering: answers are spans of a context.
+
+B batch, T tokens, N questions, W windows of their contexts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.base.errors import check_whole
+from kerasbert.base.parts import own_preprocessor
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.heads.base.head_metrics import PLACES
+from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
+from kerasbert.heads.base.spans import MASKED, best_spans
+from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
+from kerasbert.text.windows import most_context
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.base.aliases import Texts
+
+_OUTPUTS = ("start_logits", "end_logits")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertQuestionAnswering(HeadedTask):
+    """Extractive question answering on contexts of any length, with or without an answer.
+
+    The output is a dict of `start_logits` and `end_logits`, float32 (B, T), for the first and the
+    last token of the answer. The span at the first token, `[CLS]`, means no answer. Padding has
+    the logit -1e9, so it affects neither losses nor answers. Labels are a dict with the same names,
+    int (B,).
+
+    `fit` and `evaluate` take raw questions, contexts and answers, with each window of a context as
+    an example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row
+    per window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row.
+    `answer` combines them.
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertQuestionAnsweringPreprocessor`, or `None` for preprocessed arrays.
+        dropout, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
+            `BertTextClassifier`.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = BertQuestionAnswering(backbone)
+    >>> outputs = model.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0)
+    >>> outputs["start_logits"].shape, outputs["end_logits"].shape
+    ((3, 5), (3, 5))
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, sections 4.2 and 4.3.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertQuestionAnsweringPreprocessor
+    kind = "question_answering"
+    output_padding = MASKED
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertQuestionAnsweringPreprocessor | None = None,
+        dropout: float | None = None,
+        head_activation: str | None = None,
+        head_bias: bool | None = None,
+        head_norm: bool | None = None,
+        dropout_first: bool | None = None,
+        bilstm_units: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.backbone = backbone
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._make_head(
+            2,
+            HeadSettings(
+                dropout,
+                "tokens",
+                head_activation,
+                head_bias,
+                head_norm,
+                dropout_first,
+                bilstm_units,
+            ),
+        )
+        inputs = backbone.input
+        # Losses need float32.
+        logits, mask = self._in_order(self._logits(inputs), inputs["padding_mask"])
+        logits = ops.cast(logits, "float32")  # (B, T, 2)
+        is_token = ops.cast(mask, "bool")  # (B, T)
+        outputs = {
+            name: ops.where(is_token, logits[:, :, i], MASKED) for i, name in enumerate(_OUTPUTS)
+        }
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def _in_order(self, logits, padding_mask):
+        """Return logits and mask in the order `[CLS] question [SEP] context [SEP]`, padding."""
+        return logits, padding_mask
+
+    def default_loss(self) -> Any:
+        """Cross-entropy over the positions, for the start and the end."""
+        return {
+            name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS
+        }
+
+    def default_loss_weights(self) -> Any:
+        """Weights that average the two losses."""
+        return dict.fromkeys(_OUTPUTS, 0.5)
+
+    def default_metrics(self) -> Any:
+        """Accuracy of the start and the end."""
+        return {
+            name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS
+        }
+
+    def metric_forms(self) -> Any:
+        return dict.fromkeys(_OUTPUTS, (PLACES, None))
+
+    def answer(
+        self,
+        question: Texts,
+        context: Texts,
+        top_k: int = 1,
+        null_threshold: float | None = None,
+        max_answer_length: int = 30,
+        n_best: int = 20,
+        batch_size: int = 32,
+    ) -> Any:
+        """Answer questions from contexts of any length.
+
+        Args:
+            question: a string or a list of N strings.
+            context: like `question`.
+            top_k: int. Maximum number of answers.
+            null_threshold: float, tuned on a validation set. A higher `null_score` means no
+                answer. `None` always gives one.
+            max_answer_length: int. Maximum number of tokens in an answer.
+            n_best: int. Number of starts and ends to combine per window, and of spans that share
+                the probability.
+            batch_size: int.
+
+        Returns:
+            For each question a list of dicts, best first, of which at most one is "no answer":
+
+            - `answer`: the text from the context, or "" for no answer,
+            - `start`, `end`: its position, `context[start:end]`; `None` for no answer,
+            - `score`: the probability among the `n_best` spans and, with a threshold, no answer,
+            - `null_score`: how far the logits of no answer exceed those of the best span.
+
+            One list for a single question.
+
+        Source: the rules of the released code of Devlin et al. 2019 (see `best_spans`); if these
+        find no span, tokens beyond `n_best` are tried too.
+        """
+        check_whole("top_k", top_k)
+        check_whole("max_answer_length", max_answer_length)
+        check_whole("n_best", n_best)
+        if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
+            raise ValueError(f"null_threshold must be a number or None, got {null_threshold!r}.")
+        texts, _ = self._as_lists((question, context), "answer()")
+        single = isinstance(question, (str, bytes))
+        windows = self.preprocessor.windows(texts)
+        logits = self._predict_texts(windows, batch_size, verbose=0)
+        results = []
+        for example, rows in enumerate(_rows_of(windows.examples)):
+            ends = _in_context(windows, rows, logits["start_logits"].shape[1])
+            starts = ends.copy()
+            starts[ends] = _counting(windows, rows)
+            spans, scores, null_score = best_spans(
+                *(logits[name][rows] for name in _OUTPUTS),
+                starts,
+                ends,
+                n_best,
+                max_answer_length,
+                null_threshold,
+            )
+            results.append(
+                [
+                    {
+                        **_describe(windows, example, rows, span),
+                        "score": float(score),
+                        "null_score": null_score,
+                    }
+                    for span, score in zip(spans[:top_k], scores[:top_k], strict=True)
+                ]
+            )
+        return results[0] if single else results
+
+
+def _rows_of(examples):
+    """Return a slice of rows for each example."""
+    bounds = np.searchsorted(examples, np.arange(examples[-1] + 2))
+    return [slice(*bound) for bound in zip(bounds[:-1], bounds[1:])]
+
+
+def _in_context(windows, rows, length):
+    """Return whether each token belongs to the context: bool (rows, T)."""
+    position = np.arange(length) - windows.positions[rows, None]
+    return (position >= 0) & (position < windows.lengths[rows, None])
+
+
+def _counting(windows, rows):
+    """Return which context tokens may be starts, concatenated over the windows."""
+    begins = windows.begins[rows]
+    return most_context(np.zeros_like(begins), begins, begins + windows.lengths[rows])
+
+
+def _describe(windows, example, rows, span):
+    window, first, last = span
+    if window < 0:
+        return {"answer": "", "start": None, "end": None}
+    row = rows.start + window
+    to_token = windows.begins[row] - windows.positions[row]
+    start = int(windows.starts[example][first + to_token])
+    end = int(windows.ends[example][last + to_token])
+    return {"answer": windows.contexts[example][start:end], "start": start, "end": end}

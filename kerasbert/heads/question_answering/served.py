@@ -1,0 +1,231 @@
+"""Serving of `BertQuestionAnswering`: answers from a context of any length.
+
+N questions, W windows per context, R windows of all contexts, T tokens per row, K answers.
+"""
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.heads.base import decoding
+from kerasbert.heads.base.program import Program
+from kerasbert.heads.base.served import MOST_WINDOWS, SHORT, Served
+from kerasbert.text.characters import code_points, substrings
+
+_READ = '''\
+LENGTH = tokenizer.truncation["max_length"]
+QUESTION, STRIDE = {question}, {stride}  # In tokens: longest question, window stride.
+
+
+@answers("tuples of a question and a context", is_pair)
+def answer(examples):
+    """Return the best answer with its start, end and score, for each (question, context)."""
+    return [best_span(*example) for example in examples]
+
+
+def windows(question, context):
+    """Encode the question with windows of the context that cover all of it."""
+    tokenizer.no_truncation()
+    row = tokenizer.encode(question, add_special_tokens=False)
+    asked = sum(row.attention_mask)
+    if asked > QUESTION:
+        question, asked = question[: row.offsets[QUESTION - 1][1]], QUESTION
+    room = LENGTH - asked - tokenizer.num_special_tokens_to_add(True)
+    overlap = max(room - STRIDE, 0)
+    tokenizer.enable_truncation(max_length=LENGTH, stride=overlap, strategy="only_second")
+    row = tokenizer.encode(question, context)
+    return [row, *row.overflowing]
+
+
+def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
+    rows = windows(question, context)
+    outputs = run(packed(rows))
+    # Mask of the context in each row; then, for each of its tokens, the row with most context.
+    inside = np.array([[id == 1 for id in row.sequence_ids] for row in rows])
+    lengths = inside.sum(axis=1)
+    chosen = {{}}
+    for window, length in enumerate(lengths.tolist()):
+        for place in range(length):
+            most = min(place, length - 1 - place) + 0.01 * length
+            token = window * min(STRIDE, int(lengths[0])) + place
+            if token not in chosen or most > chosen[token][0]:
+                chosen[token] = most, window, int(inside[window].argmax()) + place
+    starts = np.zeros_like(inside)
+    for _, window, place in chosen.values():
+        starts[window, place] = True
+    logits = [outputs[name].astype("float64") for name in ("start_logits", "end_logits")]
+
+    def spans_of(best):
+        """Yield (sum, row, first, last) for spans of the `best` starts and ends of each row."""
+        for window, (start, end) in enumerate(zip(*logits)):
+            for first in np.argsort(-start, kind="stable")[:best]:
+                for last in np.argsort(-end, kind="stable")[:best]:
+                    counts = starts[window, first] and inside[window, last]
+                    if counts and 0 <= last - first < longest:
+                        yield start[first] + end[last], window, first, last
+
+    spans = list(spans_of(n_best)) or list(spans_of(inside.shape[1]))
+    if not spans:
+        return "", -1, -1, 0.0
+    spans.sort(key=lambda span: -span[0])
+    total = sum(np.exp(span[0] - spans[0][0]) for span in spans[:n_best])
+    _, window, first, last = spans[0]
+    start, end = rows[window].offsets[first][0], rows[window].offsets[last][1]
+    return context[start:end], start, end, float(1 / total)
+'''
+
+
+class ServedReader(Served):
+    """Signatures of `BertQuestionAnswering`."""
+
+    columns = ("question", "context")
+    # Settings of the model's `answer`, and one for servers.
+    _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
+    settings = {**_of_answer, "max_windows": MOST_WINDOWS}
+
+    @property
+    def answer_settings(self):
+        """The settings for the model's `answer`."""
+        return {name: self.settings[name] for name in self._of_answer}
+
+    def program(self):
+        own = self.preprocessor
+        if own is None:
+            return None
+        body = _READ.format(question=own.max_query_length, stride=own.stride, **self.settings)
+        note = "Contexts may be of any length."
+        return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
+
+    def page(self):
+        return {
+            "panel": "answer",
+            "question": self.preprocessor.max_query_length,
+            "stride": self.preprocessor.stride,
+            "longest": self.settings["max_answer_length"],
+            "n_best": self.settings["n_best"],
+            "top_k": 3,
+        }
+
+    def pack(self, question, context):
+        """Pack windows (N, W, T), of which the first `count` (N,) are real.
+
+        Windows have their own axis, because a batching server splits outputs by request.
+        """
+        preprocessor = self.preprocessor
+        segments = preprocessor.tokenize((question, context))
+        rows, *_ = preprocessor.cut(segments)  # (R,)
+        rows = decoding.limit_windows(rows, tf.size(question), self.settings["max_windows"])
+        features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
+        fills = {"token_ids": preprocessor.tokenizer.pad_token_id}
+        packed = {}
+        for name, x in features.items():
+            x = tf.RaggedTensor.from_value_rowids(x, rows, tf.size(question), validate=False)
+            packed[name] = x.to_tensor(fills.get(name, 0))
+        return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
+
+    def answer(self, question, context, limited=True):
+        """See `Served`; with `limited=False`, a context may have any number of windows."""
+        preprocessor = self.preprocessor
+        points = code_points(context)
+        segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
+        questions, contexts, starts, ends = segments
+        rows, begins, lengths = preprocessor.cut(segments)  # (R,)
+        most = self.settings["max_windows"] if limited else None
+        rows = decoding.limit_windows(rows, tf.size(context), most)
+        features = self.features_in_graph(preprocessor.assemble(segments))  # (R, T)
+        length = tf.shape(features["token_ids"])[1]
+
+        def both(part):
+            outputs = self.graph(part)
+            return tf.stack([outputs["start_logits"], outputs["end_logits"]], axis=-1)
+
+        logits = decoding.in_windows(both, features, (length, 2))  # (R, T, 2)
+        firsts = tf.gather(contexts.row_starts(), rows) + tf.cast(begins, tf.int64)
+        *_, chosen = decoding.most_context(firsts, lengths, tf.size(contexts.values))
+        shift = tf.gather(preprocessor.begin_of_context(questions), rows)  # (R,)
+        position = tf.range(length) - shift[:, None]  # (R, T)
+        inside = (position >= 0) & (position < lengths[:, None])
+        element = tf.cast(chosen.row_starts(), tf.int32)[:, None] + position
+        flags = tf.concat([chosen.values, [False]], 0)
+        counts = inside & tf.gather(flags, tf.where(inside, element, 0))
+        splits = tf.searchsorted(rows, tf.range(tf.size(context) + 1))
+        top_k = self.settings["top_k"]
+        spans, scores, null_scores = decoding.best_spans(
+            *(logits[:, :, 0], logits[:, :, 1], counts, inside, splits),
+            n_best=self.settings["n_best"],
+            max_length=self.settings["max_answer_length"],
+            null_threshold=self.settings["null_threshold"],
+            top_k=top_k,
+        )
+        window, first, last = tf.unstack(tf.reshape(spans, [-1, 3]), axis=1)  # (N * K,)
+        found = window >= 0
+        window = tf.where(found, window, 0)
+        to_token = firsts - tf.cast(shift, tf.int64)
+        first, last = (
+            tf.where(found, tf.gather(to_token, window) + tf.cast(x, tf.int64), 0)
+            for x in (first, last)
+        )
+        start, end = (
+            tf.where(found, tf.gather(tf.concat([x.flat_values, [0]], 0), i), -1)
+            for x, i in ((starts, first), (ends, last))
+        )
+        example = tf.repeat(tf.range(tf.size(context)), top_k)
+        texts = substrings(points, example, tf.maximum(start, 0), tf.maximum(end, 0))
+        shape = (-1,) if top_k == 1 else (-1, top_k)
+        columns = {"answer": texts, "start": start, "end": end, "score": scores}
+        columns = {name: tf.reshape(x, shape) for name, x in columns.items()}
+        return {**columns, "null_score": null_scores}
+
+    def probes(self):
+        # The model itself rejects contexts without tokens.
+        contexts = [
+            *SHORT,
+            self.prose(self.preprocessor.stride),
+            "Anna met Bob in Rome (Italy) in 1999, not in Paris: 東京ではない。",
+        ]
+        tokens = self.preprocessor.tokenizer.tokenize(contexts)
+        contexts = [text for text, ids in zip(contexts, tokens) if ids]
+        questions = ["Who met Bob?", "Где?", "", "日本語?"]
+        questions = [questions[i % 4] for i in range(len(contexts))]
+        inputs = {"question": questions, "context": contexts}
+        return [("serving_default", inputs), ("preprocess", inputs)]
+
+    def expected(self, signature, inputs):
+        if signature == "preprocess":
+            return self._packed(inputs)
+        top_k = self.settings["top_k"]
+        rows = self.model.answer(
+            inputs["question"], inputs["context"], **{**self.answer_settings, "top_k": top_k + 1}
+        )
+        clear = []
+        for row in rows:
+            scores = np.array([answer["score"] for answer in row] + [0.0])
+            clear.append((scores[:-1] - scores[1:])[:top_k].min() > self.margin)
+            if self.settings["null_threshold"] is not None:
+                gap = row[0]["null_score"] - self.settings["null_threshold"]
+                clear[-1] &= abs(gap) > self.margin
+        missing = {"answer": "", "start": None, "end": None, "score": 0.0}
+        columns = {"null_score": [row[0]["null_score"] for row in rows], "clear": clear}
+        for name, fill in missing.items():
+            column = [[*(a[name] for a in row), *[fill] * top_k][:top_k] for row in rows]
+            column = [[-1 if value is None else value for value in row] for row in column]
+            columns[name] = [row[0] for row in column] if top_k == 1 else column
+        return columns
+
+    def _packed(self, inputs):
+        """Return the expected result of `preprocess`."""
+        x = inputs["question"], inputs["context"]
+        rows = self.preprocessor.windows(x).examples
+        count = np.bincount(rows, minlength=len(x[0]))
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+        found = {"count": count.astype("int32")}
+        features = self.preprocessor(x)
+        for name in self.model.input:
+            values = keras.ops.convert_to_numpy(features[name])  # (R, T)
+            fill = self.preprocessor.tokenizer.pad_token_id if name == "token_ids" else 0
+            found[name] = np.full((len(count), count.max(), values.shape[1]), fill, "int32")
+            found[name][rows, place] = values
+        return found
+
+    def example(self):
+        return {"question": "Who met Bob?", "context": "Anna met Bob in Rome."}

@@ -1,0 +1,432 @@
+"""Dense embeddings of texts, text pairs or tokens.
+
+N texts, B batch, C columns, T tokens, D encoder width, D' embedding width.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasbert.backend import unit_length
+from kerasbert.base.errors import check_whole
+from kerasbert.base.parts import own_preprocessor
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.heads.base.comparing_task import ComparingTask, check_alike
+from kerasbert.heads.base.head_metrics import VECTORS
+from kerasbert.heads.base.headed_task import check_vector_norm
+from kerasbert.heads.base.reading import best_first, check_ranked
+from kerasbert.heads.text_embedder.preprocessor import BertTextEmbedderPreprocessor
+from kerasbert.layers.block import only_blocks_remat
+from kerasbert.layers.dense import activation_function
+from kerasbert.layers.heads import Pooling, ScalarMix
+from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert.base.aliases import Tensor, Texts
+
+# The minimum number of encoder layers for each choice of `layers`.
+LAYERS = {
+    "embeddings": 1,
+    "second_to_last": 2,
+    "last": 1,
+    "sum_last_four": 4,
+    "concat_last_four": 4,
+    "sum_all": 1,
+    "scalar_mix": 1,
+}
+# Modes of `Pooling`, which may be combined in a list.
+_LISTED = ("mean", "cls", "max")
+POOLINGS = (*_LISTED, "pooler", "tokens")
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTextEmbedder(ComparingTask):
+    """Embedder: encodes texts or text pairs as dense vectors, pretrained or fine-tuned.
+
+    The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding.
+    D' is `truncate_dim`, `projection_dim` or the encoder's width, times 4 for "concat_last_four",
+    times the number of poolings in a list. Unused parts of the encoder are not computed.
+
+    The data of `fit` depend on the loss; by default, `kerasbert.losses.EmbeddingLoss` selects one
+    for the data:
+
+        embedder.fit((questions, passages))              # positive pairs: ranking
+        embedder.fit((questions, passages, others))      # with hard negatives
+        embedder.fit((texts, texts_b), scores)           # similarities: CoSENT; 0/1: contrastive
+        embedder.fit(texts, classes)                     # batch-hard triplets
+        embedder.fit(texts)                              # SimCSE: each text is its own positive
+        embedder.fit(texts, vectors)                     # target embeddings: mean squared error
+
+    Columns are embedded separately, and the loss gets embeddings (B, C, D'). Large batches for
+    ranking fit into memory with `compile(chunk_size=32)`. After training with
+    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. It can
+    be part of another Keras model.
+
+    `pooling="tokens"` with a projection is late interaction (ColBERT). It has another input,
+    `vector_mask`, for the tokens that have a vector, by default all but padding. Trained on pairs,
+    triples or a teacher's scores (B, C, T, D'), it ranks texts for a query by MaxSim:
+
+        colbert = BertTextEmbedder.from_preset(
+            "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
+            query_token="[unused0]", text_token="[unused1]", query_length=32, expand_queries=True,
+        )
+        colbert.fit((questions, passages))
+        colbert.rank("who?", passages, top_k=3)
+
+    Args:
+        backbone: a `BertBackbone`.
+        preprocessor: a `BertTextEmbedderPreprocessor`, or `None` for preprocessed arrays.
+        pooling: "mean", "cls" (the first token), "max" (of each feature), a list of these, whose
+            results are concatenated, "pooler" (`pooled_output`), or "tokens" (no pooling).
+        layers: layers to pool: "embeddings" (before the first layer), "second_to_last", "last",
+            "sum_last_four", "concat_last_four", "sum_all" (all layers without the embeddings), or
+            "scalar_mix", a trained weighted average of embeddings and all layers.
+        normalize: bool. Scale embeddings to unit length. Defaults to `False`, or to `True` with
+            `pooling_mode`, as in KerasHub.
+        pooling_mode: KerasHub's name for `pooling`.
+        projection_dim: int. Width of a dense layer before `normalize`; `None` for no such layer.
+            If given, `from_preset` makes a new layer.
+        projection_bias: bool. Bias of that layer.
+        projection_activation: string. Activation of that layer, such as "tanh".
+        truncate_dim: int. Keep only the first numbers after `normalize`, without normalizing
+            again, as in sentence-transformers; in training too.
+
+    Example:
+
+    >>> backbone = BertBackbone(
+    ...     vocabulary_size=100, num_layers=4, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> embedder = BertTextEmbedder(backbone, layers="concat_last_four")
+    >>> embedder.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3, 32)
+
+    Sources: Devlin et al. 2019, arXiv 1810.04805, section 5.3 (the layers); Peters et al. 2018,
+    arXiv 1802.05365 (the mix); Reimers and Gurevych 2019, arXiv 1908.10084 (the poolings).
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertTextEmbedderPreprocessor
+    kind = "text_embedder"
+    needs_head = False
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertTextEmbedderPreprocessor | None = None,
+        pooling: str | Sequence[str] = "mean",
+        layers: Any = "last",
+        normalize: bool | None = None,
+        pooling_mode: Any = None,
+        projection_dim: int | None = None,
+        projection_bias: bool = False,
+        projection_activation: str | None = None,
+        truncate_dim: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if pooling_mode is not None:
+            if pooling not in ("mean", pooling_mode):
+                raise ValueError(
+                    f"pooling={pooling!r} and pooling_mode={pooling_mode!r} are the same setting; "
+                    "pass only one."
+                )
+            pooling = pooling_mode
+        check_vector_norm(normalize)
+        if normalize is None:
+            normalize = pooling_mode is not None
+        pooling = pooling if isinstance(pooling, str) else list(pooling)
+        self._check_encoder(backbone)
+        _check(backbone, pooling, layers)
+        if projection_dim is not None:
+            check_whole("projection_dim", projection_dim)
+        elif projection_bias or projection_activation:
+            raise ValueError(
+                f"projection_bias={projection_bias!r} and projection_activation="
+                f"{projection_activation!r} need a projection; pass projection_dim too."
+            )
+
+        if truncate_dim is not None:
+            check_whole("truncate_dim", truncate_dim)
+
+        # === Layers ===
+        # The encoder is not tracked, as in KerasHub on Torch: Keras would warn of its unused
+        # weights without gradients, and weight decay would shrink them.
+        object.__setattr__(self, "_backbone", backbone)
+        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self.scalar_mix = None
+        if layers == "scalar_mix":
+            self.scalar_mix = ScalarMix(dtype="float32", name="scalar_mix")
+        self.projection = None
+        if projection_dim is not None:
+            initializer = keras.initializers.TruncatedNormal(stddev=backbone.initializer_range)
+            self.projection = keras.layers.Dense(
+                projection_dim,
+                activation=activation_function(projection_activation or "linear"),
+                use_bias=projection_bias,
+                kernel_initializer=initializer,
+                dtype="float32",
+                name="projection",
+            )
+
+        # === Config ===
+        self.pooling = pooling
+        self.layers_used = layers  # Keras has an attribute `layers`.
+        self.normalize = normalize
+        self.projection_dim = projection_dim
+        self.projection_bias = projection_bias
+        self.projection_activation = projection_activation
+        self.truncate_dim = truncate_dim
+        # The model extends the encoder's graph, without unused layers. Embeddings are float32 in
+        # mixed precision too.
+        inputs = dict(backbone.input)
+        if self.has_late_interaction:
+            inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
+        modes = [pooling] if isinstance(pooling, str) else pooling
+        self._poolings = [
+            Pooling(mode, dtype="float32", name=f"{mode}_pooling")
+            for mode in modes
+            if mode in _LISTED
+        ]
+        x = self._vectors(self._combine(backbone.hidden_states), inputs["padding_mask"])
+        if pooling == "tokens":
+            mask = inputs.get("vector_mask", inputs["padding_mask"])
+            x = ops.where(ops.cast(mask, "bool")[:, :, None], x, 0.0)
+        super().__init__(inputs=inputs, outputs=x, **kwargs)
+
+    def _combine(self, hidden_states):
+        """Combine the embeddings and the layers' outputs into one tensor (B, T, D')."""
+        if self.scalar_mix is not None:
+            return self.scalar_mix(list(hidden_states))
+        embeddings, *outputs = hidden_states
+        chosen = {
+            "embeddings": [embeddings],
+            "second_to_last": outputs[-2:-1],
+            "last": outputs[-1:],
+            "sum_all": outputs,
+        }.get(self.layers_used, outputs[-4:])
+        chosen = [ops.cast(x, "float32") for x in chosen]
+        if self.layers_used == "concat_last_four":
+            return ops.concatenate(chosen, axis=-1)
+        return sum(chosen[1:], chosen[0])
+
+    def _vectors(self, x, padding_mask):
+        """Pool outputs (B, T, D) to embeddings (B, D'), or (B, T, D') for tokens."""
+        if self.pooling == "pooler":
+            x = ops.cast(self.backbone.pooled_dense(x[:, 0, :]), "float32")
+        elif self._poolings:
+            pooled = [pool(x, padding_mask=padding_mask) for pool in self._poolings]
+            x = pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+        x = x if self.projection is None else self.projection(x)
+        x = unit_length(x) if self.normalize else x
+        if self.truncate_dim is not None:
+            if self.truncate_dim > x.shape[-1]:
+                raise ValueError(
+                    f"truncate_dim={self.truncate_dim} exceeds the embedding width {x.shape[-1]}; "
+                    "pass a smaller one or None."
+                )
+            x = x[..., : self.truncate_dim]
+        return x
+
+    def _of_all_layers(self):
+        if self.pooling == "tokens" or self.layers_used != "last":
+            raise ValueError(
+                "AdaptiveLayer needs layers='last' and a pooling other than 'tokens', got pooling="
+                f"{self.pooling!r} and layers={self.layers_used!r}."
+            )
+        embeddings, *outputs = self.backbone.hidden_states
+        norm = self.backbone.final_layer_norm
+        if norm is not None:  # Applied as if the model ended at each layer.
+            outputs = [*map(norm, outputs[:-1]), outputs[-1]]
+        mask = self.input["padding_mask"]
+        layers = (ops.cast(x, "float32") for x in (embeddings, *outputs))
+        vectors = ops.stack([self._vectors(x, mask) for x in layers], axis=1)  # (B, L + 1, D')
+        model = keras.Model(self.input, vectors, name="all_layers")
+        only_blocks_remat([model, *model.operations])
+        return model
+
+    @property
+    def has_late_interaction(self) -> bool:
+        """Whether `vector_mask`, rather than `padding_mask`, selects the tokens with vectors."""
+        return self.pooling == "tokens" and self.projection is not None
+
+    def fill_in(self, inputs: Tensor) -> dict[str, Any]:
+        inputs = self.backbone.fill_in(inputs)
+        if self.has_late_interaction:
+            return {"vector_mask": inputs["padding_mask"], **inputs}
+        return {name: x for name, x in inputs.items() if name != "vector_mask"}
+
+    @property
+    def uses_pooler(self) -> bool:
+        return self.pooling == "pooler"
+
+    @property
+    def pooling_mode(self) -> str:
+        """KerasHub's name for `pooling`."""
+        return self.pooling
+
+    def default_loss(self) -> Any:
+        """A loss selected by the labels; see `kerasbert.losses.EmbeddingLoss`."""
+        return EmbeddingLoss()
+
+    def default_metrics(self) -> Any:
+        """Cosine similarity of positive pairs."""
+        return [MatchingCosine()]
+
+    def metric_forms(self) -> Any:
+        return None if self.pooling == "tokens" else (VECTORS, None)
+
+    def predict(
+        self, x: Any = None, batch_size: int | None = None, role: str | None = None, **kwargs: Any
+    ) -> np.ndarray:
+        """Return embeddings of raw texts or arrays, in the order of `x`.
+
+        With `pooling="tokens"`, T is the largest number of vectors in a text; `embed` returns them
+        without padding. For `role`, see `embed`.
+        """
+        if self.pooling != "tokens" or not self._is_raw(x):
+            return super().predict(x, batch_size, role, **kwargs)
+        rows = self._token_vectors(x, batch_size, self._for_role(role), **kwargs)
+        vectors = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[-1]), "float32")
+        for vector, row in zip(vectors, rows, strict=True):
+            vector[: len(row)] = row
+        return vectors
+
+    def embed(self, texts: Texts, batch_size: int = 32, role: str | None = None) -> Any:
+        """Embed texts, batched by length.
+
+        Args:
+            texts: a string, a list of strings, or a tuple of two of either for pairs.
+            batch_size: int.
+            role: "query", "text" or another key of the preprocessor's `prompts`, for models that
+                encode queries and texts differently. `None` uses no role.
+
+        Returns:
+            float32 (N, D'), or (D',) for a single text. With `pooling="tokens"` a list of N
+            arrays (T, D'), one row per token, including special tokens but no padding or skipped
+            words; one array for a single text.
+        """
+        texts, single = self._as_lists(texts, "embed()")
+        if self.pooling == "tokens":
+            vectors = self._token_vectors(texts, batch_size, self._for_role(role), verbose=0)
+        else:
+            vectors = self.predict(texts, batch_size=batch_size, role=role, verbose=0)
+            vectors = np.asarray(vectors, "float32")
+        return vectors[0] if single else vectors
+
+    def rank(
+        self,
+        query: str,
+        texts: Texts,
+        top_k: int | None = None,
+        batch_size: int = 32,
+        return_texts: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Rank texts by their `similarity` to a query.
+
+        Works like `BertReranker.rank`, so an embedder can be the `reranker` of a
+        `kerasbert.SearchIndex`.
+        """
+        texts = check_ranked(query, texts, top_k)
+        if not texts:
+            return []
+        read, _ = self._as_lists(texts, "rank()")
+        # Duplicates run once, because rounding may differ between rows.
+        places = {text: place for place, text in enumerate(dict.fromkeys(read))}
+        query = self.embed(query, role="query")
+        vectors = self.embed(list(places), batch_size, role="text")
+        if self.pooling == "tokens":
+            # Equals `max_similarity`, but without padding and a graph for each shape.
+            starts = np.cumsum([0, *map(len, vectors[:-1])])
+            products = np.concatenate(vectors) @ query.T  # (T of all texts, S)
+            scores = np.maximum.reduceat(products, starts).sum(axis=1)
+        else:
+            scores = vectors @ query
+        scores = scores[[places[text] for text in read]]
+        return best_first(scores, scores, texts, top_k, return_texts)
+
+    # === KerasHub's names, with the keyword arguments of `predict` ===
+
+    def encode_text(self, text: str, **kwargs: Any) -> Any:
+        """Embed N texts as (N, D'); a single text counts as a list of one."""
+        return self.predict([text] if isinstance(text, str) else text, **kwargs)
+
+    def encode_documents(self, documents: Any, **kwargs: Any) -> Any:
+        """Alias of `encode_text`."""
+        return self.encode_text(documents, **kwargs)
+
+    def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Tensor:
+        """Compute dot products of embeddings (M, D') and (N, D'), cosines with `normalize`.
+
+        Token embeddings (M, S, D') and (N, T, D') are compared by MaxSim.
+
+        Returns:
+            A tensor (M, N).
+        """
+        queries, documents = map(ops.convert_to_tensor, (query_embeddings, document_embeddings))
+        check_alike(queries, documents)
+        if self.pooling == "tokens":
+            return max_similarity(queries, documents)
+        return ops.matmul(queries, ops.transpose(documents))
+
+    def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):
+        """Return a list of float32 (T, D'), as Keras only joins batches of equal length."""
+        dataset, order = self._sorted_batches(
+            texts, batch_size=batch_size, preprocessor=preprocessor
+        )
+        rows = []
+        for features, vectors in self._batch_outputs(dataset, **kwargs):
+            vectors = np.asarray(vectors, "float32")
+            masks = features["padding_mask"]
+            if self.has_late_interaction:
+                masks = features.get("vector_mask", masks)
+            rows += [row[mask] for row, mask in zip(vectors, masks.astype(bool), strict=True)]
+        return [rows[i] for i in np.argsort(order)]
+
+    def get_config(self) -> dict[str, Any]:
+        # Earlier versions can read configs without this setting.
+        truncation = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
+        return {
+            **super().get_config(),
+            **truncation,
+            "pooling": self.pooling,
+            "layers": self.layers_used,
+            "normalize": self.normalize,
+            "projection_dim": self.projection_dim,
+            "projection_bias": self.projection_bias,
+            "projection_activation": self.projection_activation,
+        }
+
+
+def _check(backbone, pooling, layers):
+    modes = [pooling] if isinstance(pooling, str) else pooling
+    allowed = POOLINGS if isinstance(pooling, str) else _LISTED
+    if not modes or any(mode not in allowed for mode in modes):
+        raise ValueError(
+            f"pooling={pooling!r} is unknown; use one of {', '.join(POOLINGS)}, or a list of "
+            f"some of {', '.join(_LISTED)}."
+        )
+    if layers not in LAYERS:
+        raise ValueError(f"layers={layers!r} is unknown; use one of {', '.join(LAYERS)}.")
+    if backbone.num_layers < LAYERS[layers]:
+        raise ValueError(
+            f"layers='{layers}' needs an encoder with at least {LAYERS[layers]} layers, but this "
+            f"one has num_layers={backbone.num_layers}; use another of {', '.join(LAYERS)}."
+        )
+    if pooling != "pooler":
+        return
+    if not backbone.pooler:
+        raise ValueError(
+            "pooling='pooler' needs an encoder with a pooler, but this one has pooler=False; "
+            "use pooling='mean', 'cls' or 'max'."
+        )
+    if layers != "last":
+        raise ValueError(
+            f"pooling='pooler' uses the last layer, not layers='{layers}'; leave out one of the "
+            "two."
+        )

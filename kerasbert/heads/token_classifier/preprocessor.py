@@ -1,0 +1,541 @@
+"""Preprocessing for token classification: labels of words or spans become labels of pieces.
+
+N texts, U units of a text (mostly words; each takes one label), P pieces of a text, R windows,
+B batch, T tokens of the packed row, C classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import Traced, rows_of, tf
+from kerasbert.base.errors import check_choice, is_whole
+from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.text.characters import SPACE
+from kerasbert.text.looks import looks_of
+from kerasbert.text.packing import as_tensors, in_chunks
+from kerasbert.text.pieces import (
+    Pieces,
+    checked_spans,
+    joined_spans,
+    pieces_as_units,
+    units_of_pieces,
+    units_touched,
+)
+from kerasbert.text.tagging import TagSet, classes_of_pieces, tag_names, word_spans
+from kerasbert.text.texts import label_rows, text_columns, weights, word_rows
+from kerasbert.text.windows import (
+    cut_windows,
+    cut_windows_in_graph,
+    most_context,
+    window_tokens,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert.base.aliases import Tensor
+    from kerasbert.text.subword import SubwordTokenizer
+
+# Eager calls run in one graph.
+_match = Traced(lambda *places: units_of_pieces(places[:3], places[3:]))
+LABEL_PIECES = ("first", "all")
+NO_LABEL = -100  # as in transformers
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
+    """Packs words or texts, and assigns their labels to pieces.
+
+    `x` is one of:
+
+    - lists of words, tokenized as within a text. `y` has a label for each word, a name or a class
+      number (see `BertTextClassifierPreprocessor`); `None` and -100 exclude it from the loss.
+    - texts. `y` has spans for each text: `(start, end, label)` in characters, or dicts of these
+      names, without overlaps. The label is an entity type, such as "PER", from which the scheme's
+      tags are made. A word belongs to the first span that touches it. If the classes are not such
+      tags, as for parts of speech, words have the label of their span, or "O" outside of spans.
+
+    Texts are split into words at white space, punctuation and CJK characters
+    (`kerasbert.data.word_spans`).
+
+    A call returns `(x, y, sample_weight)`: the features of `BertPreprocessor`, labels int32 (B, T)
+    and weights float32 (B, T), 0 for special tokens, padding and pieces without a label. Each text
+    is a row, truncated to `sequence_length`. Inside `tf.data`, `x` may be texts without labels, or
+    a ragged tensor (B, None) of words with labels of that shape.
+
+    `fit`, `evaluate` and `predict` on data in memory split long texts into overlapping windows
+    instead; each piece counts once, where it has the most context.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`.
+        sequence_length: int. Maximum tokens per row, and so per window.
+        stride: int. Pieces between the starts of consecutive windows; `None` is half a window.
+        label_pieces: string. "first": only a word's first piece carries its label. "all": all its
+            pieces do ("B-" continues as "I-"), and spans of texts may begin and end inside words,
+            for languages without spaces.
+        labels: list of strings. Class names; with a `scheme`, entity types suffice.
+        scheme: string. Tagging scheme for entity types in `labels`: "BIO" (also "IOB" and "IOB2"),
+            "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed if `labels`
+            are tags.
+        num_classes: int. Number of classes, if they have no names.
+        num_segments: int. See `BertPreprocessor`.
+
+    Raises:
+        ValueError: for labels that do not match their words or their text, with the position.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "##a", "in", "rome"]
+    >>> preprocessor = BertTokenClassifierPreprocessor(
+    ...     BertTokenizer(tokens, lowercase=True), labels=["PER", "LOC"], scheme="BIO"
+    ... )
+    >>> preprocessor.names
+    ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
+    >>> features, y, counts = preprocessor(["Anna in Rome"], [[(0, 4, "PER"), (8, 12, "LOC")]])
+    >>> np.asarray(features["token_ids"]).tolist(), np.asarray(y).tolist()
+    ([[2, 5, 6, 7, 8, 3, 0, 0]], [[0, 1, 0, 0, 3, 0, 0, 0]])
+    >>> np.asarray(counts).tolist()
+    [[0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]]
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, section 5.3 (first pieces).
+    """
+
+    settings = (
+        "sequence_length",
+        "truncate",
+        "num_segments",
+        "labels",
+        "num_classes",
+        "stride",
+        "label_pieces",
+        "scheme",
+    )
+
+    def __init__(
+        self,
+        tokenizer: SubwordTokenizer,
+        sequence_length: int = 512,
+        stride: int | None = None,
+        label_pieces: str = "first",
+        labels: Sequence[str] | None = None,
+        scheme: str | None = None,
+        num_classes: int | None = None,
+        num_segments: int = 2,
+        **kwargs: Any,
+    ) -> None:
+        self.scheme = scheme
+        super().__init__(
+            tokenizer,
+            sequence_length,
+            num_segments=num_segments,
+            labels=labels,
+            num_classes=num_classes,
+            **kwargs,
+        )
+        check_choice("label_pieces", label_pieces, LABEL_PIECES)
+        self.label_pieces = label_pieces
+        self.stride = stride
+        cut_windows([0], self._window_size(), self._stride())  # Checks the stride.
+
+    @property
+    def names(self) -> list[str]:
+        """Class names; empty if unknown."""
+        return [] if self.labels is None else tag_names(self.labels, self.scheme)
+
+    def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
+        if not tf.executing_eagerly():
+            return self._call_in_graph(x, y, sample_weight)
+        single = isinstance(x, str)
+        if single:
+            x, y, sample_weight = ([v] if v is not None else v for v in (x, y, sample_weight))
+        pieces = self.read(x)
+        y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
+        segments, y, sample_weight = (
+            None if v is None else tf.RaggedTensor.from_row_splits(v, pieces.splits)
+            for v in (pieces.ids, y, sample_weight)
+        )
+        with tf.device("cpu"):
+            outputs = self.assemble((segments,), y, sample_weight)
+        if single:
+            outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
+        return as_tensors(outputs)
+
+    def _call_in_graph(self, x, y, sample_weight):
+        if isinstance(x, dict) or getattr(x, "shape", tf.TensorShape([])).rank != 2:
+            if y is not None:
+                raise ValueError(
+                    "The dataset yields labels for texts, whose spans `tf.data` cannot hold; yield "
+                    "ragged batches of words with labels, or pass texts and spans as lists."
+                )
+            return super()._call_in_graph(x, None, None)
+        if not isinstance(x, tf.RaggedTensor):
+            x = tf.RaggedTensor.from_tensor(x)
+        words = tf.strings.regex_replace(x.flat_values, f"^[{SPACE}]+$", "")
+        words = tf.where(words == "", "", " " + words)
+        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # through all texts
+        before = tf.concat([[0], before], 0)
+        base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
+        texts = tf.strings.reduce_join(x.with_flat_values(words), axis=-1)
+        ids, starts, piece_ends = self.tokenizer.tokenize_with_offsets(texts)
+        first, count, unit = units_of_pieces(
+            (ids.value_rowids(), starts.flat_values, piece_ends.flat_values),
+            (x.value_rowids(), before[:-1] - base, before[1:] - base),
+        )
+        if y is not None:
+            y = y if isinstance(y, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(y)
+            message = "Words and labels differ in number; yield one label for each word."
+            same = tf.reduce_all(tf.equal(x.row_lengths(), y.row_lengths()))
+            with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
+                labels = self._labels_in_graph(y.flat_values)
+            y, given = self._on_pieces(labels, first, count, unit)
+            if sample_weight is not None:
+                given *= tf.gather(tf.cast(sample_weight, tf.float32), ids.value_rowids())
+            y, sample_weight = ids.with_flat_values(y), ids.with_flat_values(given)
+        return self.assemble((tf.cast(ids, tf.int32),), y, sample_weight if y is not None else None)
+
+    def _labels_in_graph(self, labels):
+        """Convert flat names or numbers to class numbers, -1 for none."""
+        if labels.dtype == tf.string:
+            return self.check_labels_in_graph(labels)
+        labels = tf.cast(labels, tf.int32)
+        places = tf.where(labels != NO_LABEL)
+        numbers = self.check_labels_in_graph(tf.gather_nd(labels, places))
+        return tf.tensor_scatter_nd_update(tf.fill(tf.shape(labels), -1), places, numbers)
+
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
+        features = self.pack(segments, length)
+        if y is None:
+            return features
+        length = tf.shape(features["token_ids"])[1]
+
+        def place(rows):
+            """Pad ragged (B, P) to (B, T), aligned with the tokens."""
+            rows = rows[:, : self._window_size()].to_tensor()
+            return tf.pad(rows, [[0, 0], [1, length - 1 - tf.shape(rows)[1]]])
+
+        return features, place(y), place(sample_weight)
+
+    # === Pieces and units ===
+
+    def read(self, x: Any) -> Any:
+        """Tokenize texts or lists of words into a `Pieces`."""
+        x = list(x) if hasattr(x, "__next__") else x
+        words = word_rows(x)
+        if words is None:
+            columns, batched = text_columns(x)
+            if not batched:
+                raise ValueError("Got one text where a list is needed; pass a list.")
+            if len(columns) != 1:
+                raise ValueError(
+                    "Got pairs of texts; pass one list of texts, or of lists of words."
+                )
+            rows = [text.decode() if isinstance(text, bytes) else text for text in columns[0]]
+            texts, spans = rows, None
+            if self.label_pieces == "first":
+                spans = [word_spans(text) for text in rows]
+        else:
+            # With a space before it, each word gets the same byte pairs as in a text.
+            spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
+            rows, texts = words, ["".join(row) for row in spaced]
+            spans = [joined_spans(row) for row in spaced]
+        found = in_chunks(
+            len(rows), lambda chunk: self._in_pieces(texts[chunk], spans and spans[chunk])
+        )
+        found = _joined(found)
+        looks_of(self).at_tokens(self.tokenizer, texts, found["ids"])
+        ends, units = found["ends"], found["units"]
+        first, count, unit = (found[name] for name in ("first", "count", "unit"))
+        splits = np.append(0, np.cumsum(found["lengths"]))
+        unit_rows = np.repeat(np.arange(len(rows)), found["unit_counts"])
+        if words is None and not count.all():
+            # Two words in one piece become one unit, and words that the tokenizer deletes become
+            # none. Words of lists stay units of their own.
+            own = count > 0
+            group = np.cumsum(own) - 1  # the last unit with a piece, (units,)
+            last = ends[(first + count)[own] - 1][group] if own.any() else 0
+            shares = (units[0] < last) & (unit_rows == unit_rows[own][group]) if own.any() else own
+            unit = np.where(unit < 0, -1, group[unit])
+            unit_ends = units[1][own]
+            np.maximum.at(unit_ends, group[shares], units[1][shares])
+            units = units[0][own], unit_ends
+            unit_rows, first, count = unit_rows[own], first[own], count[own]
+        unit_splits = np.searchsorted(unit_rows, np.arange(len(rows) + 1))
+        if words is not None:
+            places = np.arange(len(unit_rows)) - unit_splits[unit_rows]
+            units = places, places + 1
+        return Pieces(
+            rows=rows,
+            words=words is not None,
+            ids=found["ids"],
+            splits=splits,
+            starts=units[0],
+            ends=units[1],
+            unit_splits=unit_splits,
+            first=first,
+            count=count,
+            unit=unit,
+        )
+
+    def _in_pieces(self, texts, spans):
+        """Tokenize texts and match the pieces to units.
+
+        Args:
+            texts: list of strings.
+            spans: list of lists of units, `(start, end)`; `None` makes units from the pieces.
+
+        Returns:
+            Dict of arrays: `ids` and `ends` of pieces, their number per text, `lengths`; `units`,
+            int64 (2, U), and `unit_counts`; and the results of `units_of_pieces`.
+        """
+        self.tokenizer.report_control(texts)
+        with tf.device("cpu"):
+            tokenize = self.tokenizer.graph("_tokenize_with_offsets")
+
+            def cut(texts, *units):
+                ids, starts, ends = tokenize(texts)
+                starts, ends = starts.flat_values, ends.flat_values
+                pieces = rows_of(ids), starts, ends
+                found = units_of_pieces(pieces, units) if units else (starts,)
+                return ids.flat_values, ids.row_lengths(), ends, *found
+
+            given = () if spans is None else _places(spans)
+            cut = self.traced(("pieces", len(given)), cut)
+            ids, lengths, ends, *matched = (
+                x.numpy() for x in cut(tf.constant(texts, tf.string), *given)
+            )
+            if spans is None:
+                places = np.repeat(np.arange(len(texts)), lengths), matched[0], ends
+                unit_rows, units = pieces_as_units(*places)
+                matched = [x.numpy() for x in _match(*places, unit_rows, *units)]
+            else:
+                unit_rows, *units = given
+        return {
+            "ids": ids,
+            "ends": ends,
+            "lengths": lengths,
+            "units": np.stack(units),
+            "unit_counts": np.bincount(unit_rows, minlength=len(texts)),
+            **dict(zip(("first", "count", "unit"), matched, strict=True)),
+        }
+
+    def _on_pieces(self, labels, first, count, unit):
+        """Convert labels of units (-1 for none) to labels and weights of pieces."""
+        labels = tf.concat([labels, [-1]], 0)  # The last is for pieces without a unit.
+        first, count = (tf.concat([array, [-1]], 0) for array in (first, count))
+        unit = tf.where(unit < 0, tf.size(labels, tf.int64) - 1, unit)
+        label = tf.gather(labels, unit)  # (pieces,)
+        place = tf.range(tf.size(unit, tf.int64)) - tf.gather(first, unit)
+        if self.label_pieces == "first":
+            label = tf.where(place == 0, label, -1)
+        elif self.names:
+            last = place == tf.gather(count, unit) - 1
+            index = [tf.maximum(label, 0), tf.cast(place == 0, "int32"), tf.cast(last, "int32")]
+            of_piece = tf.gather_nd(TagSet(self.names).of_pieces(), tf.stack(index, axis=1))
+            label = tf.where(label < 0, -1, of_piece)
+        return tf.maximum(label, 0), tf.cast(label >= 0, tf.float32)
+
+    def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
+        """Convert probabilities (pieces, C) to (units, C), zeros for units without pieces.
+
+        A unit gets those of its first piece, or with `label_pieces="all"` the mean of its pieces,
+        where inner pieces support "B-PER" by their probability of "I-PER".
+        """
+        units = np.zeros((len(pieces.first), probabilities.shape[1]))
+        there = pieces.count > 0
+        if self.label_pieces == "first":
+            units[there] = probabilities[pieces.first[there]]
+            return units
+        table = classes_of_pieces(self.names, units.shape[1])
+        unit, piece = window_tokens(pieces.first, pieces.first + pieces.count)
+        is_first = piece == pieces.first[unit]
+        is_last = piece == (pieces.first + pieces.count)[unit] - 1
+        classes = table[:, is_first.astype(int), is_last.astype(int)].T  # (pieces of units, C)
+        np.add.at(units, unit, np.take_along_axis(probabilities[piece], classes, axis=1))
+        return units / np.maximum(units.sum(axis=1, keepdims=True), 1e-30)
+
+    # === Labels ===
+
+    def _targets_of_pieces(self, pieces, y, sample_weight):
+        """Return labels and weights of pieces, as NumPy or `None`."""
+        if y is None:
+            return None, None
+        count = len(pieces.rows)
+        rows = label_rows(y.to_list() if hasattr(y, "row_splits") else y, count)
+        for position, row in enumerate(pieces.rows):
+            if not row:
+                raise ValueError(
+                    f"The {'list of words' if pieces.words else 'text'} at position {position} is "
+                    "empty, so it has nothing to label; drop it."
+                )
+        labels = self._of_words(pieces, rows) if pieces.words else self._of_spans(pieces, rows)
+        with tf.device("cpu"):
+            placed = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
+        y, given = (array.numpy() for array in placed)
+        if sample_weight is not None:
+            sample_weight = weights(sample_weight, count)
+            if sample_weight.ndim != 1:
+                raise ValueError(
+                    f"The sample weights have shape {sample_weight.shape}; pass one for each "
+                    "text, and None as the label of words that should not count."
+                )
+            given *= np.repeat(sample_weight, np.diff(pieces.splits))
+        return y, given
+
+    def _of_words(self, pieces, rows):
+        """Convert labels of words to int32 (units,), -1 for none."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        numbers[None] = -1
+        labels = np.empty(len(pieces.starts), "int32")
+        for position, (words, row) in enumerate(zip(pieces.rows, rows, strict=True)):
+            row = row.tolist() if hasattr(row, "tolist") else row
+            if not isinstance(row, (list, tuple)):
+                raise ValueError(
+                    f"The labels at position {position} are {row!r}; pass a list with one label "
+                    "per word."
+                )
+            if len(row) != len(words):
+                raise ValueError(
+                    f"At position {position} there are {len(words)} words but {len(row)} labels; "
+                    "pass one label for each word."
+                )
+            begin = pieces.unit_splits[position]
+            for place, label in enumerate(row):
+                number = numbers.get(label)
+                if number is None:
+                    number = self._class_number(label, f"{position}, word {place}")
+                labels[begin + place] = number
+        return labels
+
+    def _class_number(self, label, place):
+        """Return the class number of a label; -1 for none."""
+        if isinstance(label, (str, bytes)):
+            return self._number(label, place)
+        if not is_whole(label):
+            raise ValueError(
+                f"The label at position {place} is {label!r}; pass a name, a class number, or "
+                "None for no label."
+            )
+        return -1 if label == NO_LABEL else self.check_number(int(label), place)
+
+    def _of_spans(self, pieces, rows):
+        """Convert spans of texts to int32 (units,), -1 for none."""
+        if not self.names:
+            raise ValueError(
+                "The preprocessor has no class names for spans; pass labels=[...], and "
+                "scheme='BIO' if those are entity types."
+            )
+        tags = TagSet(self.names)
+        outside = -1 if tags.outside is None else tags.outside
+        labels = np.full(len(pieces.starts), outside, "int32")
+        lost = []
+        for position, (text, row) in enumerate(zip(pieces.rows, rows, strict=True)):
+            begin, end = pieces.unit_splits[position : position + 2]
+            free = begin
+            for start, stop, label in checked_spans(row, text, tags.types, position):
+                # The units that the span touches, except those of the previous span.
+                low, high = units_touched(pieces, position, start, stop)
+                low = max(low, free)
+                free = max(high, free)
+                if low >= high:
+                    lost.append(f"{(start, stop, label)} at position {position}")
+                for unit in range(low, high):
+                    labels[unit] = tags.number(label, unit == low, unit == high - 1)
+            if outside < 0 and (labels[begin:end] < 0).any():
+                unit = begin + int(np.argmax(labels[begin:end] < 0))
+                word = text[pieces.starts[unit] : pieces.ends[unit]]
+                raise ValueError(
+                    f"The word {word!r} of the text at position {position} is in no span, and "
+                    "`labels` has no 'O' for it; add 'O' to `labels`, or pass scheme='BIO' if they "
+                    "are entity types."
+                )
+        if lost:
+            warnings.warn(
+                f"{len(lost)} spans have no word of their own and are ignored, first {lost[0]}; "
+                "check their offsets.",
+                stacklevel=2,
+            )
+        return labels
+
+    # === Windows ===
+
+    def _window_size(self):
+        return self.sequence_length - 2
+
+    def _stride(self):
+        return max(self._window_size() // 2, 1) if self.stride is None else self.stride
+
+    def windows(self, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the windows over the pieces of each text: `(rows, starts, ends)`, ints (R,)."""
+        return cut_windows(np.diff(pieces.splits), self._window_size(), self._stride())
+
+    def windows_in_graph(self, lengths: ArrayLike) -> Any:
+        """Return `(rows, starts, lengths)` of windows over texts of these lengths, in a graph."""
+        sizes = tf.fill(tf.shape(lengths), self._window_size())
+        return cut_windows_in_graph(lengths, sizes, self._stride())
+
+    def _examples(self, x, y, sample_weight):
+        """Make examples from the windows of texts or of a `Pieces`."""
+        pieces = x if isinstance(x, Pieces) else self.read(x)
+        y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
+        rows, starts, ends = self.windows(pieces)
+        window, place = window_tokens(starts, ends)
+        index = pieces.splits[rows[window]] + place  # the pieces of each window
+        if y is not None:
+            sample_weight = sample_weight[index] * most_context(rows, starts, ends)
+            y = y[index]
+        with tf.device("cpu"):
+            splits = np.append(0, np.cumsum(ends - starts))
+            ids, y, sample_weight = (
+                None if v is None else tf.RaggedTensor.from_row_splits(v, splits, validate=False)
+                for v in (pieces.ids[index], y, sample_weight)
+            )
+        return (ids,), [y, sample_weight]
+
+    def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:
+        """Merge window outputs to (pieces of all texts, C), each from where it has most context.
+
+        Args:
+            pieces: a `Pieces`.
+            outputs: arrays (T, C), one per window.
+            order: ints (R,). Window of each array.
+        """
+        rows, starts, ends = self.windows(pieces)
+        best = np.split(most_context(rows, starts, ends), np.cumsum(ends - starts)[:-1])
+        joined = None
+        for window, output in zip(order, outputs, strict=True):
+            if joined is None:
+                joined = np.zeros((len(pieces.ids), output.shape[-1]), output.dtype)
+            place = np.flatnonzero(best[window])
+            begin = pieces.splits[rows[window]] + starts[window]
+            joined[begin + place] = output[1 + place]
+        return joined
+
+
+def _places(spans):
+    """Flatten units of texts, lists of `(start, end)`, to text indices, starts and ends, (U,)."""
+    rows = np.repeat(np.arange(len(spans)), [len(row) for row in spans])
+    return rows, *np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
+
+
+def _joined(chunks):
+    """Merge the results of `_in_pieces` for chunks of texts."""
+    if len(chunks) == 1:
+        return chunks[0]
+    pieces = units = 0
+    for chunk in chunks:
+        # Shift indices from the chunk to all texts.
+        chunk["first"] = chunk["first"] + pieces
+        chunk["unit"] = np.where(chunk["unit"] < 0, -1, chunk["unit"] + units)
+        pieces, units = pieces + len(chunk["ids"]), units + chunk["units"].shape[1]
+    return {name: np.concatenate([c[name] for c in chunks], axis=-1) for name in chunks[0]}

@@ -1,0 +1,243 @@
+"""Preprocessing for sequence-to-sequence models.
+
+N pairs, B batch, T tokens of the packed rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.base.errors import check_whole
+from kerasbert.text.packing import BertPreprocessor, as_tensors
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kerasbert.base.aliases import Tensor, Texts
+    from kerasbert.text.subword import SubwordTokenizer
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
+    """Packs pairs of source and target, and labels each target token with the next one.
+
+    Called on pairs, as for `BertPreprocessor`, or on a dict of `encoder_text` and `decoder_text`,
+    it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
+    `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: sources end
+    with the end token, targets begin with the start token. `y` holds the next target tokens, int32
+    (B, T), and weights (B, T) are 0 where there is none. Both sides are truncated to
+    `sequence_length`.
+
+    Args:
+        tokenizer: a tokenizer of `kerasbert.tokenizers`. If it has `for_targets()`, as
+            `MarianTokenizer` has, the result tokenizes the targets.
+        sequence_length: int. Maximum tokens per row.
+
+    Raises:
+        ValueError: for texts without targets, and for inputs that are not text.
+
+    Example:
+
+    >>> from kerasbert.tokenizers import BertTokenizer
+    >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "me", "?", "!"]
+    >>> preprocessor = TransformerSeq2SeqLMPreprocessor(BertTokenizer(tokens, lowercase=True))
+    >>> x, y, weights = preprocessor((["Who?"], ["Me!"]))
+    >>> [np.asarray(x[f"{side}_token_ids"])[0, :4].tolist() for side in ("encoder", "decoder")]
+    [[5, 7, 3, 0], [2, 6, 8, 0]]
+    >>> np.asarray(y)[0, :4].tolist(), np.asarray(weights)[0, :4].tolist()
+    ([6, 8, 3, 0], [1.0, 1.0, 1.0, 0.0])
+    """
+
+    settings = ("sequence_length",)
+    packing = "source_target"
+
+    def __init__(
+        self, tokenizer: SubwordTokenizer, sequence_length: int = 512, **kwargs: Any
+    ) -> None:
+        super().__init__(tokenizer, sequence_length, num_segments=0, **kwargs)
+
+    def _side_tokenizers(self):
+        other = getattr(self.tokenizer, "for_targets", lambda: self.tokenizer)
+        return self.tokenizer, other()
+
+    # === Training ===
+
+    def columns(self, x: Any) -> tuple[Any, ...]:
+        return super().columns(_as_pair(x))
+
+    def columns_in_graph(self, x: Any) -> list[Any]:
+        columns = super().columns_in_graph(_as_pair(x))
+        _check_pairs(columns)
+        return columns
+
+    def check_labels(self, y: Any, count: int) -> np.ndarray:
+        raise ValueError(
+            "Got targets as labels; pass them with the sources, as fit((sources, targets)), which "
+            "makes the labels."
+        )
+
+    def check_labels_in_graph(self, y: Any) -> Tensor:
+        return self.check_labels(y, None)
+
+    def _tokenize_columns(self, columns, most=None):
+        _check_pairs(columns)
+        return tuple(
+            self._tokenize_column(
+                column, lambda chunk, own=own: tf.cast(own.tokenize(chunk), tf.int32)[:, :most]
+            )
+            for column, own in zip(columns, self._side_tokenizers())
+        )
+
+    def _tokenize_in_graph(self, columns):
+        pairs = zip(columns, self._side_tokenizers())
+        return tuple(tf.cast(own.tokenize(column), tf.int32) for column, own in pairs)
+
+    def _is_cut(self, segments):
+        longest = np.maximum(*(np.diff(segment.row_splits) for segment in segments))
+        return longest + 1 > self.sequence_length
+
+    def packed_lengths(self, segments: Any) -> Any:
+        lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
+        return tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0) + 1, self.sequence_length)
+
+    def pack(self, segments: Any, length: int | None = None) -> Any:
+        """Truncate and pad rows of tokens to the `x` of the class description."""
+        return self.assemble(segments, length=length)[0]
+
+    def assemble(
+        self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
+    ) -> Any:
+        if tf.executing_eagerly() and length is None:
+            given = () if sample_weight is None else (sample_weight,)
+            pack = self.traced(
+                ("pack", len(given)),
+                lambda source, target, *given: self._assembled((source, target), *given),
+            )
+            return pack(*segments, *given)
+        return self._assembled(segments, sample_weight, length)
+
+    def _assembled(self, segments, sample_weight=None, length=None):
+        if length is None:
+            length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
+        ids = self.tokenizer
+        source, target = (segment[:, : self.sequence_length - 1] for segment in segments)
+        ended = [tf.concat([x, _column(x, ids.end_token_id)], axis=1) for x in (source, target)]
+        begun = tf.concat([_column(target, ids.start_token_id), target], axis=1)
+        x = {
+            **self._padded("encoder", ended[0], length),
+            **self._padded("decoder", begun, length),
+        }
+        mask = x["decoder_padding_mask"]
+        following = ended[1].to_tensor(0, shape=tf.stack([-1, length]))
+        weights = tf.cast(mask, tf.float32)
+        if sample_weight is not None:
+            weights *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        return x, following, weights
+
+    def _padded(self, side, ids, length):
+        count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
+        pad = self.tokenizer.pad_token_id
+        return {
+            f"{side}_token_ids": ids.to_tensor(pad, shape=tf.stack([-1, length])),
+            f"{side}_padding_mask": tf.range(length)[None] < count,
+        }
+
+    # === Generation ===
+
+    def generate_preprocess(
+        self, x: Texts, sequence_length: int | None = None, first: int = 0
+    ) -> dict[str, Any]:
+        """Tokenize sources and begin targets, with room for generated tokens.
+
+        Args:
+            x: a list of N strings, the sources.
+            sequence_length: int. Maximum tokens per target; default: the preprocessor's.
+            first: int. Position of the first source, for errors.
+
+        Returns:
+            The `x` of the class description, `encoder_...` (N, S) and `decoder_...` (N, T), and
+            `prompt_ids` (N, 1), the start tokens of the targets.
+
+        Raises:
+            ValueError: for sources without tokens, or with too many.
+        """
+        length = self.sequence_length if sequence_length is None else sequence_length
+        check_whole("max_length", length, 2)
+        if length > self.sequence_length:
+            raise ValueError(
+                f"max_length={length} exceeds the preprocessor's sequence_length="
+                f"{self.sequence_length}; reduce it, or raise sequence_length, up to the model's "
+                "positions."
+            )
+        columns, _ = self.columns(x)
+        if len(columns) > 1:
+            raise ValueError("Got pairs of texts to generate from; pass the sources only.")
+        with tf.device("cpu"):
+            (ids,) = self._tokenize_in_graph(tf.constant(columns[0])[None])
+            counts = ids.row_lengths().numpy()
+            for position, count in enumerate(counts.tolist()):
+                if not count:
+                    raise ValueError(
+                        f"The text {columns[0][position]!r} at position {first + position} has no "
+                        "tokens; leave it out."
+                    )
+                if count >= self.sequence_length:
+                    raise ValueError(
+                        f"The text at position {first + position} has {count} tokens and needs an "
+                        f"end token, more than sequence_length={self.sequence_length}; split it "
+                        "into sentences."
+                    )
+            ids = tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
+            size = self.bucket(int(counts.max()) + 1)
+            begun = np.full((len(counts), length), self.tokenizer.pad_token_id, "int32")
+            begun[:, 0] = self.tokenizer.start_token_id
+            is_begun = np.zeros(begun.shape, bool)
+            is_begun[:, 0] = True
+            return as_tensors(
+                {
+                    **self._padded("encoder", ids, size),
+                    "decoder_token_ids": begun,
+                    "decoder_padding_mask": is_begun,
+                    "prompt_ids": begun[:, :1],
+                }
+            )
+
+    def generate_postprocess(self, x: Any) -> list[str]:
+        """Detokenize rows to N strings, without padding and special tokens."""
+        ids, mask = (
+            np.asarray(keras.ops.convert_to_numpy(x[f"decoder_{name}"]))
+            for name in ("token_ids", "padding_mask")
+        )
+        kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
+        kept &= ids < self.tokenizer.vocabulary_size()
+        return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
+
+
+def _as_pair(x):
+    """Return texts with KerasHub's names as a tuple, others unchanged."""
+    if not isinstance(x, dict) or not set(x) & {"encoder_text", "decoder_text"}:
+        return x
+    if set(x) != {"encoder_text", "decoder_text"}:
+        raise ValueError(
+            f"A dict of pairs has the columns {sorted(map(str, x))}; name them 'encoder_text' and "
+            "'decoder_text'."
+        )
+    return x["encoder_text"], x["decoder_text"]
+
+
+def _check_pairs(columns):
+    if len(columns) < 2:
+        raise ValueError(
+            "Got texts without targets; pass pairs as a tuple (sources, targets), or call "
+            "translate(texts) to generate targets."
+        )
+
+
+def _column(ids, token):
+    """Return a column with a token for each row of ragged ids."""
+    column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
+    return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

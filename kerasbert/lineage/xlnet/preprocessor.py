@@ -1,0 +1,150 @@
+"""Preprocessing for XLNet: rows `A <sep> B <sep> <cls>`, padded on the left, and pre-training.
+
+B batch, T tokens of the packed row, P predictions, S spans.
+"""
+
+import keras
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.base.errors import check_whole
+from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
+from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.text.packing import BertPreprocessor
+
+# Segments of `<cls>` and of padding; texts have 0 and 1.
+OF_CLS, OF_PADDING = 2, 3
+
+
+class XLNetPacking:
+    """Mixin before a preprocessor class: rows end with `<sep> <cls>`, padding comes first."""
+
+    packing = "class_last"
+
+    def pack(self, segments, length=None):
+        """Pack as `BertPreprocessor`, in XLNet's order: `<cls>` has segment 2, padding 3."""
+        features = super().pack(segments, length)
+        if tf.executing_eagerly() and length is None:
+            return features  # The traced function has already reordered them.
+        ids, mask = features["token_ids"], features["padding_mask"]
+        count = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)  # (B, 1)
+        width = tf.shape(ids)[1]
+        place = tf.range(width)[None] - (width - count)  # (B, T), position without padding
+        is_token, is_last = place >= 0, place == count - 1
+        # The base class packs `[CLS]` first.
+        source = tf.where(is_token & ~is_last, place + 1, 0)
+        moved = tf.gather(ids, source, batch_dims=1)
+        features["token_ids"] = tf.where(is_token, moved, self.tokenizer.pad_token_id)
+        features["padding_mask"] = is_token
+        if self.num_segments:
+            of = tf.gather(features["segment_ids"], source, batch_dims=1)
+            of = tf.where(is_last, OF_CLS, of)
+            features["segment_ids"] = tf.where(is_token, of, OF_PADDING)
+        return features
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocessor):
+    """Packs texts or pairs as `A <sep> <cls>` or `A <sep> B <sep> <cls>`, padded on the left.
+
+    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. All else, arguments included,
+    is as for `BertTextClassifierPreprocessor`.
+
+    Example:
+
+    >>> from kerasbert.lineage.xlnet.preprocessor import XLNetTextClassifierPreprocessor
+    >>> XLNetTextClassifierPreprocessor.__mro__[2].__name__
+    'BertTextClassifierPreprocessor'
+    """
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPreprocessor):
+    """Packs questions and windows of their contexts as `question <sep> window <sep> <cls>`.
+
+    Labels and windows count positions as `BertQuestionAnsweringPreprocessor`, whose arguments it
+    takes: `<cls>` comes first, as in the logits of `XLNetQuestionAnswering`.
+    """
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
+    """Packs texts, and draws the predicted tokens and their order for each batch.
+
+    In every `context_factor` * L tokens, a span of L tokens at a random position is predicted, with
+    L drawn from 1 to `max_span`. The predicted tokens get a random order; each sees those before it
+    in that order, and all tokens that are not predicted. Returns `(x, y, sample_weight)`: `x` with
+    `hidden_mask` (B, T, T), 1 where a token does not see another one, and `target_mapping`
+    (B, P, T); `y` holds the predicted tokens (B, P).
+
+    Args:
+        tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
+        context_factor: int. K of the paper: one in K tokens is predicted.
+        max_span: int. Maximum tokens per span.
+
+    Source: Yang et al. 2019, arXiv 1906.08237, sections 2.3 and 3.1, and its released code.
+    """
+
+    settings = (*BertPreprocessor.settings, "context_factor", "max_span")
+    draws = True
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        truncate="longest_first",
+        num_segments=2,
+        context_factor=6,
+        max_span=5,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        check_whole("context_factor", context_factor)
+        check_whole("max_span", max_span)
+        self.context_factor = context_factor
+        self.max_span = max_span
+
+    def check_labels(self, y, count):
+        raise ValueError("XLNet's pre-training makes its own labels; pass texts without labels.")
+
+    def check_labels_in_graph(self, y):
+        return self.check_labels(y, None)
+
+    def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
+        features = self.pack(segments, length)
+        if seed is None:
+            seed = tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
+        ids = features["token_ids"]
+        batch, width = tf.unstack(tf.shape(ids))
+        seeds = tf.random.split(seed, 3)
+        chosen = self._spans(batch, width, features["padding_mask"], seeds)
+        special = tf.constant([self.tokenizer.start_token_id, self.tokenizer.end_token_id])
+        chosen &= ~tf.reduce_any(ids[:, :, None] == special, axis=-1) & features["padding_mask"]
+        # Tokens that are not predicted come first, so that all tokens see them.
+        order = tf.random.stateless_uniform(tf.shape(ids), seeds[2])
+        order = tf.where(chosen, order, -1.0)
+        hidden = (order[:, :, None] <= order[:, None]) & chosen[:, None]
+        most = width // self.context_factor + self.max_span
+        places = tf.sort(tf.where(chosen, tf.range(width)[None], width), axis=-1)[:, :most]
+        features["hidden_mask"] = tf.cast(hidden, tf.int32)
+        features["target_mapping"] = tf.one_hot(places, width)
+        there = tf.cast(places < width, tf.float32)
+        if sample_weight is not None:
+            there *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+        labels = tf.gather(ids, tf.minimum(places, width - 1), batch_dims=1)
+        return features, tf.where(places < width, labels, 0), there
+
+    def _spans(self, batch, width, mask, seeds):
+        """Draw which tokens are in a span: bool (B, T)."""
+        count = width // self.context_factor + 1  # enough if all spans have one token
+        sizes = tf.random.stateless_uniform(
+            (batch, count), seeds[0], 1, self.max_span + 1, dtype=tf.int32
+        )
+        contexts = sizes * self.context_factor
+        begins = tf.cumsum(contexts, axis=1, exclusive=True)
+        room = tf.cast(contexts - sizes + 1, tf.float32)
+        draw = tf.random.stateless_uniform((batch, count), seeds[1])
+        begins += tf.cast(draw * room, tf.int32)
+        first = width - tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
+        place = (tf.range(width)[None] - first)[:, :, None]  # (B, T, 1)
+        inside = (place >= begins[:, None]) & (place < (begins + sizes)[:, None])
+        return tf.reduce_any(inside, axis=-1)

@@ -1,1 +1,0 @@
-"""Preset loading, up to the model: names to directories, directories to settings and weights."""

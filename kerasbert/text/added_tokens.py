@@ -1,0 +1,356 @@
+"""Base class of tokenizers with added tokens, which are matched before words are split."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert.base import keras_internals
+from kerasbert.base.errors import check_value
+from kerasbert.base.keywords import check_keyword
+from kerasbert.text.alignment import NUL, align, character_sizes, distinct, valid_utf8
+from kerasbert.text.subword import SubwordTokenizer, once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+# Shapes: N texts, S segments of all texts (added tokens and the text between them), P pieces of a
+# text, C code points of all texts.
+
+# Unicode white space; RE2's \s is ASCII only.
+SPACE = r"\t-\r \x{85}\p{Z}"
+# Replaces an added token that was found before normalization.
+STAND_IN = "\ufffe"
+# Word characters, which must not be next to an added token with `single_word`.
+WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]"
+# Markers in vocabularies: [unused1], <S>, <|endoftext|>.
+MARKER = re.compile(r"\[[\w-]+\]|</?[\w-]+>|<\|[\w-]+\|>")
+# Fields of an added token; all but the last two are from `transformers`.
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special", "control", "extra")
+# Prefixes of the Unicode names of characters in scripts without spaces between words.
+NO_SPACES = (
+    *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
+    *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
+)
+
+
+def stands_alone(char):
+    """Return whether a character is a word by itself: punctuation, and scripts without spaces.
+
+    >>> [stands_alone(char) for char in "-$語aé"]
+    [True, True, True, False, False]
+    """
+    category = unicodedata.category(char)
+    is_mark = category[0] == "P" or (category[0] == "S" and char.isascii())
+    return is_mark or unicodedata.name(char, "").startswith(NO_SPACES)
+
+
+class AddedTokensTokenizer(SubwordTokenizer):
+    """Base class of tokenizers with the added tokens of `transformers`.
+
+    Args:
+        added_tokens: list of dicts with `content` and, if true, `single_word` (only matched
+            without a word character next to it), `lstrip`, `rstrip` (the token includes white
+            space on that side), `normalized` (matched after normalization), `special`
+            (`transformers` leaves it out of decoded text) and `control` (a control token of the
+            model, like the special tokens). Matched in the text before words are split; control
+            tokens only with `special_tokens_in_strings`.
+        special_tokens_in_strings: bool. Map control tokens written in a text, such as `[SEP]`, and
+            other markers of the vocabulary, such as `[unused1]`, to their ids. By default they are
+            ordinary text.
+        unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
+        **kwargs: further arguments of the base class, such as `name`.
+
+    Raises:
+        ValueError: for an added token without `content`, with an unknown field or a wrong type.
+
+    Subclasses define `_normalize(text)`, (S,) to (S,), `_split(segments, known)`, (S,) to ragged
+    (S, pieces) ids, starts and ends in bytes of the segment, and `_as_text(token)`, the token with
+    a space in place of its word-boundary mark.
+    """
+
+    def __init__(
+        self,
+        added_tokens: Sequence[Any],
+        special_tokens_in_strings: bool,
+        unk_token: str,
+        cls_token: str,
+        sep_token: str,
+        pad_token: str,
+        mask_token: str,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            special_tokens_in_strings,
+            unk_token,
+            cls_token,
+            sep_token,
+            pad_token,
+            mask_token,
+            **kwargs,
+        )
+        for token in added_tokens:
+            check_value("an added token", token, "object")
+            check_value("the content of an added token", token.get("content"), "name")
+            for name in token.keys() - {"content"}:
+                check_keyword(f"The added token {token['content']!r}", name, FLAGS)
+                check_value(f"{name} of the added token {token['content']!r}", token[name], "flag")
+        self.added_tokens = added_tokens
+
+    def get_config(self) -> dict[str, Any]:
+        added = [dict(token) for token in self.added_tokens]
+        return {**super().get_config(), "added_tokens": added}
+
+    def _word_edges(self, token):
+        text = self._as_text(token)
+        if not text or text == " ":  # The word-boundary mark as its own token.
+            return text == " ", False
+        begins, ends = (char.isspace() or stands_alone(char) for char in (text[0], text[-1]))
+        return begins, ends
+
+    def _is_control(self, token):
+        """Return whether an added token is a control token, which texts do not match by default."""
+        return bool(token.get("control")) or token["content"] in self.special_tokens
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """Distinct tokens that are matched in texts only with `special_tokens_in_strings`."""
+        added = [t["content"] for t in self.added_tokens if self._is_control(t)]
+        return list(dict.fromkeys(self.special_tokens + added))
+
+    def markers(self) -> list[str]:
+        """Return tokens such as `[unused1]`, matched only with `special_tokens_in_strings`."""
+        if not self.special_tokens_in_strings or self._only_control:
+            return []
+        known = {*self.control_tokens, *(token["content"] for token in self.added_tokens)}
+        found = [t for t in self.vocabulary if MARKER.fullmatch(t) and t not in known]
+        return [token for token in found if not self._is_piece(token)]
+
+    def _is_piece(self, token):
+        """Return whether ordinary text can produce a token that looks like a marker."""
+        return False
+
+    @once
+    def _added_tokens(self):
+        """Return the added tokens to match, with all their fields."""
+        defaults = dict.fromkeys(FLAGS, False)
+        tokens = {}
+        if self.special_tokens_in_strings:
+            for token in (*self.markers(), *self.control_tokens):
+                own = {"content": token, "lstrip": self._strips_left(token), "special": True}
+                tokens[token] = defaults | own
+        for token in self.added_tokens:
+            if self.special_tokens_in_strings or not self._is_control(token):
+                tokens[token["content"]] = defaults | dict(token)
+        tokens = [t for t in tokens.values() if t["content"] and t["content"] in self._token_ids]
+        return [token | {"id": self._token_ids[token["content"]]} for token in tokens]
+
+    def _strips_left(self, token):
+        """Return whether a special token includes white space before it if no file specifies it."""
+        return token == self.mask_token
+
+    def _normalized(self, tokens):
+        """Return the added tokens with normalized contents."""
+        if not tokens:
+            return []
+        with tf.init_scope(), tf.device("cpu"):
+            contents = self._normalize(tf.constant([token["content"] for token in tokens])).numpy()
+        found = [t | {"content": c.decode()} for t, c in zip(tokens, contents, strict=True)]
+        return [token for token in found if token["content"]]
+
+    def _split_added(self, text, rows, known, tokens):
+        """Split segments at added tokens.
+
+        Args:
+            text: (S,). Segments.
+            rows: (S,). Index of the text that each segment belongs to.
+            known: (S,) int32. Id of a segment that is an added token, else -1.
+            tokens: list of added tokens.
+
+        Returns:
+            `(text, rows, known)` of the new segments.
+        """
+        if not tokens:
+            return text, rows, known
+        # White-space tokens have priority, then longer tokens.
+        tokens = sorted(tokens, key=lambda t: (t["content"].isspace(), len(t["content"])))[::-1]
+        contents = tf.constant([token["content"] for token in tokens])
+        ids = tf.constant([token["id"] for token in tokens])
+        strips = tf.constant([bool(token["lstrip"] or token["rstrip"]) for token in tokens])
+        pattern = "|".join(
+            (f"[{SPACE}]*" if token["lstrip"] else "")
+            + re.escape(token["content"])
+            + (f"[{SPACE}]*" if token["rstrip"] else "")
+            for token in tokens
+        )
+        text = tf.strings.regex_replace(text, r"\x{0}", NUL)
+        parts, _, _ = keras_internals.regex_split_with_offsets(text, pattern, pattern)  # (S, parts)
+        rows = tf.gather(rows, rows_of(parts))
+        known = tf.gather(known, rows_of(parts))
+        text = tf.strings.regex_replace(parts.flat_values, NUL, "\0")
+        is_new = (known < 0) & tf.strings.regex_full_match(text, pattern)
+        alone = [token for token in tokens if token["single_word"]]
+        if alone:
+            is_part = is_new & self._is_in_word(text, rows, is_new, alone)
+            text, rows, known, is_new = _rejoined(text, rows, known, is_new, is_part)
+        new = tf.where(is_new)  # (T, 1)
+        token = tf.gather_nd(text, new)[:, tf.newaxis]
+        bare = tf.strings.regex_replace(token, f"^[{SPACE}]+|[{SPACE}]+$", "")
+        same = (token == contents) | ((bare == contents) & strips)
+        ids = tf.gather(ids, tf.argmax(tf.cast(same, "int32"), axis=1))
+        return text, rows, tf.tensor_scatter_nd_update(known, new, ids)
+
+    def _is_in_word(self, text, rows, is_new, tokens):
+        """Find segments (S,) that are `single_word` tokens next to a word character."""
+
+        def is_any(tokens, left="*", right="*"):
+            """Find tokens with the white space that they include on each side."""
+            return tf.strings.regex_full_match(
+                text,
+                "|".join(
+                    (f"[{SPACE}]{left}" if token["lstrip"] else "")
+                    + re.escape(token["content"])
+                    + (f"[{SPACE}]{right}" if token["rstrip"] else "")
+                    for token in tokens
+                )
+                or NUL,
+            )
+
+        ends = tf.strings.regex_full_match(text, f"(?s).*{WORD}")
+        begins = tf.strings.regex_full_match(text, f"(?s){WORD}.*")
+        if self._spaced and tokens[0]["normalized"]:
+            ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
+            begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
+        # White space that the token includes separates it from its neighbors; that of its own
+        # content does not.
+        after = ~is_any([token for token in tokens if token["rstrip"]], right="+")
+        before = ~is_any([token for token in tokens if token["lstrip"]], left="+")
+        same = rows[1:] == rows[:-1]
+        none = tf.zeros_like(is_new[:1])
+        left = tf.concat([none, same & ends[:-1]], 0) & before
+        right = tf.concat([same & begins[1:], none], 0) & after
+        return is_any(tokens) & (left | right)
+
+    def _segments(self, text):
+        """Split texts (N,) into segments (S,) at added tokens, and normalize them.
+
+        Returns:
+            `(before, after)`, the segments before and after normalization, each a triple: texts,
+            the row of each, the id of an added token or -1. After normalization, `STAND_IN`
+            replaces the added tokens that were found before it.
+        """
+        added = self._added_tokens()
+        rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
+        early = [token for token in added if not token["normalized"]]
+        before = self._split_added(text, rows, known, early)
+        text, rows, known = before
+        normal = self._normalize(text)
+        text = tf.where(known < 0, normal, STAND_IN) if early else normal
+        late = self._normalized([token for token in added if token["normalized"]])
+        return before, self._split_added(text, rows, known, late)
+
+    def _pieces(self, text):
+        """Tokenize texts (N,).
+
+        Returns:
+            Ragged ids (N, P); starts and ends of all pieces in bytes of their normalized text; the
+            segments before normalization, as in `_segments`.
+        """
+        text = valid_utf8(text)
+        before, (segments, rows, known) = self._segments(text)
+        ids, starts, ends = self._split(segments, known)  # (S, pieces)
+        lengths = tf.strings.length(segments)
+        limits, segment = tf.cast(ids.row_limits(), "int64"), tf.cast(rows_of(ids), "int64")
+        ids, starts, ends = (x.flat_values for x in (ids, starts, ends))
+        if self._added_tokens():
+            # The id of an added token comes after the pieces of its segment. Joining ragged tensors
+            # would make 400 operations to trace.
+            is_known = known >= 0
+            earlier = tf.cumsum(tf.cast(is_known, "int64"), exclusive=True)  # (S,)
+            new, place = rows_where(is_known, tf.range(tf.size(known, tf.int64)), limits + earlier)
+            moved = tf.range(tf.size(ids, tf.int64)) + tf.gather(earlier, segment)
+            place = tf.concat([moved, place], 0)[:, tf.newaxis]
+            count = tf.shape(place, tf.int64)[:1]
+
+            def append(x, value):
+                return tf.scatter_nd(place, tf.concat([x, value], 0), count)
+
+            ids = append(ids, tf.gather(known, new))
+            starts = append(starts, tf.zeros_like(new, starts.dtype))
+            ends = append(ends, tf.gather(lengths, new))
+            segment = append(segment, new)
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in all texts joined
+        own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
+        first = tf.gather(first - tf.gather(own, rows), segment)
+        starts, ends = starts + first, ends + first
+        rows = tf.cast(tf.gather(rows, segment), "int64")
+        ids = tf.RaggedTensor.from_value_rowids(ids, rows, tf.size(text, tf.int64), validate=False)
+        return ids, starts, ends, before
+
+    def _tokenize(self, text):
+        if self._added_tokens():
+            return self._pieces(text)[0]
+        segments, _, known = self._segments(valid_utf8(text))[1]  # One segment per text.
+        return self._split(segments, known)[0].with_row_splits_dtype("int64")
+
+    def _tokenize_with_offsets(self, text):
+        ids, starts, ends, (segments, _, known) = self._pieces(text)
+        points = tf.strings.unicode_decode(valid_utf8(text), "UTF-8")  # (N, None)
+        starts, ends = align(ids, starts, ends, points, *self._sizes(segments, known))
+        return ids, *self._tighten(starts, ends, points)
+
+    # Characters that `transformers` surrounds with spaces during normalization.
+    _spaced = ""
+    # Characters that offsets exclude at both ends of a piece, and whether a piece of only these
+    # characters gets the offset of the next character.
+    _around = SPACE
+    _begins_next = False
+
+    def _tighten(self, starts, ends, points):
+        """Exclude white space around pieces from their offsets."""
+        characters, index = distinct(points.flat_values)
+        around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
+        solid = tf.where(~around)[:, 0]
+        solid = tf.concat([[-1], solid, [tf.size(index, tf.int64)]], 0)  # (C or less,)
+        rows = rows_of(starts)
+        first = tf.gather(points.row_starts(), rows)
+        limit = tf.gather(points.row_limits(), rows)
+        start = tf.cast(starts.flat_values, "int64") + first
+        end = tf.cast(ends.flat_values, "int64") + first
+        next_solid = tf.gather(solid, tf.searchsorted(solid, start))
+        past_solid = tf.gather(solid, tf.searchsorted(solid, end) - 1) + 1
+        has_solid = next_solid < past_solid
+        empty = start == end
+        if self._begins_next:
+            white = tf.strings.regex_full_match(characters, rf"[{SPACE}\x{{200B}}]")
+            white = tf.gather(white, index)
+            empty |= tf.gather(tf.concat([white, [False]], 0), start)
+        moves = ~has_solid & (next_solid < limit) & empty
+        start = tf.where(has_solid | moves, next_solid, start)
+        end = tf.where(has_solid, past_solid, tf.where(moves, next_solid + 1, end))
+        return tuple(starts.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
+
+    def _sizes(self, segments, known):
+        """Measure the normalized bytes that come from each character, for `align`."""
+
+        def normalize(clusters, is_known=None):
+            normal = self._normalize(clusters)
+            return normal if is_known is None else tf.where(is_known, STAND_IN, normal)
+
+        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None)
+        return character_sizes(points, normalize, "BYTE", known >= 0)
+
+
+def _rejoined(text, rows, known, is_new, is_part):
+    """Merge neighboring segments (S,) of a text that are not added tokens."""
+    is_token = (known >= 0) | (is_new & ~is_part)
+    begins = is_token[1:] | is_token[:-1] | (rows[1:] != rows[:-1])
+    begins = tf.concat([tf.ones_like(is_token[:1]), begins], 0)
+    firsts = tf.where(begins)[:, 0]
+    splits = tf.concat([firsts, [tf.size(text, tf.int64)]], 0)
+    joined = tf.RaggedTensor.from_row_splits(text, splits, validate=False)
+    text = tf.strings.reduce_join(joined, axis=-1)
+    return text, *(tf.gather(x, firsts) for x in (rows, known, is_new & ~is_part))

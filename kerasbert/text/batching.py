@@ -1,0 +1,309 @@
+"""Length bucketing: batches of examples of similar length, to minimize padding.
+
+Shapes: N examples, B examples per batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.base.errors import check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+# From 32 on, each step is at most a quarter of the larger bucket. On film reviews of 27 tokens on
+# average, padding is 15% instead of 29% with steps of 16, for a few more compilations.
+BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+STEP = 256  # step between buckets beyond the last one above
+
+
+def bucket_length(length: int) -> int:
+    """Return the smallest bucket that holds `length` tokens; few lengths mean few compilations.
+
+    >>> bucket_length(17), bucket_length(512), bucket_length(513)
+    (24, 512, 768)
+    """
+    beyond = -(-int(length) // STEP) * STEP
+    return next((bucket for bucket in BUCKETS if length <= bucket), beyond)
+
+
+def buckets_up_to(maximum: int) -> list[int]:
+    """Return all buckets below `maximum`, then `maximum` itself.
+
+    >>> buckets_up_to(60)
+    [8, 16, 24, 32, 40, 48, 60]
+    """
+    beyond = range(BUCKETS[-1] + STEP, maximum, STEP)
+    return [bucket for bucket in (*BUCKETS, *beyond) if bucket < maximum] + [maximum]
+
+
+def cheap_shapes(lengths, batch_size, shape_cost):
+    """Choose `buckets` and `short` of `similar_length_batches` for few shapes.
+
+    A model compiled for each shape trains few epochs faster with fewer shapes and more padding.
+
+    Args:
+        lengths: ints (N,).
+        batch_size: int.
+        shape_cost: number. Padding tokens per epoch that one shape less is worth.
+
+    Returns:
+        `(buckets, short)`: the lengths to pad to and the index of the incomplete batch.
+
+    >>> lengths = [8, 8, 8, 16, 16, 64]
+    >>> cheap_shapes(lengths, 2, shape_cost=0), cheap_shapes(lengths, 2, shape_cost=20)
+    (([8, 16, 64], 0), ([16, 64], 0))
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    buckets = np.array(buckets_up_to(bucket_length(lengths.max())))
+    rows = buckets[np.searchsorted(buckets, np.sort(lengths))]  # (N,), their padded lengths
+    num_batches = -(-len(rows) // batch_size)
+    ends = np.cumsum(_sizes(len(rows), batch_size, num_batches - 1))
+    _, firsts = np.unique(rows[ends - 1], return_index=True)
+    # The incomplete batch may be the only one of its length, which adds no shape.
+    places = {num_batches // 2, *firsts.tolist()}
+    costs = (_cheapest(rows, batch_size, short, shape_cost) for short in sorted(places))
+    _, buckets, short = min(costs, key=lambda one: one[0])
+    return buckets, short
+
+
+def _cheapest(rows, batch_size, short, shape_cost):
+    """Return `(cost, buckets, short)` for sorted padded lengths (N,) and one incomplete batch."""
+    sizes = _sizes(len(rows), batch_size, short)
+    ends = np.cumsum(sizes)
+    lengths, firsts = np.unique(rows[ends - 1], return_index=True)
+    firsts = [*firsts.tolist(), len(sizes)]
+    best = [(0, [])]  # for the first batches, up to each length
+    for end in range(1, len(firsts)):
+        length, options = int(lengths[end - 1]), []
+        for begin in range(end):
+            joined = sizes[firsts[begin] : firsts[end]]
+            cost = shape_cost * len(np.unique(joined)) + length * int(joined.sum())
+            options.append((best[begin][0] + cost, [*best[begin][1], length]))
+        best.append(min(options, key=lambda one: one[0]))
+    return *best[-1], short
+
+
+def _sizes(count, batch_size, short):
+    """Return the batch sizes of `count` rows; only the batch at `short` may be smaller."""
+    sizes = np.full(-(-count // batch_size), batch_size)
+    sizes[short] -= sizes.sum() - count
+    return sizes
+
+
+def similar_length_batches(
+    lengths: ArrayLike,
+    batch_size: int,
+    seed: int = 0,
+    epoch: int = 0,
+    buckets: Any = None,
+    short: int | None = None,
+) -> list[np.ndarray]:
+    """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
+
+    Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random, which
+    pads less, and mixes more, than sorting pools by exact length. Batches are shuffled so that
+    every few of them hold short and long examples; in a purely random order, an epoch may end with
+    steps of one length.
+
+    Args:
+        lengths: ints (N,). Tokens of each example.
+        batch_size: int.
+        seed: int.
+        epoch: int.
+        buckets: ascending ints. The lengths to pad to; `None` takes all `BUCKETS`.
+        short: int. Index of the incomplete batch in order of length; `None` takes the middle.
+
+    Returns:
+        A list of int arrays (B,) with every number below N once. All but one hold `batch_size`.
+
+    >>> lengths = [5, 100, 6, 101, 7, 102]
+    >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    random = np.random.default_rng((seed, epoch))
+    rows = random.permutation(len(lengths))
+    buckets = buckets_up_to(int(lengths.max())) if buckets is None else buckets
+    places = np.searchsorted(buckets, lengths)  # (N,)
+    rows = rows[np.argsort(places[rows], kind="stable")]
+    num_batches = -(-len(rows) // batch_size)
+    # The incomplete batch always has the same length, which adds one shape and not one per bucket.
+    sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
+    batches = np.split(rows, np.cumsum(sizes)[:-1])
+    return [batches[i] for i in _mixed_order(num_batches, random)]
+
+
+def _mixed_order(count, random, kinds=8):
+    """Shuffle sorted items so that each run of `kinds` holds one from every part of the range."""
+    parts = np.split(np.arange(count), np.arange(1, kinds) * count // kinds)
+    runs = itertools.zip_longest(*map(random.permutation, parts))
+    return [i for run in runs for i in random.permutation([i for i in run if i is not None])]
+
+
+def sorted_batches(lengths: ArrayLike, batch_size: int) -> list[np.ndarray]:
+    """Cut the examples into batches, longest first.
+
+    A batch too large for the memory then fails at once.
+
+    Returns:
+        A list of int arrays (B,). `np.concatenate` turns it into the `order` of `restore_order`.
+
+    >>> [batch.tolist() for batch in sorted_batches([3, 9, 5], 2)]
+    [[1, 2], [0]]
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    rows = np.argsort(-lengths, kind="stable")
+    return np.split(rows, range(batch_size, len(rows), batch_size))
+
+
+def given_batches(lengths: ArrayLike, batch_size: int) -> list[np.ndarray]:
+    """Cut the examples into batches in the given order; returns int arrays (B,)."""
+    lengths, batch_size = _checked(lengths, batch_size)
+    return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
+
+
+def restore_order(outputs: ArrayLike, order: ArrayLike) -> Any:
+    """Put rows that were computed in `order` back into their original order.
+
+    Args:
+        outputs: array (N, ...), or any nesting of them.
+        order: ints (N,). Output row `i` belongs to example `order[i]`.
+
+    >>> restore_order(np.array(["c", "a", "b"]), [2, 0, 1]).tolist()
+    ['a', 'b', 'c']
+    """
+    back = np.argsort(order)
+    return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
+
+
+def batch_dataset(
+    plan: Callable[..., Any],
+    make_batch: Any,
+    seeds: Callable[..., Any] | None = None,
+    first_epoch: int = 0,
+) -> Any:
+    """Make a `tf.data.Dataset` of batches that are planned again for every epoch.
+
+    Python runs once per epoch; the graph makes the batches in parallel and prefetches them.
+
+    Args:
+        plan: function of the epoch (int; one pass over the dataset), that returns a list of int
+            arrays (B,), always the same number of them.
+        make_batch: traced function of a tensor of row numbers (B,), that returns the batch.
+        seeds: function of the epoch, that returns ints to seed its batches. `make_batch` then also
+            takes a seed per batch, int64 (2,).
+        first_epoch: int. The epoch of the first pass.
+    """
+    epochs = itertools.count(first_epoch)
+
+    def one_epoch():
+        epoch = next(epochs)
+        batches = plan(epoch)
+        ends = np.cumsum([len(batch) for batch in batches])
+        drawn = draw_seeds((0,) if seeds is None else seeds(epoch), len(batches))
+        return np.concatenate(batches), np.append(0, ends[:-1]), ends, drawn
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(_):
+        rows, begins, ends, drawn = tf.numpy_function(one_epoch, [], [tf.int64] * 4)
+        for one in (rows, begins, ends):
+            one.set_shape([None])
+        drawn.set_shape([None, 2])
+        # A ragged tensor would make TensorFlow log long warnings.
+        parts = tf.data.Dataset.from_tensor_slices((begins, ends, drawn))
+        return parts.map(lambda begin, end, seed: (rows[begin:end], seed))
+
+    num_batches = len(plan(0))
+    # `from_generator` takes a quarter longer to build and to start.
+    rows = tf.data.Dataset.range(1).flat_map(cut)
+    # Keras shows the number of steps only if the cardinality is known.
+    rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
+
+    @tf.autograph.experimental.do_not_convert
+    def make(rows, seed):
+        return make_batch(rows) if seeds is None else make_batch(rows, seed)
+
+    return map_ahead(rows, make)
+
+
+def rows_of_part(dataset, index, count):
+    """Take one of `count` equal parts of the rows of each batch of a `tf.data.Dataset`.
+
+    An uneven batch is padded with rows of weight 0, and its own rows weigh more in turn, so that
+    losses divided by the number of rows, or by the weights, stay those of the batch.
+
+    Args:
+        dataset: dataset of `(x, y)` or `(x, y, sample_weight)`.
+        index: int. Which part, from 0.
+        count: int. Number of parts.
+
+    >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))
+    >>> for part in (0, 1):
+    ...     x, y, weight = next(rows_of_part(dataset, part, 2).as_numpy_iterator())
+    ...     print(x.tolist(), y.tolist(), [f"{one:.2f}" for one in weight])
+    [5, 6] [0, 1] ['1.33', '1.33']
+    [7, 5] [1, 0] ['1.33', '0.00']
+    """
+
+    def part(x, y, sample_weight=None):
+        size = tf.shape(keras.tree.flatten(x)[0])[0]
+        own = -(-size // count)
+        rows = index * own + tf.range(own)
+        more = tf.cast(own * count, "float32") / tf.cast(size, "float32")
+        weight = tf.where(rows < size, more, 0.0)  # (own,)
+        rows %= size
+
+        def weighted(given):
+            if given is None:
+                return weight
+            axes = [1] * (given.shape.rank - 1)
+            return tf.cast(tf.gather(given, rows), "float32") * tf.reshape(weight, [-1, *axes])
+
+        if isinstance(y, dict):
+            given = sample_weight or {}
+            weights = {name: weighted(given.get(name)) for name in y}
+        elif isinstance(y, (tuple, list)):
+            weights = tuple(map(weighted, sample_weight or [None] * len(y)))
+        else:
+            weights = weighted(sample_weight)
+        x, y = keras.tree.map_structure(lambda rows_of: tf.gather(rows_of, rows), (x, y))
+        return x, y, weights
+
+    return dataset.map(tf.autograph.experimental.do_not_convert(part))
+
+
+def draw_seeds(seed, count):
+    """Draw seeds for `count` batches from a tuple of ints; returns int64 (count, 2)."""
+    return np.random.default_rng(seed).integers(2**62, size=(count, 2))
+
+
+def map_ahead(dataset: Any, make: Callable[..., Any]) -> Any:
+    """Map a `tf.data.Dataset` in order, in parallel, and prefetch the results."""
+    options = tf.data.Options()
+    # An iterator that ends waits for the autotune thread, whose sleep doubles each time, for up to
+    # the duration of the epoch (TensorFlow 2.21).
+    options.autotune.enabled = False
+    # A generator has no files to shard by, so each worker takes its part of every batch.
+    policies = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policies.DATA
+    batches = dataset.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)
+    return batches.prefetch(4).with_options(options)
+
+
+def _checked(lengths, batch_size):
+    lengths = np.asarray(lengths)
+    if not len(lengths):
+        raise ValueError("There are no examples to batch; pass at least one.")
+    check_whole("batch_size", batch_size)
+    return lengths, batch_size

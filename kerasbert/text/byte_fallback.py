@@ -1,0 +1,355 @@
+"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as graphs.
+
+Characters that no piece covers become bytes, each a piece of its own, so no text has unknown
+tokens. The models are unigram models (named like Llama's tokenizers) or byte-pair models over
+characters (Gemma's and Llama's). As in `transformers`, text is not normalized, and white space ends
+no word, so a piece may contain a space.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert.base.errors import check_choice
+from kerasbert.text.added_tokens import SPACE
+from kerasbert.text.alignment import valid_utf8
+from kerasbert.text.byte_pair import merge_text
+from kerasbert.text.sentence_piece import (
+    WORD_BEGIN,
+    SentencePieceTokenizer,
+    build_proto,
+    model_protos,
+    read_proto,
+)
+from kerasbert.text.subword import once
+from kerasbert.text.tokenizer_files import MODEL_FILES, tokens_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kerasbert.base.aliases import AnyPath
+
+# S segments of all texts, C code points of these, W parts that no piece crosses.
+
+BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
+# Single-byte characters and their byte tokens.
+ASCII = {chr(byte): f"<0x{byte:02X}>" for byte in range(128)}
+# An empty character map (see `check_proto`): 256 units and no strings.
+NO_CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024 + 1)
+# When a space is put before a text: "first" and "always" are those of Metaspace in `tokenizers`,
+# which skip texts that begin with one; "prepend" is its normalizer of this name, which does not.
+PREPEND_SCHEMES = ("never", "first", "always", "prepend")
+# Replaces -1 for a segment at the beginning of its text.
+_FIRST = -2
+
+
+def splits_of(piece, known):
+    """Return the pairs of pieces that a piece can be merged from, longest first part first.
+
+    >>> splits_of("abc", {"a", "ab", "c", "bc"})
+    [('ab', 'c'), ('a', 'bc')]
+    """
+    both = ((piece[:i], piece[i:]) for i in range(len(piece) - 1, 0, -1))
+    return [(a, b) for a, b in both if a in known and b in known]
+
+
+def byte_pair_proto(files):
+    """Convert the byte-pair model of a `tokenizer.json` to a SentencePiece model.
+
+    SentencePiece merges the two neighbors whose merged piece has the highest score, whatever its
+    parts. A list of merges is equivalent if it lists all splits of each piece, one piece after the
+    other, as lists converted from a SentencePiece model do.
+
+    Args:
+        files: `TokenizerFiles`.
+    """
+    path, model = files.path("tokenizer.json"), files.model
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
+        if model.get(name):
+            raise ValueError(
+                f"'{path}' has {name}={model[name]!r} with byte_fallback, which kerasbert does not "
+                "support; load the model with preprocessor=None and pass token ids."
+            )
+    protos = model_protos()
+    proto = protos.ModelProto()
+    proto.trainer_spec.model_type = protos.TrainerSpec.BPE
+    kinds = proto.SentencePiece
+    tokens = tokens_by_id(model["vocab"])
+    known = set(tokens)
+    ranks = {}
+    for rank, pair in enumerate(model["merges"]):
+        ranks[tuple(merge_text(pair).split(" "))] = rank
+    found = _isolated(files)
+    last = -1
+    order = {}
+    for (a, b), rank in ranks.items():
+        order.setdefault(a + b, []).append(rank)
+    for piece, own in order.items():
+        is_whole = piece in known and len(own) == len(splits_of(piece, known))
+        # Isolated tokens are matched beforehand and so never merged.
+        if piece not in found and not (is_whole and own[0] > last and own[-1] - own[0] < len(own)):
+            raise ValueError(
+                f"'{path}' has byte_fallback and merges of {piece!r} that no SentencePiece model "
+                "has; load the model with preprocessor=None and pass token ids."
+            )
+        last = last if piece in found else own[-1]
+    places = {piece: place for place, piece in enumerate(order)}
+    for piece in tokens:
+        kind = kinds.NORMAL
+        if piece in found:
+            kind = kinds.USER_DEFINED
+        elif piece == model.get("unk_token"):
+            kind = kinds.UNKNOWN
+        elif len(piece) > 1 and (piece not in places or not known.issuperset(piece)):
+            kind = kinds.CONTROL  # No text can become it.
+        proto.pieces.add(piece=piece, score=-float(places.get(piece, len(places))), type=kind)
+    return proto
+
+
+def _isolated(files):
+    """Return added tokens that a SentencePiece model matches by itself before merging."""
+    found = set()
+    for token in files.added_tokens().values():
+        others = ("special", "lstrip", "rstrip", "single_word")
+        if not any(token.get(name) for name in others) and " " not in token["content"]:
+            found.add(token["content"])
+    return found
+
+
+def prepend_scheme(files):
+    """Return when a `tokenizer.json` puts a space before a text, one of `PREPEND_SCHEMES`.
+
+    Raises:
+        ValueError: if it changes texts in any other way before the model sees them.
+    """
+    before = [dict(step) for step in files.normalizers()]
+    words = [dict(step) for step in files.pre_tokenizers()]
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": WORD_BEGIN}
+    prepend = {"type": "Prepend", "prepend": WORD_BEGIN}
+    # After the replacement, no space is left to split at.
+    is_split = [step.get("type") for step in words] == ["Split"]
+    if is_split and words[0].get("pattern") == {"String": " "}:
+        words = []
+    if not words and before == [replace]:
+        return "never"
+    if not words and before == [prepend, replace]:
+        return "prepend"
+    if not before and len(words) == 1 and words[0].get("type") == "Metaspace":
+        step = words[0]
+        old = "always" if step.get("add_prefix_space", True) else "never"
+        scheme = step.get("prepend_scheme", old)
+        if step.get("split") is False and step.get("replacement") == WORD_BEGIN:
+            return scheme
+    kinds = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
+    raise ValueError(
+        f"The tokenizer.json in '{files.directory}' has byte_fallback and processes texts with "
+        f"{kinds}, but a ByteFallbackTokenizer only replaces spaces with {WORD_BEGIN!r}, by "
+        "Replace or by a Metaspace with split=false; load the model with preprocessor=None and "
+        "pass token ids."
+    )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ByteFallbackTokenizer(SentencePieceTokenizer):
+    """The SentencePiece tokenizers of ModernBERT-ja (unigram) and mmBERT (byte pairs).
+
+    A character that no piece covers becomes its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with the
+    offsets of the whole character. As in `transformers`, the model's normalization is not applied.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        prepend_scheme: string. When to put a space before a text, so that its first word is
+            tokenized like the others: "never", "first" (at its beginning), "always" (also after
+            added tokens), or "prepend" (even if it begins with one).
+        begins_second: bool. Whether the second text of a pair also begins with the start token:
+            `<s> A </s> <s> B </s>`.
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    _around = SPACE
+    _begins_next = False
+
+    def __init__(
+        self,
+        proto: bytes | AnyPath | None = None,
+        prepend_scheme: str = "never",
+        begins_second: bool = False,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<s>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        **kwargs: Any,
+    ) -> None:
+        check_choice("prepend_scheme", prepend_scheme, PREPEND_SCHEMES)
+        super().__init__(
+            proto,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+        self.prepend_scheme = prepend_scheme
+        self.begins_second = begins_second
+
+    @property
+    def num_separators(self) -> int:
+        return 1 + self.begins_second
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "prepend_scheme": self.prepend_scheme,
+            "begins_second": self.begins_second,
+        }
+
+    # Files
+
+    @classmethod
+    def _check_steps(cls, files):
+        prepend_scheme(files)
+
+    @classmethod
+    def _read(cls, files):
+        files.require("ByteFallback", cls)
+        if not files.model:
+            return read_proto(pathlib.Path(files.path(*MODEL_FILES["ByteFallback"])).read_bytes())
+        is_unigram = isinstance(files.model["vocab"], list)
+        return build_proto(files) if is_unigram else byte_pair_proto(files)
+
+    @classmethod
+    def _settings(cls, files, proto):
+        if files.model:
+            scheme = prepend_scheme(files)
+        else:
+            scheme = "prepend" if proto.normalizer_spec.add_dummy_prefix else "never"
+        return {"prepend_scheme": scheme, **files.row_tokens()}
+
+    @classmethod
+    def _in_order_of_ids(cls, proto, special_tokens):
+        is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+        names = {piece.piece for piece in proto.pieces}
+        # Gemma's byte-pair files have a tab itself in place of its byte; `_to_run` renames it.
+        there = names if is_unigram else names | {ASCII[char] for char in names & set(ASCII)}
+        for name in BYTES:
+            if name not in there:
+                raise ValueError(
+                    f"The vocabulary of {len(names)} pieces lacks the byte {name!r}, but "
+                    f"{cls.__name__} needs all 256; use a model with byte fallback."
+                )
+        special = set(special_tokens.values())
+        for piece in proto.pieces:
+            if piece.piece in BYTES:
+                piece.type = piece.BYTE
+            elif piece.piece in special and piece.type == piece.USER_DEFINED:
+                piece.type = piece.CONTROL
+        proto.trainer_spec.byte_fallback = True
+        spec = proto.normalizer_spec
+        spec.Clear()
+        spec.add_dummy_prefix = spec.remove_extra_whitespaces = False
+        spec.escape_whitespaces = True
+        return proto
+
+    def _to_run(self, proto):
+        # Without any character map, SentencePiece logs its absence each time.
+        proto.normalizer_spec.precompiled_charsmap = NO_CHARSMAP
+        names = {piece.piece for piece in proto.pieces}
+        for piece in proto.pieces:
+            name = ASCII.get(piece.piece)
+            if name is not None and name not in names:
+                piece.piece, piece.type = name, piece.BYTE
+        return proto
+
+    # From text to pieces
+
+    def _as_text(self, token):
+        if token not in BYTES:
+            return super()._as_text(token)
+        data = BYTES[token]
+        # The first bytes of a Chinese or Japanese character count as one.
+        return "\u4e00" if 0xE3 <= data[0] <= 0xE9 else data.decode("utf-8", "replace")
+
+    def _normalize(self, text):
+        return text
+
+    @once
+    def _joined(self):
+        """Return pairs of characters that are adjacent in some piece, as sorted numbers."""
+        proto = read_proto(self.proto)
+        pieces = [p.piece for p in proto.pieces if p.type in (p.NORMAL, p.USER_DEFINED)]
+        # The separator is a character that no piece has.
+        points = np.frombuffer("\uffff".join(pieces).encode("utf-32-le"), "<u4").astype("int64")
+        return np.unique(points[:-1] << 21 | points[1:])
+
+    def _segments(self, text):
+        before, (segments, rows, known) = super()._segments(text)
+        is_first = tf.concat([tf.ones_like(rows[:1], "bool"), rows[1:] != rows[:-1]], 0)
+        return before, (segments, rows, tf.where(is_first & (known < 0), _FIRST, known))
+
+    def _prefixes(self, segments, known):
+        """Return a space or an empty string to put before each segment (S,)."""
+        is_text = (known < 0) & (segments != "")
+        if self.prepend_scheme == "never":
+            is_text = tf.zeros_like(is_text)
+        elif self.prepend_scheme != "prepend":
+            is_text &= ~tf.strings.regex_full_match(segments, f"(?s)[ {WORD_BEGIN}].*")
+        if self.prepend_scheme == "first":
+            is_text &= known == _FIRST
+        return tf.where(is_text, " ", "")
+
+    def _split(self, segments, known):
+        prefixes = self._prefixes(segments, known)
+        text = tf.where(known < 0, prefixes + segments, "")
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
+        row, points = rows_of(points), points.flat_values
+        # Parts that no piece crosses are tokenized separately: equal ones once, and sums of scores
+        # stay small enough to be exact in float32.
+        seen = tf.where(points == ord(" "), ord(WORD_BEGIN), points)
+        pairs = tf.cast(seen[:-1], "int64") * 2**21 + tf.cast(seen[1:], "int64")
+        joined = tf.constant(self._joined())
+        at = tf.minimum(tf.searchsorted(joined, pairs), tf.size(joined) - 1)
+        begins = (row[1:] != row[:-1]) | (tf.gather(joined, at) != pairs)
+        begins = tf.concat([tf.ones_like(row[:1], "bool"), begins], 0)
+        (first,) = rows_where(begins, tf.range(tf.size(row, tf.int64)))
+        splits = tf.concat([first, [tf.size(row, tf.int64)]], 0)
+        parts = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+        unique, index = tf.unique(tf.strings.unicode_encode(parts, "UTF-8"))
+        ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
+        part = rows_of(ids)
+        # A part begins after the bytes of all previous parts, counted over all texts.
+        sizes = tf.gather(tf.strings.length(unique), index)
+        row = tf.gather(row, first)
+        offset = tf.cumsum(sizes, exclusive=True) - tf.gather(
+            tf.cumsum(tf.strings.length(text), exclusive=True), row
+        )
+        shift = tf.gather(offset - tf.gather(tf.strings.length(prefixes), row), part)
+        # SentencePiece assigns a character to the last of its bytes and nothing to the others;
+        # `align` extends each byte to the whole character.
+        ends = tf.maximum(ends.flat_values, starts.flat_values + 1) + shift
+        starts = tf.maximum(starts.flat_values + shift, 0)
+        rows = tf.gather(row, part)
+        count = tf.size(segments, tf.int64)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(x, rows, count, validate=False)
+            for x in (ids.flat_values, starts, ends)
+        )
+
+    def _detokenize(self, ids):
+        texts = [BYTES.get(t) or t.replace(WORD_BEGIN, " ").encode() for t in self.vocabulary]
+        text = tf.strings.reduce_join(tf.gather(tf.constant(texts), ids), -1)
+        if self.prepend_scheme != "never":
+            text = tf.strings.regex_replace(text, "^ ", "")
+        return valid_utf8(text)

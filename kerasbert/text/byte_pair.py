@@ -1,0 +1,552 @@
+"""Byte-level byte-pair tokenizers (Radford et al. 2019), as `transformers` runs them, as graphs.
+
+KerasHub's `BytePairTokenizer` splits text with other rules (see the test of the differences).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert.base.files import read_json, write_files
+from kerasbert.base.strict_json import to_json
+from kerasbert.text.added_tokens import SPACE, AddedTokensTokenizer
+from kerasbert.text.alignment import distinct, in_form
+from kerasbert.text.subword import once
+from kerasbert.text.tokenizer_files import ANY, TokenizerFiles, as_lines, read_merges, tokens_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Self
+
+    from kerasbert.base.aliases import AnyPath
+
+# N texts, S segments of all texts (added tokens and the text between them), W words of all texts,
+# U different words, P pieces of a text, C code points of all texts, B bytes of all words.
+
+VOCABULARY_FILE = "vocabulary.json"
+MERGES_FILE = "merges.txt"
+
+# Model options that all these classes support, and their values.
+OPTIONS = {
+    "dropout": (None, 0.0, 0),
+    "byte_fallback": (False,),
+    "ignore_merges": (None, False),
+}
+
+# Character classes of GPT-2's pattern:
+# 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+SPACES, LETTERS, NUMBERS, OTHERS = range(4)
+
+
+def byte_characters():
+    """Return the characters that stand for the 256 bytes in a vocabulary file."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [x for x in range(256) if x not in printable]
+    table = {x: chr(x) for x in printable} | {x: chr(256 + i) for i, x in enumerate(others)}
+    return [table[x] for x in range(256)]
+
+
+class BytePairTokenizer(AddedTokensTokenizer):
+    """Base class of `RobertaTokenizer`, `GPT2Tokenizer` and `ModernBertTokenizer`.
+
+    Args:
+        vocabulary: dict of token to id, or the path of a `vocab.json`.
+        merges: list of `"a b"` or `("a", "b")`, most frequent first, or the path of a
+            `merges.txt`.
+        add_prefix_space: bool. Whether to begin each text with a space, so that its first word is
+            tokenized like the others.
+        normalization: `None` or a Unicode normal form: "NFC", "NFD", "NFKC", "NFKD".
+        **kwargs: see `AddedTokensTokenizer`.
+
+    Raises:
+        ValueError: if a special token or a part of a merge is not in the vocabulary.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, Any],
+        merges: Sequence[Any],
+        add_prefix_space: bool,
+        normalization: str | None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.add_prefix_space = add_prefix_space
+        self.normalization = normalization
+        self.file_assets = [VOCABULARY_FILE, MERGES_FILE]
+        self.set_vocabulary_and_merges(vocabulary, merges)
+
+    @classmethod
+    def from_files(cls, directory: AnyPath, **overrides: Any) -> Self:
+        """Read the tokenizer of a Hugging Face directory, with its settings.
+
+        Args:
+            directory: string. Has a `tokenizer.json`, or `vocab.json` and `merges.txt`.
+            **overrides: arguments of the constructor that replace the directory's.
+        """
+        files = TokenizerFiles(directory)
+        files.require("BPE", cls)
+        arguments = cls._words_of(files)
+        if files.model:
+            vocabulary, merges = files.model["vocab"], files.model["merges"]
+        else:
+            path = files.path("merges.txt")
+            if path is None:
+                raise ValueError(f"'{directory}' has a vocab.json but no merges.txt; add it.")
+            vocabulary, merges = files.read_json("vocab.json"), read_merges(path)
+        tokens = files.with_added_tokens(tokens_by_id(vocabulary))
+        arguments |= files.special_tokens(cls, tokens) | files.settings()
+        arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
+        arguments["merges"] = merges
+        arguments["added_tokens"] = files.found_tokens(tokens)
+        return files.checked(cls(**arguments | overrides))
+
+    @classmethod
+    def _words_of(cls, files):
+        """Return arguments for splitting into words; raise for unsupported settings."""
+        arguments = {}
+        if files.model:
+            forms = ("NFC", "NFD", "NFKC", "NFKD")
+            known = {form: [{}] for form in forms}
+            steps = files.follow("normalizer", cls, known, [[], *([form] for form in forms)])
+            arguments["normalization"] = steps[0]["type"] if steps else None
+            form = {"add_prefix_space": ANY, "trim_offsets": ANY, "use_regex": (True,)}
+            known = {"ByteLevel": [form]}
+            for step in files.follow("pre_tokenizer", cls, known, [["ByteLevel"]]):
+                arguments["add_prefix_space"] = step.get("add_prefix_space", False)
+            # With all bytes in the vocabulary, nothing is unknown.
+            is_whole = set(byte_characters()) <= files.model["vocab"].keys()
+            unknown = ANY if is_whole else (None,)
+            empty = (None, "")
+            files.follow_model(cls, OPTIONS | {"unk_token": unknown, "fuse_unk": ANY})
+            files.follow_model(
+                cls, {"continuing_subword_prefix": empty, "end_of_word_suffix": empty}
+            )
+        if "add_prefix_space" in files.config:
+            arguments["add_prefix_space"] = files.config["add_prefix_space"]
+        return arguments
+
+    def set_vocabulary_and_merges(self, vocabulary: Any, merges: Any) -> None:
+        """Set the vocabulary and the merges, from data or files."""
+        if vocabulary is None or merges is None:
+            self.merges = None
+            self._set_tokens(None)
+            return
+        if isinstance(vocabulary, (str, os.PathLike)):
+            vocabulary = read_json(vocabulary)
+        if isinstance(merges, (str, os.PathLike)):
+            merges = read_merges(merges)
+        merges = [merge_text(pair) for pair in merges]
+        if isinstance(vocabulary, dict):
+            vocabulary = tokens_by_id(vocabulary)
+        self.merges = tuple(merges)
+        self._set_tokens(vocabulary)
+        for pair in self.merges:
+            parts = pair.split(" ")
+            for token in (*parts, "".join(parts)):
+                if token not in self._token_ids:
+                    raise ValueError(
+                        f"The merge {pair!r} needs the token {token!r}, which the vocabulary of "
+                        f"{len(self.vocabulary)} tokens lacks; use both of one checkpoint."
+                    )
+
+    def save_assets(self, dir_path: AnyPath) -> None:
+        self._check_vocabulary()
+        vocabulary = to_json(self._token_ids, ensure_ascii=False).encode()
+        write_files(dir_path, {VOCABULARY_FILE: vocabulary, MERGES_FILE: as_lines(self.merges)})
+
+    def load_assets(self, dir_path: AnyPath) -> None:
+        self.set_vocabulary_and_merges(
+            os.path.join(dir_path, VOCABULARY_FILE), os.path.join(dir_path, MERGES_FILE)
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "vocabulary": None,  # Saved as assets.
+            "merges": None,
+            "add_prefix_space": self.add_prefix_space,
+            "normalization": self.normalization,
+        }
+
+    # Whether other libraries add the start and the end token to each text.
+    marks_ends = True
+
+    # Tables are constants of the graph, as a SavedModel could lose track of a resource.
+
+    @once
+    def _tables(self):
+        size = len(self.vocabulary)
+        ids = [
+            [self._token_ids[t] for t in (*p.split(" "), p.replace(" ", ""))] for p in self.merges
+        ]
+        left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
+        keys, ranks = np.unique(left * size + right, return_index=True)
+        # If each merge follows those of its two parts, all can be applied at once.
+        made = np.full(size, -1)
+        made[merged] = np.arange(len(merged))
+        once = len(np.unique(merged)) == len(merged)
+        in_order = once and bool((np.maximum(made[left], made[right]) < np.arange(len(left))).all())
+        return {
+            "contents": np.array(self._contents(), object),
+            "bytes": np.array([self._token_ids.get(c, -1) for c in byte_characters()], "int32"),
+            "keys": np.append(keys, np.iinfo("int64").max),
+            "ranks": np.append(ranks, 0).astype("int32"),
+            "merged": np.append(merged[ranks], 0).astype("int32"),
+            "in_order": in_order,
+        }
+
+    def _contents(self):
+        """Return the bytes that each token stands for."""
+        as_byte = {character: byte for byte, character in enumerate(byte_characters())}
+        added = {token["content"] for token in self._added_tokens()}
+        return [
+            bytes(as_byte[c] for c in token)
+            if token not in added and all(c in as_byte for c in token)
+            else token.encode()
+            for token in self.vocabulary
+        ]
+
+    @once
+    def _whole_words(self):
+        """Return tokens that their own bytes merge to: sorted fingerprints and their ids."""
+        with tf.init_scope(), tf.device("cpu"):
+            words = tf.constant(self._tables()["contents"])
+            ids, _ = self._merge(words)
+            same = ids[:, :1].to_tensor(-1, shape=[None, 1])[:, 0] == tf.range(tf.size(words))
+            same = np.flatnonzero(same.numpy() & (ids.row_lengths().numpy() == 1))
+            prints = fingerprint(tf.gather(words, same)).numpy()
+        order = np.argsort(prints)
+        return prints[order], same[order].astype("int32")
+
+    @once
+    def _merged(self):
+        return {pair.replace(" ", "") for pair in self.merges}
+
+    def _is_piece(self, token):
+        return token in self._merged()
+
+    def _as_text(self, token):
+        data = self._tables()["contents"][self._token_ids[token]]
+        text = data.decode("utf-8", "replace")
+        # The first bytes of a Chinese or Japanese character count as one.
+        cut = text.startswith("\ufffd") and 0xE3 <= data[0] <= 0xE9
+        return "\u4e00" + text if cut else text
+
+    # From text to pieces
+
+    def _normalize(self, text):
+        if self.normalization is None:
+            return text
+        return in_form(text, self.normalization)
+
+    def _words(self, text):
+        """Split segments (S,) into words (W,); also return the segment of each."""
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
+        row = rows_of(points)
+        points = points.flat_values
+        characters, index = distinct(points)
+        kind = tf.fill(tf.shape(characters), OTHERS)
+        for name, pattern in ((NUMBERS, r"\p{N}"), (LETTERS, r"\p{L}"), (SPACES, f"[{SPACE}]")):
+            kind = tf.where(tf.strings.regex_full_match(characters, pattern), name, kind)
+        kind = tf.gather(kind, index)  # (C,)
+
+        def earlier(x, steps=1):
+            return tf.concat([tf.zeros_like(x[:steps]), x[:-steps]], 0)
+
+        def later(x):
+            return tf.concat([x[1:], tf.zeros_like(x[:1])], 0)
+
+        change = row[1:] != row[:-1]
+        begin = tf.concat([tf.ones_like(row[:1], "bool"), change], 0)
+        last = tf.concat([change, tf.ones_like(row[:1], "bool")], 0)
+        space = kind == SPACES
+        after_space = earlier(space) & ~begin
+        # The last white space of a run belongs to the next word if it is " ", else to none.
+        starts = space & (~after_space | ~(later(space) | last))
+        starts |= ~space & after_space & (earlier(points) != ord(" "))
+        starts |= begin | (~space & ~after_space & (kind != earlier(kind)))
+        # 's 't 'm 'd 're 've 'll end a word even before letters.
+        following = tf.where(last, 0, later(points))
+        second = tf.where(last, 0, later(following))
+
+        def is_in(x, letters):
+            return tf.reduce_any(x[:, tf.newaxis] == [ord(c) for c in letters], axis=1)
+
+        quote = starts & (points == ord("'"))
+        short = quote & is_in(following, "stmd")
+        long = quote & is_in(following, "rv") & (second == ord("e"))
+        long |= quote & (following == ord("l")) & (second == ord("l"))
+        starts &= ~earlier(short | long)
+        starts |= earlier(short, 2) | earlier(long, 3)
+
+        starts = tf.where(starts)[:, 0]
+        splits = tf.concat([starts, [tf.size(points, tf.int64)]], 0)
+        words = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+        return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, starts)
+
+    def _of_words(self, words):
+        """Tokenize words (W,) to ragged (W, pieces): ids, and each piece's first byte in a word."""
+        unique, index = tf.unique(words)
+        ids, begins, row = self._lookup(unique)
+        return tuple(tf.gather(x, tf.gather(row, index)) for x in (ids, begins))
+
+    def _lookup(self, words):
+        """Split words (U,) into ragged tables as of `_merge`; also return each word's row in them.
+
+        Most words are a single token and need no merging.
+        """
+        prints, tokens = self._whole_words()
+        if not len(prints):
+            return *self._merge(words), tf.range(tf.size(words))
+        wanted = fingerprint(words)
+        at = tf.minimum(tf.searchsorted(tf.constant(prints), wanted), len(prints) - 1)
+        token = tf.gather(tf.constant(tokens), at)
+        whole = tf.gather(tf.constant(self._tables()["contents"]), token) == words
+        ids, begins = self._merge(*rows_where(~whole, words))
+        (token,) = rows_where(whole, token[:, tf.newaxis])
+        count = tf.cast(ids.nrows(), "int32")
+        after = count + tf.cumsum(tf.cast(whole, "int32"), exclusive=True)
+        row = tf.where(whole, after, tf.cumsum(tf.cast(~whole, "int32"), exclusive=True))
+        return tf.concat([ids, token], 0), tf.concat([begins, tf.zeros_like(token)], 0), row
+
+    def _merge(self, words):
+        """Merge words (U,) to ragged (U, pieces): ids, and each piece's first byte in the word."""
+        tables = self._tables()
+        keys, ranks, merged = (tf.constant(tables[name]) for name in ("keys", "ranks", "merged"))
+        none = tf.int32.max
+        lengths = tf.strings.length(words)
+        first_byte = tf.cumsum(lengths, exclusive=True)
+        all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
+        result = tf.fill(tf.shape(all_words), -1)  # The id of the piece that begins at each byte.
+        ids, place = self._symbols(words)
+        word = tf.gather(all_words, place)
+        ids, word, place = rows_where(ids >= 0, ids, word, place)
+
+        def step(ids, word, place, result):
+            pair = tf.cast(ids[:-1], "int64") * len(self.vocabulary) + tf.cast(ids[1:], "int64")
+            at = tf.searchsorted(keys, pair)
+            found = (tf.gather(keys, at) == pair) & (word[:-1] == word[1:])
+            rank = tf.where(found, tf.gather(ranks, at), none)
+            rank = tf.concat([rank, tf.fill([tf.size(ids) - tf.size(rank)], none)], 0)
+            best = tf.gather(tf.math.segment_min(rank, word), word)
+            chosen = (rank == best) & (best < none)
+            index = tf.range(tf.size(ids))
+            if tables["in_order"]:
+                # Of overlapping pairs, as in "aaaa", choose every other one.
+                run = tf.concat([chosen[:1], chosen[1:] & ~chosen[:-1]], 0)
+                first = tf.concat([tf.where(run)[:, 0], [0]], 0)
+                first = tf.gather(first, tf.maximum(tf.cumsum(tf.cast(run, "int32")) - 1, 0))
+                chosen &= (index - tf.cast(first, "int32")) % 2 == 0
+            else:
+                first = tf.math.segment_min(tf.where(chosen, index, none), word)
+                chosen &= index == tf.gather(first, word)
+            at = tf.concat([at, tf.zeros([tf.size(ids) - tf.size(at)], at.dtype)], 0)
+            ids = tf.where(chosen, tf.gather(merged, at), ids)
+            gone = tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
+            done = (best == none) & ~gone
+            result = tf.tensor_scatter_nd_update(
+                result, *rows_where(done, place[:, tf.newaxis], ids)
+            )
+            return *rows_where((best < none) & ~gone, ids, word, place), result
+
+        *_, result = tf.while_loop(
+            lambda ids, *_: tf.size(ids) > 0,
+            step,
+            (ids, word, place, result),
+            shape_invariants=(tf.TensorShape([None]),) * 4,
+        )
+        begins = tf.range(tf.size(result)) - tf.gather(first_byte, all_words)
+        rows, *pieces = rows_where(result >= 0, all_words, result, begins)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(x, rows, tf.size(words), validate=False)
+            for x in pieces
+        )
+
+    def _symbols(self, words):
+        """Return the symbols to merge: ids, -1 for unknown ones, and their positions in bytes."""
+        data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
+        ids = tf.gather(tf.constant(self._tables()["bytes"]), tf.cast(data, "int32"))
+        return ids, tf.range(tf.size(ids))
+
+    def _split(self, segments, known):
+        prefixed = tf.zeros_like(known, "bool")
+        if self.add_prefix_space:
+            prefixed = (known < 0) & tf.strings.regex_full_match(segments, "(?s)[^ ].*")
+            segments = tf.where(prefixed, " " + segments, segments)
+        words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
+        ids, begins = self._of_words(words)  # (W, pieces)
+        # Positions of the words in the segments, without prefixed spaces.
+        word = rows_of(ids)
+        prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
+        until = tf.cumsum(tf.strings.length(words))
+        first = tf.concat([[0], until], 0)[:-1]
+        starts = tf.gather(first, word) + begins.flat_values
+        ends = tf.concat([starts[1:], until[-1:]], 0)
+        ends = tf.minimum(ends, tf.gather(until, word))
+        shift = tf.gather(tf.math.segment_min(first, segment), segment) + prefix
+        shift = tf.gather(shift, word)
+        starts = tf.maximum(starts - shift, 0)
+        ends = tf.maximum(ends - shift, 0)
+        rows = tf.gather(segment, word)
+        return tuple(
+            tf.RaggedTensor.from_value_rowids(
+                x, rows, tf.size(segments, rows.dtype), validate=False
+            )
+            for x in (ids.flat_values, starts, ends)
+        )
+
+    def _detokenize(self, ids):
+        return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)
+
+
+def merge_text(pair):
+    """Return a merge as `"a b"`, however it is written."""
+    if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
+        pair = " ".join(pair)
+    if not isinstance(pair, str) or len(pair.split(" ")) != 2:
+        raise ValueError(f"The merge {pair!r} must be two tokens separated by a space.")
+    return pair
+
+
+def fingerprint(words):
+    """Hash strings (U,) to int64 (U,)."""
+    return tf.bitcast(tf.fingerprint(words), tf.int64)
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class RobertaTokenizer(BytePairTokenizer):
+    """RoBERTa's byte-level byte-pair tokenizer, as `transformers` runs it.
+
+    Args: see `BytePairTokenizer`.
+
+    >>> letters = {c: i + 5 for i, c in enumerate(byte_characters())}
+    >>> vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, **letters}
+    >>> vocabulary |= {"lo": 261, "Ġlo": 262}
+    >>> tokenizer = RobertaTokenizer(vocabulary, ["l o", "Ġ lo"])
+    >>> tokenizer.tokenize_with_offsets("lo lo")
+    ([261, 262], [0, 3], [2, 5])
+    >>> tokenizer.detokenize([261, 262])
+    'lo lo'
+    """
+
+    num_separators = 2
+
+    def __init__(
+        self,
+        vocabulary: Any = None,
+        merges: Any = None,
+        add_prefix_space: bool = False,
+        normalization: str | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<s>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space,
+            normalization,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class GPT2Tokenizer(BytePairTokenizer):
+    """GPT-2's byte-level byte-pair tokenizer, whose one special token serves as all of them.
+
+    Args: see `BytePairTokenizer`.
+
+    >>> letters = {c: i for i, c in enumerate(byte_characters())}
+    >>> vocabulary = {**letters, "lo": 256, "Ġlo": 257, "<|endoftext|>": 258}
+    >>> tokenizer = GPT2Tokenizer(vocabulary, ["l o", "Ġ lo"])
+    >>> tokenizer("lo lo"), tokenizer.end_token_id
+    ([256, 257], 258)
+    """
+
+    marks_ends = False
+
+    def __init__(
+        self,
+        vocabulary: Any = None,
+        merges: Any = None,
+        add_prefix_space: bool = False,
+        normalization: str | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<|endoftext|>",
+        cls_token: str = "<|endoftext|>",
+        sep_token: str = "<|endoftext|>",
+        pad_token: str = "<|endoftext|>",
+        mask_token: str = "<|endoftext|>",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space,
+            normalization,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class ModernBertTokenizer(BytePairTokenizer):
+    """ModernBERT's byte-level byte-pair tokenizer: NFC, and added tokens such as runs of spaces.
+
+    Args: see `BytePairTokenizer`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Any = None,
+        merges: Any = None,
+        add_prefix_space: bool = False,
+        normalization: str | None = "NFC",
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "[UNK]",
+        cls_token: str = "[CLS]",
+        sep_token: str = "[SEP]",
+        pad_token: str = "[PAD]",
+        mask_token: str = "[MASK]",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            vocabulary,
+            merges,
+            add_prefix_space,
+            normalization,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )

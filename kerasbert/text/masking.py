@@ -1,0 +1,370 @@
+"""Masking for masked-language modeling: which tokens to predict, and what replaces them.
+
+Shapes: B batch, T tokens, P predictions, V vocabulary size, W words per row (at most T), S possible
+sums of word sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kerasbert.backend.tensorflow import tf
+from kerasbert.base.errors import check_value
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+    from kerasbert.base.aliases import Tensor
+
+# Relative probabilities of masking 1, 2, ... words together.
+UNITS = {
+    "token": None,
+    "word": (1.0,),
+    # SpanBERT, arXiv 1907.10529, section 3.1: geometric, 3.8 on average.
+    "span": tuple(0.2 * 0.8**length for length in range(10)),
+    # ALBERT, arXiv 1909.11942, section 4.1.
+    "ngram": (1.0, 1 / 2, 1 / 3),
+}
+
+
+def check_rates(
+    mask_selection_rate,
+    mask_token_rate,
+    random_token_rate,
+    mask_selection_length=None,
+    unit="token",
+    may_hide_nothing=False,
+):
+    """Raise a ValueError for invalid settings of `mask_tokens`."""
+    for name, rate in (
+        ("mask_selection_rate", mask_selection_rate),
+        ("mask_token_rate", mask_token_rate),
+        ("random_token_rate", random_token_rate),
+    ):
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
+            raise ValueError(f"{name}={rate!r} must be a number from 0 to 1.")
+    if mask_selection_rate == 0 and not may_hide_nothing:
+        raise ValueError("mask_selection_rate=0 leaves nothing to predict; use 0.15, for example.")
+    if mask_token_rate + random_token_rate > 1 + 1e-6:
+        raise ValueError(
+            f"mask_token_rate={mask_token_rate} and random_token_rate={random_token_rate} add up "
+            "to more than 1, all of the chosen tokens; lower one of them."
+        )
+    check_value("mask_selection_length", mask_selection_length, "count?")
+    if unit not in tuple(UNITS):
+        raise ValueError(f"mask_unit={unit!r} must be one of {', '.join(map(repr, UNITS))}.")
+
+
+def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
+    """Return which tokens begin a word, in NumPy or TensorFlow like the ids.
+
+    Args:
+        token_ids: ints (..., T).
+        word_edges: bool (V, 2), from `tokenizer.word_edges()`: whether a token begins a word, and
+            whether a word begins after it.
+
+    Returns:
+        bool (..., T).
+
+    >>> edges = np.array([[True, True], [True, False], [False, False]])  # , play ##ing
+    >>> word_starts(np.array([1, 2, 0, 1]), edges).tolist()
+    [True, False, True, True]
+    """
+    begins, ends = np.asarray(word_edges).T
+    if isinstance(token_ids, np.ndarray):
+        after = np.roll(ends[token_ids], 1, axis=-1)
+        after[..., :1] = True
+        return begins[token_ids] | after
+    after = tf.gather(ends, token_ids)[..., :-1]
+    after = tf.concat([tf.ones_like(token_ids[..., :1], tf.bool), after], axis=-1)
+    return tf.gather(begins, token_ids) | after
+
+
+def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
+    """Return how many of `length` tokens to predict: an int, or a tensor of the same shape.
+
+    >>> prediction_slots(128, 0.15), prediction_slots(128, 0.15, 16), prediction_slots(2, 0.15)
+    (19, 16, 1)
+    """
+    most = mask_selection_length
+    if not hasattr(length, "dtype"):
+        count = max(1, round(mask_selection_rate * length))
+        return count if most is None else min(count, most)
+    # In float64 and half to even, as in BERT's released Python code.
+    count = tf.round(mask_selection_rate * tf.cast(length, tf.float64))
+    count = tf.maximum(1, tf.cast(count, tf.int32))
+    return count if most is None else tf.minimum(count, most)
+
+
+def mask_tokens(
+    token_ids: ArrayLike,
+    maskable: Tensor,
+    seed: ArrayLike,
+    *,
+    vocabulary_size: int,
+    mask_token_id: int,
+    lengths: ArrayLike | None = None,
+    mask_selection_rate: float = 0.15,
+    mask_selection_length: int | None = None,
+    mask_token_rate: float = 0.8,
+    random_token_rate: float = 0.1,
+    unit: str = "token",
+    word_starts: Tensor = None,
+) -> dict[str, Any]:
+    """Choose tokens to predict and mask them, eagerly or in a graph; each seed masks others.
+
+    In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, but no more than are
+    maskable. A share of `mask_token_rate` of these becomes the mask token, a share of
+    `random_token_rate` a random token of the vocabulary, and the rest stays.
+
+    `unit` is what is chosen as a whole:
+
+    - "token": each token by itself.
+    - "word": all word pieces of a word.
+    - "span": 1 to 10 consecutive words, with the length distribution of SpanBERT.
+    - "ngram": 1 to 3 consecutive words, n with a probability proportional to 1 / n as in ALBERT.
+
+    Only whole words are chosen, and the number of tokens is as exact as for "token": words are
+    taken in random order, spans as such, and skipped if they would overshoot or leave a rest
+    that no later words add up to. So the last span of a row may be cut between words. If whole
+    words cannot give that number, they give the largest possible one below it: none in a row with a
+    single word that is too long. No unit crosses a token that is not maskable.
+
+    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code; a span
+    as a whole becomes mask tokens, or different random tokens, or stays, as in SpanBERT.
+
+    Args:
+        token_ids: int32 (B, T).
+        maskable: bool (B, T). Tokens that may be chosen: no padding, no special tokens.
+        seed: ints (2,). The same seed masks the same tokens. Or a function of a shape (4, B, T),
+            that draws numbers from 0, below 1.
+        vocabulary_size: int.
+        mask_token_id: int.
+        lengths: int32 (B,). n of each row, special tokens included; `None` takes the number of
+            maskable tokens plus two.
+        mask_selection_rate: float. 0 masks nothing; P is then `mask_selection_length`, or 1.
+        mask_selection_length: int. Maximum number of tokens to choose per row, or `None`.
+        mask_token_rate: float.
+        random_token_rate: float.
+        unit: string.
+        word_starts: bool (B, T). The tokens that begin a word, found by the function `word_starts`,
+            or for Chinese by a word segmenter. `None` makes each token a word.
+
+    Returns:
+        A dict of `token_ids` (B, T), with the chosen ones masked; `mask_positions` int32 (B, P),
+        ascending; `mask_ids` int32 (B, P), the original tokens; `mask_weights` float32 (B, P). P
+        depends only on T. Unused slots come last, as zeros.
+
+    Raises:
+        ValueError: for a rate outside 0 to 1, an unknown unit, and "word" without `word_starts`.
+
+    >>> ids, free = [[1, 5, 6, 7, 2]], [[False, True, True, True, False]]
+    >>> hidden = mask_tokens(
+    ...     ids, free, (0, 0), vocabulary_size=9, mask_token_id=3, mask_selection_rate=0.4,
+    ...     mask_token_rate=1.0, random_token_rate=0.0,
+    ... )
+    >>> hidden["mask_positions"].shape, int((hidden["token_ids"].numpy() == 3).sum())
+    (TensorShape([1, 2]), 2)
+
+    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.1; dynamic masking as in RoBERTa,
+    arXiv 1907.11692; whole words as announced with google-research/bert in May 2019; spans Joshi
+    et al. 2020, arXiv 1907.10529; n-grams Lan et al. 2020, arXiv 1909.11942.
+    """
+    check_rates(
+        mask_selection_rate,
+        mask_token_rate,
+        random_token_rate,
+        mask_selection_length,
+        unit,
+        may_hide_nothing=True,
+    )
+    if unit == "word" and word_starts is None:
+        raise ValueError(
+            "unit='word' needs word_starts, the tokens that begin a word; find them with "
+            "kerasbert.data.word_starts(token_ids, tokenizer.word_edges())."
+        )
+    token_ids = tf.convert_to_tensor(token_ids, tf.int32)
+    maskable = tf.convert_to_tensor(maskable)
+    if mask_selection_rate == 0:
+        maskable = tf.zeros_like(maskable)
+    candidates = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1)  # (B,)
+    lengths = candidates + 2 if lengths is None else tf.convert_to_tensor(lengths)
+    count = prediction_slots(lengths, mask_selection_rate, mask_selection_length)
+    length = _shape(token_ids)[1]
+    slots = prediction_slots(length, mask_selection_rate, mask_selection_length)
+    if mask_selection_rate == 0:
+        slots = tf.minimum(mask_selection_length or 1, length)
+    count = tf.minimum(tf.minimum(count, candidates), slots)
+    if not callable(seed):
+        # Philox gives the same numbers on every device.
+        seed = functools.partial(tf.random.stateless_uniform, seed=seed, alg="philox")
+    draws = seed((4, *_shape(token_ids)))
+    roll = draws[2]  # (B, T), decides between mask token, random token and no change
+    if unit == "token":
+        chosen = _choose(maskable, count, slots, draws[0])  # (B, T)
+    else:
+        starts = tf.ones_like(maskable) if word_starts is None else word_starts
+        word, sizes, breaks = _words(maskable, tf.convert_to_tensor(starts))
+        span = _spans(UNITS[unit], breaks, draws[3])  # (B, W)
+        chosen = _choose_words(sizes, span, count, draws[0])  # (B, W)
+        chosen = maskable & tf.gather(chosen, word, batch_dims=1)  # (B, T)
+        if unit == "span":
+            roll = tf.gather(roll, tf.gather(span, word, batch_dims=1), batch_dims=1)
+    random_ids = tf.cast(draws[1] * vocabulary_size, tf.int32)
+    hidden = tf.where(roll < mask_token_rate + random_token_rate, random_ids, token_ids)
+    hidden = tf.where(roll < mask_token_rate, mask_token_id, hidden)
+    # The first positions get the largest numbers, so that `top_k` returns them in order.
+    backwards = length - tf.range(length)
+    backwards, positions = tf.math.top_k(tf.where(chosen, backwards, 0), k=slots)  # (B, P)
+    used = backwards > 0
+    positions = tf.where(used, positions, 0)
+    return {
+        "token_ids": tf.where(chosen, hidden, token_ids),
+        "mask_positions": positions,
+        "mask_ids": tf.where(used, tf.gather(token_ids, positions, batch_dims=1), 0),
+        "mask_weights": tf.cast(used, tf.float32),
+    }
+
+
+def _choose(maskable, count, slots, draws):
+    """Choose `count` (B,) of the maskable tokens, at most `slots` per row: bool (B, T)."""
+    length = _shape(maskable)[1]
+    order = tf.where(maskable, _distinct(draws) + tf.range(length, dtype=tf.int64), -1)
+    best, _ = tf.math.top_k(order, k=slots)  # (B, P)
+    last = tf.gather(best, tf.maximum(count - 1, 0), batch_dims=1)
+    return maskable & (order >= last[:, None])
+
+
+def _distinct(draws):
+    """Spread draws (B, T) as int64, so that adding positions makes them all different.
+
+    This keeps the counts exact when a number is drawn twice.
+    """
+    return tf.cast(draws * 2**23, tf.int64) * tf.cast(_shape(draws)[1], tf.int64)
+
+
+# === Words and spans ===
+
+
+def _words(maskable, starts):
+    """Number the words of each row.
+
+    Returns:
+        The word of each token (B, T), the number of tokens of each word (B, W), 0 for unused
+        numbers, and whether each word comes after a token that is not maskable (B, W).
+    """
+    after_break = maskable & ~tf.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
+    starts = (maskable & starts) | after_break
+    word = tf.maximum(tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1, 0)
+    sizes = _sum_by(word, tf.cast(maskable, tf.int32))
+    return word, sizes, _sum_by(word, tf.cast(after_break, tf.int32)) > 0
+
+
+def _sum_by(index, values):
+    """Sum the values (B, T) of each index (B, T) into (B, W), W = T."""
+    rows, length = _shape(index)
+    index += length * tf.range(rows)[:, None]
+    return tf.reshape(tf.math.unsorted_segment_sum(values, index, rows * length), (rows, length))
+
+
+def _spans(odds, breaks, draws):
+    """Split rows of words into random spans, restarting after each break: span numbers (B, W)."""
+    rows, length = _shape(breaks)
+    places = tf.tile(tf.range(length)[None], [rows, 1])  # (B, W)
+    if len(odds) == 1:
+        return places
+    odds = np.array(odds) / sum(odds)
+
+    def drawn(odds, draws):
+        limits = np.cumsum(odds)[:-1].astype("float32")
+        return 1 + tf.reduce_sum(tf.cast(draws[..., None] >= limits, tf.int32), axis=-1)
+
+    # A row starts at a random place in a span, so the rest of its first span has other odds.
+    left = np.cumsum(odds[::-1])[::-1]
+    lengths = [drawn(left / left.sum(), draws[:, :1]), drawn(odds, draws[:, 1:])]
+    ends = tf.cumsum(tf.concat(lengths, axis=1), axis=1)
+    span = tf.searchsorted(ends, places, side="right")
+    span += tf.maximum(tf.cumsum(tf.cast(breaks, tf.int32), axis=1) - 1, 0)
+    return tf.minimum(span, length - 1)  # Only places past the last word can exceed it.
+
+
+def _choose_words(sizes, span, count, draws):
+    """Choose words of the given sizes (B, W) with `count` (B,) tokens in all: bool (B, W)."""
+    order = tf.gather(_distinct(draws), span, batch_dims=1) + tf.cast(span, tf.int64)
+    # `top_k` returns the first of equal numbers first, so the words of a span stay in order.
+    _, order = tf.math.top_k(tf.where(sizes > 0, order, -1), k=_shape(sizes)[1])
+    sizes = tf.gather(sizes, order, batch_dims=1)
+    taken, left = _fill(sizes, count)
+    taken = tf.cond(
+        tf.reduce_any(left > 0),
+        lambda: _fill_exactly(sizes, count, taken, left),
+        lambda: taken,
+    )
+    return _sum_by(order, tf.cast(taken, tf.int32)) > 0
+
+
+def _fill(sizes, count):
+    """Take words in order, skipping those that would overshoot.
+
+    Args:
+        sizes: int32 (B, W).
+        count: int32 (B,).
+
+    Returns:
+        `(taken, left)`: bool (B, W), and int32 (B,), the number of tokens missing from `count`.
+    """
+
+    def take(taken, left, _):
+        # A word that is too long now stays too long: take all words up to the first overshoot.
+        fits = ~taken & (sizes > 0) & (sizes <= left[:, None])
+        taken_now = fits & (tf.cumsum(tf.where(fits, sizes, 0), axis=1) <= left[:, None])
+        left -= tf.reduce_sum(tf.where(taken_now, sizes, 0), axis=1)
+        return taken | taken_now, left, tf.reduce_any(taken_now)
+
+    start = tf.zeros_like(sizes, tf.bool), count, tf.constant(True)
+    return tf.while_loop(lambda taken, left, going: going, take, start)[:2]
+
+
+def _fill_exactly(sizes, count, taken, left):
+    """Repeat rows with tokens left, and take no word that later words cannot complete.
+
+    Solves the subset-sum problem exactly. It would leave rows that `_fill` completes unchanged.
+    """
+    rows = tf.where(left > 0)  # (R, 1)
+    sizes, count = tf.gather_nd(sizes, rows), tf.gather_nd(count, rows)
+    num_words = tf.reduce_max(tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=1))
+    by_word = tf.transpose(sizes[:, :num_words])  # (W, R)
+    sums = tf.range(tf.reduce_max(count) + 1)  # (S,)
+
+    def reach(after, sizes):
+        """Return the sums reachable with this word and those after it: bool (R, S)."""
+        without = sums - sizes[:, None]
+        return after | (tf.gather(after, tf.maximum(without, 0), batch_dims=1) & (without >= 0))
+
+    nothing = tf.zeros_like(count)[:, None] == sums  # (R, S)
+    reached = tf.scan(reach, by_word, nothing, reverse=True)  # (W, R, S)
+    after = tf.concat([reached[1:], nothing[None]], axis=0)
+    possible = reached[0] & (sums <= count[:, None])
+    most = tf.reduce_max(tf.where(possible, sums, 0), axis=1)  # (R,)
+
+    def take(state, word):
+        (_, left), (sizes, after) = state, word
+        rest = left - sizes
+        takes = (sizes > 0) & (rest >= 0)
+        takes &= tf.gather(after, tf.maximum(rest, 0), batch_dims=1)
+        return takes, tf.where(takes, rest, left)
+
+    exact, _ = tf.scan(take, (by_word, after), (most > 0, most))  # (W, R)
+    exact = tf.pad(tf.transpose(exact), [[0, 0], [0, _shape(taken)[1] - num_words]])
+    return tf.tensor_scatter_nd_update(taken, rows, exact)
+
+
+def _shape(x):
+    """Return the sizes of a tensor, as ints where they are static."""
+    dynamic = tf.shape(x)
+    return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]

@@ -1,0 +1,39 @@
+"""Names and shapes of every weight, frozen: a rename breaks the presets that people have saved.
+
+After a change that is meant, write the file anew: `python tests/checkpoints/test_golden.py`.
+"""
+
+import json
+import pathlib
+
+import pytest
+
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.families import FAMILIES
+from kerasbert.heads.text_classifier.model import BertTextClassifier
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "weights.json"
+SIZES = {"vocabulary_size": 11, "num_layers": 2, "num_heads": 2, "hidden_dim": 8}
+
+
+def weights(family):
+    backbone = BertBackbone.from_family(
+        family, **SIZES, intermediate_dim=12, max_sequence_length=16
+    )
+    classifier = BertTextClassifier(backbone, num_classes=3)
+    return {weight.path: list(weight.shape) for weight in classifier.weights}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_and_shapes(family):
+    assert weights(family) == json.loads(GOLDEN.read_text())[family]
+
+
+if __name__ == "__main__":
+    lines = [
+        f'  "{family}": {{\n'
+        + ",\n".join(f'    "{path}": {shape}' for path, shape in weights(family).items())
+        + "\n  }"
+        for family in FAMILIES
+    ]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

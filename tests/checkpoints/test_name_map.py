@@ -1,0 +1,121 @@
+"""The name tables: read in both directions, and strict."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from kerasbert.checkpoints import google
+from kerasbert.checkpoints import keras_hub as keras_hub_format
+from kerasbert.checkpoints.huggingface_tables import TABLES
+from kerasbert.checkpoints.name_map import NameMap, load_weights
+from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.families import FAMILIES
+from kerasbert.heads.text_classifier.model import BertTextClassifier
+
+ENCODERS = [
+    *((family, "torch", table.encoder, {}) for family, table in TABLES.items()),
+    *(
+        (family, "keras_hub", names, keras_hub_format.SETTINGS[family])
+        for family, names in keras_hub_format.ENCODERS.items()
+    ),
+]
+IDS = [f"{family}-{layout}" for family, layout, _, _ in ENCODERS]
+
+
+class Arrays(dict):
+    def shape(self, name):
+        return self[name].shape
+
+
+def tiny(family, **settings):
+    sizes = {"vocabulary_size": 7, "num_layers": 2, "num_heads": 2, "hidden_dim": 4}
+    return BertBackbone.from_family(family, **sizes, intermediate_dim=6, **settings)
+
+
+def perturbed(weight):
+    rng = np.random.default_rng(sum(map(ord, weight.path)))
+    return rng.normal(size=weight.shape).astype("float32")
+
+
+@pytest.mark.parametrize("family, layout, names, settings", ENCODERS, ids=IDS)
+def test_every_weight_goes_there_and_back(family, layout, names, settings):
+    encoder = tiny(family, **settings)
+    verbatim = keras_hub_format.VERBATIM.get(family) if layout == "keras_hub" else None
+    name_map = NameMap(names, layout, verbatim)
+    theirs = Arrays()
+    for weight in encoder.weights:
+        written = name_map.write(weight.path, perturbed(weight))
+        assert not theirs.keys() & written.keys()
+        theirs.update(written)
+    assert load_weights(encoder.weights, theirs, name_map, "here", lambda name: False) == []
+    for weight in encoder.weights:
+        value = keras.ops.convert_to_numpy(weight.value)
+        np.testing.assert_array_equal(value, perturbed(weight))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_table_is_used_up(family):
+    """No line of a table names a layer that no model has."""
+    classifier = BertTextClassifier(tiny(family), num_classes=2)
+    layers = {weight.path.rpartition("/")[0] for weight in classifier.weights}
+    paths = {re.sub(r"_\d+/", "_{i}/", layer) for layer in layers}
+    optional = {"embeddings_projection", "segment_embedding", "pooled_dense"}
+    assert TABLES[family].encoder.keys() - optional <= paths
+    assert TABLES[family].of_head("text_classifier").keys() <= paths
+
+
+def test_layouts():
+    fused = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
+    value = np.arange(12.0).reshape(2, 6)
+    written = fused.write("layer_10/qkv/kernel", value)
+    assert list(written) == ["h.10.q.weight", "h.10.k.weight", "h.10.v.weight"]
+    np.testing.assert_array_equal(written["h.10.k.weight"], value[:, 2:4].T)
+    np.testing.assert_array_equal(fused.read("layer_10/qkv/kernel", (2, 6), written), value)
+    assert fused.theirs("layer_x/qkv/kernel") is None
+    assert fused.theirs("layer_1/qkv/other") is None
+    head = NameMap({}, "google", verbatim=google.TEXT_CLASSIFIER)
+    assert head.write("logits/kernel", value)["output_weights"].shape == (6, 2)
+
+
+def variables():
+    layer = keras.layers.Dense(3, name="dense")
+    layer.build((None, 2))
+    return layer.weights
+
+
+@pytest.mark.parametrize(
+    "tensors, message",
+    [
+        (
+            {"d.weight": (3, 2)},
+            r"Missing, ours \(theirs\): dense/bias \(d.bias\). Left.* none",
+        ),
+        (
+            {"d.weight": (3, 2), "d.bias": (3,), "e": (1,)},
+            r"\(theirs\): none. Left over, .*: e",
+        ),
+        ({"d.weight": (2, 3), "d.bias": (3,)}, r"d.weight \(2, 3\), but our dense/kernel is"),
+        ({"d.weight": (3, 2), "d.bias": (4,)}, r"d.bias \(4,\), but our dense/bias is \(3,\)"),
+        ({f"x{i}": (1,) for i in range(20)}, "x11 and 8 more"),
+    ],
+)
+def test_all_or_nothing(tensors, message):
+    weights = variables()
+    before = [keras.ops.convert_to_numpy(weight) for weight in weights]
+    tensors = Arrays({name: np.ones(shape) for name, shape in tensors.items()})
+    name_map = NameMap({"dense": "d"}, "torch")
+    with pytest.raises(ValueError, match=message):
+        load_weights(weights, tensors, name_map, "here", lambda name: False)
+    for weight, value in zip(weights, before, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), value)
+
+
+def test_weights_that_may_stay_new():
+    weights = variables()
+    tensors = Arrays({"d.weight": np.ones((3, 2))})
+    name_map = NameMap({"dense": "d"}, "torch")
+    new = load_weights(weights, tensors, name_map, "here", lambda name: False, ["dense/bias"])
+    assert new == ["dense/bias"]
+    assert keras.ops.convert_to_numpy(weights[0]).min() == 1

@@ -1,0 +1,13 @@
+"""The small tokenizers of every class, for what rests on their offsets."""
+
+from tests.text.conftest import (  # noqa: F401
+    albert_model,
+    byte_fallback_models,
+    byte_pairs,
+    deberta_model,
+    gpt_pairs,
+    make,
+    tokenizer,
+    word_pieces,
+    xlmr_model,
+)
