@@ -25,7 +25,12 @@ class Kind:
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
-        usage: string. Example call of its inference method, for model cards.
+        method: string. Its inference method, which takes texts.
+        usage: string. Arguments of an example call of it, for model cards.
+        takes_pairs: bool. Whether that method needs pairs of texts.
+        explains: string. The output that attributions explain: "class", "number", "token_class",
+            "masked_token" or "answer"; "" for none.
+        panels: tuple. Panels of the playground for it, besides those of every encoder.
         single: bool. Whether it is one model whose heads other formats can represent.
         folder: string. Package of these files; "" for `heads.<name>`.
     """
@@ -41,7 +46,11 @@ class Kind:
     huggingface: str = ""
     keras_hub: str = ""
     pipeline: str = ""
+    method: str = ""
     usage: str = ""
+    takes_pairs: bool = False
+    explains: str = ""
+    panels: tuple = ()
     single: bool = True
     folder: str = ""
 
@@ -71,7 +80,10 @@ _ROWS = (
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
         pipeline="text-classification",
-        usage='classify(["A text.", "Another one."])',
+        method="classify",
+        usage='["A text.", "Another one."]',
+        explains="class",
+        panels=("classify",),
     ),
     Kind(
         name="text_regressor",
@@ -83,7 +95,10 @@ _ROWS = (
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
         pipeline="text-classification",
-        usage='score(["A text.", "Another one."])',
+        method="score",
+        usage='["A text.", "Another one."]',
+        explains="number",
+        panels=("classify",),
     ),
     Kind(
         name="reranker",
@@ -95,7 +110,11 @@ _ROWS = (
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
         pipeline="text-ranking",
-        usage='rank("A query", ["A text.", "Another one."])',
+        method="rank",
+        usage='"A query", ["A text.", "Another one."]',
+        takes_pairs=True,
+        explains="number",
+        panels=("classify", "search"),
     ),
     Kind(
         name="token_classifier",
@@ -106,7 +125,10 @@ _ROWS = (
         settings={"pooling": "tokens"},
         huggingface="ForTokenClassification",
         pipeline="token-classification",
-        usage='tag("A text.")',
+        method="tag",
+        usage='"A text."',
+        explains="token_class",
+        panels=("tag",),
     ),
     Kind(
         name="question_answering",
@@ -117,7 +139,11 @@ _ROWS = (
         settings={"pooling": "tokens", "dropout": 0.0},
         huggingface="ForQuestionAnswering",
         pipeline="question-answering",
-        usage='answer("Who?", "A text that says who.")',
+        method="answer",
+        usage='"Who?", "A text that says who."',
+        takes_pairs=True,
+        explains="answer",
+        panels=("answer",),
     ),
     Kind(
         name="multiple_choice",
@@ -127,7 +153,9 @@ _ROWS = (
         data="MultipleChoice",
         huggingface="ForMultipleChoice",
         pipeline="multiple-choice",
-        usage='choose("A text", ["so", "or so"])',
+        method="choose",
+        usage='"A text", ["so", "or so"]',
+        panels=("choose",),
     ),
     Kind(
         name="next_sentence_predictor",
@@ -136,7 +164,11 @@ _ROWS = (
         served="ServedNextSentence",
         settings={"dropout": 0.0, "sentence_order": False},
         huggingface="ForNextSentencePrediction",
-        usage='follows("A sentence.", "The next one.")',
+        method="follows",
+        usage='"A sentence.", "The next one."',
+        takes_pairs=True,
+        explains="class",
+        panels=("classify",),
     ),
     Kind(
         name="masked_lm",
@@ -146,7 +178,10 @@ _ROWS = (
         huggingface="ForMaskedLM",
         keras_hub="MaskedLM",
         pipeline="fill-mask",
-        usage='fill_mask("A text with a [MASK] word.")',
+        method="fill_mask",
+        usage='"A text with a [MASK] word."',
+        explains="masked_token",
+        panels=("fill",),
     ),
     Kind(
         name="sparse_embedder",
@@ -157,7 +192,9 @@ _ROWS = (
         huggingface="ForMaskedLM",
         keras_hub="MaskedLM",
         pipeline="feature-extraction",
-        usage='decode(model.embed("A text."), top_k=10)',
+        method="embed",
+        usage='["A text.", "Another one."]',
+        panels=("similar", "search"),
     ),
     Kind(
         name="pretrainer",
@@ -167,7 +204,10 @@ _ROWS = (
         parts=("masked_lm", "next_sentence_predictor"),
         huggingface="ForPreTraining",
         pipeline="fill-mask",
-        usage='fill_mask("A text with a [MASK] word.")',
+        method="fill_mask",
+        usage='"A text with a [MASK] word."',
+        explains="masked_token",
+        panels=("fill",),
     ),
     Kind(
         name="text_embedder",
@@ -176,7 +216,9 @@ _ROWS = (
         served="ServedEmbedder",
         settings={"pooling": "mean"},
         pipeline="sentence-similarity",
-        usage='embed(["A text.", "Another one."])',
+        method="embed",
+        usage='["A text.", "Another one."]',
+        panels=("similar", "search"),
     ),
     Kind(
         name="causal_lm",
@@ -186,7 +228,9 @@ _ROWS = (
         huggingface="LMHeadModel",
         keras_hub="CausalLM",
         pipeline="text-generation",
-        usage='generate("Once upon a time")',
+        method="generate",
+        usage='"Once upon a time"',
+        panels=("write",),
     ),
     Kind(name="seq2seq_lm", huggingface="ForConditionalGeneration"),
     Kind(
@@ -196,14 +240,17 @@ _ROWS = (
         served="ServedDetector",
         settings={"pooling": "tokens", "dropout": 0.0},
         huggingface="ForPreTraining",
-        usage='detect("A text with a wrong word.")',
+        method="detect",
+        usage='"A text with a wrong word."',
+        panels=("tag",),
     ),
     Kind(
         name="structural_probe",
         model="BertStructuralProbe",
         preprocessor="BertStructuralProbePreprocessor",
         served="ServedProbe",
-        usage='parse(["A", "sentence", "of", "words"])',
+        method="parse",
+        usage='["A", "sentence", "of", "words"]',
     ),
     Kind(name="multi_task", model="BertMultiTask", served="ServedTasks", single=False),
     Kind(name="distiller", model="BertDistiller", single=False),

@@ -236,7 +236,7 @@ def model_card(preset_dir, handle, card=None, title=None):
     parts = [f"---\n{data.to_yaml()}\n---\n", f"# {title}\n"]
     if card.get("description"):
         parts.append(card["description"] + "\n")
-    how = _how_to_load(name, handle, kind.usage if kind else "")
+    how = _how_to_load(name, handle, f"{kind.method}({kind.usage})" if kind and kind.method else "")
     parts += [_architecture(preset_dir, config, task), how, "## Training\n"]
     if base:
         parts.append(f"- From: {_link(base, base_handle)}")

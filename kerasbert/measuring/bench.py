@@ -204,7 +204,7 @@ def _write_job(folder, task, signature, rows):
     """Write the model and its outputs for some texts; return the run's settings as a dict."""
     model = task.model
     preset = os.path.join(folder, "keras")
-    method = KINDS[model.kind].usage.partition("(")[0]
+    method = KINDS[model.kind].method
     # A first call reports the errors of the method once, in its own words.
     first = [column[0] for column in rows.values()]
     is_pair = len(first) > len(task.columns)

@@ -11,6 +11,7 @@ import numpy as np
 from kerasbert import visualize
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.base.parts import encoder_of
+from kerasbert.kinds import KINDS
 from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable
@@ -20,29 +21,14 @@ MOST_CHARACTERS = 5_000
 MOST_TEXTS, MOST_SHORT_TEXTS = 2_000, 100
 MOST_TOKENS = 128  # For the attention panel.
 _CHUNK = 32  # Texts embedded between two updates of the progress.
-_OF_KINDS = {
-    "masked_lm": ("fill",),
-    "pretrainer": ("fill",),
-    "text_classifier": ("classify",),
-    "text_regressor": ("classify",),
-    "next_sentence_predictor": ("classify",),
-    "reranker": ("classify", "search"),
-    "token_classifier": ("tag",),
-    "replaced_token_detector": ("tag",),
-    "question_answering": ("answer",),
-    "multiple_choice": ("choose",),
-    "text_embedder": ("similar", "search"),
-    "sparse_embedder": ("similar", "search"),
-    "causal_lm": ("write",),
-}
-_PAIRS = ("next_sentence_predictor", "reranker")  # These require a second text.
 
 
 def describe(model):
     """Describe a model for the page: a dict."""
     encoder, kind = encoder_of(model), getattr(model, "kind", None)
     tokenizer = model.preprocessor.tokenizer
-    panels = list(_OF_KINDS.get(kind, ()))
+    row = KINDS.get(kind)
+    panels = list(row.panels) if row else []
     if is_readable(encoder):
         panels.append("attention")
     labels = getattr(model, "label_names", None)
@@ -55,7 +41,7 @@ def describe(model):
         "heads": int(getattr(encoder, "num_heads", 0)),
         "mask": tokenizer.mask_token or "",
         "labels": list(labels) if labels else [],
-        "pair": kind in _PAIRS,
+        "pair": bool(row and row.takes_pairs),
         "panels": [*panels, "tokens"],
     }
 
@@ -161,7 +147,7 @@ def _readable(tokenizer, id, name):
 
 def _classify(model, ask):
     text = _pair(ask)
-    if model.kind in _PAIRS and isinstance(text, str):
+    if KINDS[model.kind].takes_pairs and isinstance(text, str):
         raise ValueError("This model compares two texts; enter the second one, too.")
     method = ask.get("method", "integrated_gradients")
     check_choice("method", method, METHODS)
@@ -190,10 +176,10 @@ def _classify(model, ask):
 
 def _classes(model, text):
     """Return a text's classes and probabilities; `one` marks a single score without classes."""
-    if model.kind == "text_regressor":
-        return {"one": True, "classes": [_class("score", model.score(text))]}
-    if model.kind == "reranker":
-        return {"one": True, "classes": [_class("score", model.score([text])[0])]}
+    row = KINDS[model.kind]
+    if row.explains == "number":
+        score = getattr(model, "score", None) or getattr(model, row.method)
+        return {"one": True, "classes": [_class("score", score([text])[0])]}
     if model.kind == "next_sentence_predictor":
         share = model.follows(*text)
         names = ("follows", "does not follow")

@@ -27,18 +27,13 @@ from kerasbert.heads.base.served import (
     spec,
 )
 from kerasbert.heads.multi_task.served import ServedTasks
-from kerasbert.kinds import SEARCH_INDEX
+from kerasbert.kinds import KINDS, SEARCH_INDEX
 from kerasbert.text.empty import BLANK, say_nothing
 
 _PARTS = {
     "embedder": "text_embedder",
     "reranker": "reranker",
     "reader": "question_answering",
-}
-_CLASSES = {
-    "embedder": "BertTextEmbedder",
-    "reranker": "BertReranker",
-    "reader": "BertQuestionAnswering",
 }
 # Settings of an index that are saved with its rows and models.
 _SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt")
@@ -545,12 +540,12 @@ def _check(index, preprocessor):
             what = "None" if model is None else f"a {type(model).__name__}"
             raise ValueError(
                 f"The index's {name} is {what}, which TensorFlow's graph does not support; "
-                f"export_serving takes an index with a {_CLASSES[name]}."
+                f"export_serving takes an index with a {KINDS[kind].model}."
             )
         if model.preprocessor is None:
             raise ValueError(
                 f"The index's {name} has no preprocessor, so it cannot take raw strings; set "
-                f"its `preprocessor` to a {_CLASSES[name]}Preprocessor."
+                f"its `preprocessor` to a {KINDS[kind].model}Preprocessor."
             )
     if hasattr(index, "write_rows") and not index.findable():
         raise ValueError("The index has no texts to retrieve; add some before the export.")

@@ -278,9 +278,7 @@ def _best_rate(grid, mode):
 def _check_setfit(task, train):
     """Raise for tasks that SetFit does not support."""
     if not task.has_one_class:
-        what = f"needs a {task.head}"
-        if task.head == "text_classifier":
-            what = "is multi-label"
+        what = "is multi-label" if task.is_multi_label else f"needs a {task.head}"
         raise ValueError(
             f"method='setfit' is for one class per text, but '{task.name}' {what}; use 'full', "
             "'lora' or 'frozen'."
@@ -378,7 +376,7 @@ def _sample_weights(task, y, class_weights):
     if class_weights is None:
         return None
     if not task.has_one_class:
-        what = "is multi-label" if task.head == "text_classifier" else "has none"
+        what = "is multi-label" if task.is_multi_label else "has none"
         raise ValueError(
             f"class_weights need one class per text, but '{task.name}' {what}; omit them."
         )

@@ -18,6 +18,7 @@ from kerasbert import backend
 from kerasbert.base.errors import check_choice, check_whole, is_whole
 from kerasbert.base.parts import encoder_of
 from kerasbert.heads.base.spans import MASKED
+from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.text.class_numbers import class_numbers
 from kerasbert.text.names import known_name
 from kerasbert.visualize.figures import new_figure, style
@@ -284,15 +285,16 @@ class Output:
 
 def output_of(model, read, target, at):
     """Return the `Output` that the arguments of `attributions` select."""
-    kind = getattr(model, "kind", None)
-    if kind not in _OUTPUTS:
+    kind = KINDS.get(getattr(model, "kind", None))
+    if kind is None or not kind.explains:
         raise ValueError(
             f"attributions() does not support a {type(model).__name__}; it supports "
-            f"{', '.join(_OUTPUTS)}, and method='attention_rollout' any task."
+            f"{', '.join(row.name for row in kinds_with('explains'))}, and "
+            "method='attention_rollout' any task."
         )
-    if kind in _OF_PAIRS and len(read.texts) != 2:
+    if kind.takes_pairs and len(read.texts) != 2:
         raise ValueError(f"A {type(model).__name__} takes a pair of texts, got one.")
-    return _OUTPUTS[kind](model, read, target, at)
+    return _OUTPUTS[kind.explains](model, read, target, at)
 
 
 def _chosen(target, names, values):
@@ -419,24 +421,22 @@ def _answer(model, read, target, at):
     return Output(name, both, read.features, first)
 
 
+# By `Kind.explains`.
 _OUTPUTS = {
-    "text_classifier": _class,
-    "next_sentence_predictor": _class,
-    "text_regressor": _number,
-    "reranker": _number,
-    "token_classifier": _token_class,
-    "masked_lm": _hidden_word,
-    "pretrainer": _hidden_word,
-    "question_answering": _answer,
+    "class": _class,
+    "number": _number,
+    "token_class": _token_class,
+    "masked_token": _hidden_word,
+    "answer": _answer,
 }
-_OF_PAIRS = ("next_sentence_predictor", "reranker", "question_answering")
 
 
 def _rollout(model, read, at):
     """Compute how much of each token reaches the position that is read: floats (T,), sum 1."""
     inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
     maps = [_array(x)[0].mean(axis=0) for x in inside(read.features, training=False)["attentions"]]
-    by_place = model.kind in ("token_classifier", "masked_lm", "pretrainer", "question_answering")
+    kind = KINDS.get(getattr(model, "kind", None))
+    by_place = kind and kind.explains in ("token_class", "masked_token", "answer")
     length = len(read.tokens)
     # With causal attention, only the last token attends to the whole text.
     is_last = encoder_of(model).is_causal or getattr(model, "pooling", None) == "last"

@@ -265,7 +265,12 @@ class Task:
     @property
     def has_one_class(self) -> bool:
         """Whether texts have exactly one class, as in most text classification tasks."""
-        return self.head == "text_classifier" and not self.model.get("multi_label")
+        return self.head == "text_classifier" and not self.is_multi_label
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether texts have any number of classes."""
+        return bool(self.model.get("multi_label"))
 
     @property
     def model_class(self) -> type[Any]:

@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 
 import kerasbert
+from kerasbert.play.answers import answer, describe
 from kerasbert.upload import write_card
 
 PRESET = "bert_tiny_demo_en_uncased"
@@ -36,6 +37,13 @@ def main(folder):
     assert np.abs(found - counts).mean() < 0.8 * np.abs(counts - counts.mean()).mean()
     assert isinstance(model.count("one two"), float)
     print("fit, count: the mean error is", np.abs(found - counts).mean())
+
+    shares = kerasbert.visualize.attributions(model, "one two", steps=8)
+    assert len(shares.scores) == 2 and np.isfinite(shares.scores).all()
+    assert "classify" in describe(model)["panels"]
+    shown = answer(model, "classify", {"text": "one two", "steps": 8})
+    assert shown["one"] and abs(shown["classes"][0]["score"] - model.count("one two")) < 1e-4
+    print("attributions and the playground:", shown["classes"])
 
     saved = os.path.join(folder, "saved")
     model.save_to_preset(saved)
