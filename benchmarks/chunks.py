@@ -20,7 +20,7 @@ import typer
 
 
 def step(pairs, chunk):
-    import kerasbert  # Before the others: it sets how PyTorch's threads wait.
+    import kerasbert.models  # Before the others: it sets how PyTorch's threads wait.
 
     # isort: split
     import keras

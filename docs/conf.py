@@ -9,7 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-import kerasbert  # noqa: E402  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
+import kerasbert.models  # noqa: E402  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
 
 # isort: split
 from sphinx.search import languages  # noqa: E402

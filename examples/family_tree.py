@@ -29,7 +29,7 @@ from typing import Annotated
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import kerasbert  # Before Keras, as it sets how PyTorch's threads wait.
+import kerasbert.models  # Before Keras, as it sets how PyTorch's threads wait.
 
 # isort: split
 import keras

@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Only for JAX's CPU devices, which are used without a GPU or TPU.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
-import kerasbert  # noqa: F401  Before Keras, as it sets how PyTorch's threads wait.
+import kerasbert.models  # noqa: F401  Before Keras, as it sets how PyTorch's threads wait.
 
 # isort: split
 import keras

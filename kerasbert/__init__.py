@@ -1,20 +1,10 @@
 """BERT in Keras 3: pretraining, fine-tuning, checkpoints of the whole family, and serving."""
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
-# PyTorch's idle threads busy-wait for 3 ms or more, which starves tf.data (12 times slower on 2
-# cores); sleeping at once doubles the time of one short text. So they spin for about 0.1 ms first
-# (GNU's OpenMP only; others sleep at once). This has no effect after the import of torch.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-from kerasbert.base import process as _process  # noqa: E402, F401  Installs its fork hooks.
-from kerasbert.base.lazy import load_models, load_module  # noqa: E402
-from kerasbert.base.memory import keep_freed_memory  # noqa: E402
-from kerasbert.base.triton import import_triton  # noqa: E402
+from kerasbert.base import process as _process  # noqa: F401  Installs its fork hooks.
+from kerasbert.base.lazy import load_models, load_module
 
 __version__ = "0.1.0"
 
@@ -130,7 +120,5 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
-keep_freed_memory()  # Before the calls below, which may import a backend that raises these limits.
-import_triton()
 if "keras" in sys.modules:
     load_models()

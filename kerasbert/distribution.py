@@ -41,6 +41,9 @@ more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all
 
 from __future__ import annotations
 
+from kerasbert.base import host  # noqa: F401
+
+# isort: split
 import contextlib
 import dataclasses
 import random

@@ -7,6 +7,9 @@ warmup, warmup_target=5e-5, warmup_steps=warmup)`, clipping (`global_clipnorm`) 
 
 from __future__ import annotations
 
+from kerasbert.base import host  # noqa: F401
+
+# isort: split
 import math
 from typing import TYPE_CHECKING
 

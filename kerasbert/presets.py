@@ -1,5 +1,8 @@
 """Preset names as `from_preset` takes them, and the learning rates that presets recommend."""
 
+from kerasbert.base import host  # noqa: F401
+
+# isort: split
 from typing import TYPE_CHECKING
 
 from kerasbert.base.lazy import deprecated

@@ -5,6 +5,9 @@ B batch, K beams, T tokens, V vocabulary size, C candidates.
 
 from __future__ import annotations
 
+from kerasbert.base import host  # noqa: F401
+
+# isort: split
 import functools
 from typing import TYPE_CHECKING
 

@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # and other tests compute on the same cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import kerasbert  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
+import kerasbert.models  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
 
 # isort: split
 import keras  # noqa: E402

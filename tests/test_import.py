@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import pathlib
@@ -124,10 +125,42 @@ def test_deprecated_names(module, name, home):
         module.Foo  # noqa: B018
 
 
-def test_no_import_hook():
-    run(
-        "import sys; before = list(sys.meta_path); import kerasbert; assert sys.meta_path == before"
-    )
+HOST = """
+import ctypes, os, sys
+KERAS
+load, loaded = ctypes.CDLL, []
+ctypes.CDLL = lambda name, *more, **named: loaded.append(name) or load(name, *more, **named)
+before = dict(os.environ), list(sys.meta_path)
+import kerasbert
+assert (dict(os.environ), sys.meta_path) == before
+assert None not in loaded  # Options of glibc's allocator are set through it.
+import kerasbert.models
+BertBackbone = kerasbert.models.BertBackbone
+assert None not in loaded
+BertBackbone(vocabulary_size=7, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
+assert os.name != "posix" or sys.platform != "linux" or None in loaded
+"""
+
+
+@pytest.mark.parametrize("keras", ["", "import keras"])
+def test_the_host_process_stays_as_it_is(keras):
+    """No variable, option of the allocator or import hook, until a model is built."""
+    run(HOST.replace("KERAS", keras))
+
+
+def test_public_rooms_prepare_before_keras():
+    """Each imports `base.host` before anything that may import Keras."""
+    package = pathlib.Path(kerasbert.__file__).parent
+    rooms = {n for n in kerasbert.__all__ if inspect.ismodule(getattr(kerasbert, n))} | {"export"}
+    for room in rooms:
+        path = package / room / "__init__.py"
+        path = path if path.exists() else package / f"{room}.py"
+        tree = ast.parse(path.read_text())
+        imports = [x for x in tree.body if isinstance(x, (ast.Import, ast.ImportFrom))]
+        roots = [ast.unparse(x) for x in imports]
+        first = roots.index("from kerasbert.base import host")
+        before = {x.split()[1].partition(".")[0] for x in roots[:first]}
+        assert before <= {"__future__", *sys.stdlib_module_names}, path
 
 
 def test_type_checkers_see_the_same_names():

@@ -18,6 +18,7 @@ import keras
 from keras import ops
 
 from kerasbert.base.finite import checks_outputs
+from kerasbert.base.memory import keep_freed_memory
 from kerasbert.base.process import set_backend
 
 # Attention over more than `LONG` tokens is computed for `TURN` queries at a time.
@@ -686,6 +687,12 @@ def set_random_states(states):
 @kernel
 def prepare():
     """Apply settings that must precede any computation."""
+
+
+@kernel
+def keep_memory():
+    """Let the process keep freed memory, before a model is built; see `base/memory.py`."""
+    keep_freed_memory()
 
 
 @kernel

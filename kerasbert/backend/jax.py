@@ -19,16 +19,21 @@ from kerasbert.backend.jax_loops import KeepsWeights as KeepsWeights
 from kerasbert.backend.jax_loops import with_weights
 from kerasbert.base import keras_internals
 from kerasbert.base.keywords import config_of
-from kerasbert.base.memory import keep_large_blocks
+from kerasbert.base.memory import keep_freed_memory, keep_large_blocks
 
 
 def prepare():
     """Run CPU steps in the calling thread, which reuses freed memory."""
     import jax
 
-    keep_large_blocks()
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def keep_memory():
+    """Also keep large blocks, as XLA allocates one per step."""
+    keep_freed_memory()
+    keep_large_blocks()
 
 
 @functools.cache

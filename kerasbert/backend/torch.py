@@ -15,13 +15,14 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert.base import keras_internals
-from kerasbert.base.memory import keep_large_blocks
+from kerasbert.base.memory import keep_freed_memory, keep_large_blocks
 
 KERAS_EXPORTS = ("torch",)
 
 
-def prepare():
-    """Keep freed memory in the process."""
+def keep_memory():
+    """Also keep large blocks, such as attention probabilities."""
+    keep_freed_memory()
     keep_large_blocks()
 
 

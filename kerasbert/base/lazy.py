@@ -6,6 +6,7 @@ import warnings
 
 def load_module(name):
     """Import a module of this package by its path below `kerasbert`, such as "search.index"."""
+    importlib.import_module("kerasbert.base.host")
     return importlib.import_module(f"kerasbert.{name}")
 
 

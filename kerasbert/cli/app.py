@@ -14,7 +14,6 @@ from rich.console import Console
 
 from kerasbert.base.errors import EXTRAS, PRECISIONS, how_to_install
 from kerasbert.base.process import silent_tensorflow
-from kerasbert.base.triton import import_triton
 
 app = typer.Typer(
     help="BERT models in Keras 3: train, evaluate, convert and serve presets of many families.",
@@ -104,7 +103,9 @@ def start_keras(backend):
     if chosen and importlib.util.find_spec(chosen) is None:
         raise ValueError(f"The backend {chosen} is not installed; run {_backend_advice(chosen)}.")
     with silent_tensorflow():
-        import_triton()
+        from kerasbert.base import host  # noqa: F401
+
+        # isort: split
         import keras_hub  # noqa: F401
 
 

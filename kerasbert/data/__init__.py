@@ -1,3 +1,4 @@
+from kerasbert.base import host  # noqa: F401
 from kerasbert.data.corpus import blocks, documents
 from kerasbert.data.deduplicate import deduplicate
 from kerasbert.data.example_batches import read_examples

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from kerasbert import backend
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_value
 from kerasbert.base.files import read_json
@@ -34,6 +35,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
     setting_names = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        backend.keep_memory()
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
         for layer in keras_internals.flatten_layers(self, include_self=False):

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.base.lazy import deprecated
 from kerasbert.lineage.elmo.characters import character_ids
 from kerasbert.lineage.elmo.model import ElmoBackbone, ElmoEmbedder

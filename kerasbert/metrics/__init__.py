@@ -10,6 +10,7 @@ script prints. Functions take `(y, predictions)`, N of each, and return a number
 import functools
 import types
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.metrics.answers import (
     ANSWER_RULES,
     AnswerRules,

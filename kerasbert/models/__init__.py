@@ -1,5 +1,6 @@
 """The encoder and the task models, with their preprocessors and tokenizers."""
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.causal_lm.model import BertCausalLM
 from kerasbert.heads.distiller.model import BertDistiller

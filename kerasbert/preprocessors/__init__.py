@@ -1,5 +1,6 @@
 """Preprocessors, from texts to batches: one for the encoder and one for each task."""
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.heads.causal_lm.preprocessor import BertCausalLMPreprocessor
 from kerasbert.heads.electra_pretrainer.preprocessor import ElectraPretrainerPreprocessor
 from kerasbert.heads.masked_lm.preprocessor import BertMaskedLMPreprocessor

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.base.lazy import deprecated
 from kerasbert.search.embed_corpus import embed_corpus, read_vectors
 from kerasbert.search.evaluation import (

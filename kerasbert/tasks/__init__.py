@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.base.errors import did_you_mean
 from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 from kerasbert.heads.base.examples import Examples

@@ -1,5 +1,6 @@
 """Tokenizers that run in TensorFlow graphs."""
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.text.byte_fallback import ByteFallbackTokenizer
 from kerasbert.text.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.text.choose import tokenizer_from_files

@@ -14,6 +14,7 @@ A notebook displays what they return: a matplotlib `Figure` (write it with `save
 `pip install matplotlib`) or, for highlighted texts, an `Html` (write it with `save`).
 """
 
+from kerasbert.base import host  # noqa: F401
 from kerasbert.visualize.advice import label_curves, reliability_diagram
 from kerasbert.visualize.arcs import dependency_arcs
 from kerasbert.visualize.attention import (

@@ -171,7 +171,7 @@ def start(script, *arguments):
 
 KILLED = """
 import sys
-from kerasbert import storage
+from kerasbert.base import storage
 from tests.unreliable_store import Unreliable
 Unreliable.slow = 0.2
 storage.write_text(sys.argv[1], "x" * (1 << 22))

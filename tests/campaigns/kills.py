@@ -582,9 +582,9 @@ class Campaign:
 def campaign(seed):
     """A `Campaign`, its sources made."""
     # All that a command needs, before any process is forked; none of it is used here.
-    from kerasbert.base.triton import import_triton
+    from kerasbert.base import host  # noqa: F401
 
-    import_triton()
+    # isort: split
     import tensorflow_text  # noqa: F401
 
     import kerasbert.export

@@ -89,6 +89,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
+        backend.keep_memory()
         for name in ("num_layers", "units", "projection_dim", "character_dim", "num_characters"):
             check_whole(name, locals()[name])
         check_whole("characters_per_token", characters_per_token, 3)

@@ -7,7 +7,7 @@ import os
 import sys
 
 # First, as in tests/conftest.py: PyTorch's compiler has to come before TensorFlow's.
-import kerasbert  # isort: split
+import kerasbert.models  # isort: split
 
 import keras
 import numpy as np
