@@ -24,7 +24,7 @@ CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
 PUBLIC = {"models", "preprocessors", "tokenizers"}
 # Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
 BESIDE = re.compile(
-    r"base/.*|families\.py|kinds\.py|optimizers\.py|metrics/.*"
+    r"base/.*|families\.py|kinds\.py|optimizers/.*|metrics/.*"
     r"|text/(class_numbers|looks|variety)\.py|heads/base/(compiling|head_metrics)\.py"
     r"|encoder/(building|feature_model|functional|keras_export)\.py"
 )

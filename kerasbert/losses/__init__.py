@@ -4,6 +4,11 @@ from typing import TYPE_CHECKING
 
 from kerasbert.base import host  # noqa: F401
 from kerasbert.base.lazy import deprecated
+from kerasbert.losses.distillation import (
+    DistillKL,
+    EmbeddingLoss,
+    MarginMSE,
+)
 from kerasbert.losses.logits import (
     ClassAccuracy,
     Perplexity,
@@ -11,23 +16,22 @@ from kerasbert.losses.logits import (
     TokenCrossEntropy,
     TreeLoss,
 )
-from kerasbert.losses.vectors import (
-    ActiveWords,
-    AdaptiveLayer,
+from kerasbert.losses.ranking import (
     BatchHardTriplet,
     Contrastive,
     CoSENT,
     CosineRegression,
-    DistillKL,
-    EmbeddingLoss,
-    MarginMSE,
     MatchingCosine,
-    Matryoshka,
     MultipleNegativesRanking,
-    Sparse,
     Triplet,
+)
+from kerasbert.losses.similarity import max_similarity
+from kerasbert.losses.wrapping import (
+    ActiveWords,
+    AdaptiveLayer,
+    Matryoshka,
+    Sparse,
     flops,
-    max_similarity,
 )
 
 __all__ = [

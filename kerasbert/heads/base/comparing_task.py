@@ -26,7 +26,7 @@ from kerasbert.losses import (
     EmbeddingLoss,
     MultipleNegativesRanking,
 )
-from kerasbert.losses.vectors import check_widths
+from kerasbert.losses.similarity import check_widths
 from kerasbert.text.texts import label_rows, read_once
 from kerasbert.text.variety import warn_of_equal, warn_of_nothing
 

@@ -17,7 +17,7 @@ from kerasbert.base.parts import same_tokens
 from kerasbert.heads.base.task import BertTask
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
-from kerasbert.losses.vectors import DISTANCES
+from kerasbert.losses.similarity import DISTANCES
 from kerasbert.text.names import composed
 
 if TYPE_CHECKING:

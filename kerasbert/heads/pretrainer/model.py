@@ -24,7 +24,7 @@ from kerasbert.heads.text_embedder.model import BertTextEmbedder
 from kerasbert.layers.heads import Pooling
 from kerasbert.layers.replacement import at_tokens
 from kerasbert.losses.logits import ClassCrossEntropy, Perplexity, TokenAccuracy, TokenCrossEntropy
-from kerasbert.losses.vectors import DISTANCES
+from kerasbert.losses.similarity import DISTANCES
 
 if TYPE_CHECKING:
     from typing import Any
