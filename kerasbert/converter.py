@@ -30,13 +30,13 @@ from kerasbert.checkpoints import (
     to_keras_hub,
 )
 from kerasbert.checkpoints import keras_hub as keras_hub_format
-from kerasbert.checkpoints.huggingface_tables import TABLES
 from kerasbert.checkpoints.lineage import LINEAGE_TABLES
 from kerasbert.checkpoints.names import resolve
 from kerasbert.checkpoints.own import is_own
 from kerasbert.checkpoints.reading import read_checkpoint
 from kerasbert.checkpoints.writing import canonical, check_settings
 from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.families import TABLES
 from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import kinds_with, tables_of
 from kerasbert.text.subword import SubwordTokenizer

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kerasbert.checkpoints.huggingface_tables import TABLES
-from kerasbert.families import FAMILIES
+from kerasbert.families import FAMILIES, TABLES
 from kerasbert.layers import TransformerBlock
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer

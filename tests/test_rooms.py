@@ -24,7 +24,7 @@ CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
 PUBLIC = {"models", "preprocessors", "tokenizers"}
 # Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
 BESIDE = re.compile(
-    r"base/.*|families\.py|kinds\.py|optimizers/.*|metrics/.*"
+    r"base/.*|families/.*|kinds\.py|optimizers/.*|metrics/.*"
     r"|text/(class_numbers|looks|variety)\.py|heads/base/(compiling|head_metrics)\.py"
     r"|encoder/(building|feature_model|functional|keras_export)\.py"
 )
@@ -143,7 +143,7 @@ def test_the_walk_of_a_text_is_as_described():
         text.index("**From a text to its loss**") : text.index("**From text files to a preset**")
     ]
     stations = re.findall(r"^\d+\. `([^`]+)`", walk, re.M)
-    tools = re.findall(r"`(\w+/\w*\.?\w*)`", walk.partition("files use tools")[2])
+    tools = re.findall(r"`((?:\w+/)+\w*\.?\w*)`", walk.partition("files use tools")[2])
     assert len(stations) <= 10
 
     def train():

@@ -14,7 +14,7 @@ from kerasbert.base.files import read_json
 from kerasbert.checkpoints.checkpoint import Checkpoint, Tensors
 from kerasbert.checkpoints.name_map import NameMap, check_dtype
 from kerasbert.checkpoints.sizes import check_stored
-from kerasbert.families import SETTINGS
+from kerasbert.families.settings import SETTINGS
 from kerasbert.tokenizers import tokenizer_from_files
 
 CONFIG = {

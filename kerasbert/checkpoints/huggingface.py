@@ -1,4 +1,4 @@
-"""Read Hugging Face checkpoints (configurations and tensors) by the tables of `huggingface_tables`.
+"""Read Hugging Face checkpoints (configurations and tensors) by the tables of `families`.
 
 Source: `transformers` 5.23.
 """
@@ -10,11 +10,12 @@ import reprlib
 from kerasbert.base.errors import check_fields, check_heads, is_whole, need_fields
 from kerasbert.base.files import json_in, read_json
 from kerasbert.checkpoints.checkpoint import Checkpoint, TensorFiles
-from kerasbert.checkpoints.huggingface_tables import ACTIVATIONS, SPECIAL_IDS, TABLES, refuse
 from kerasbert.checkpoints.lineage import LINEAGE_TABLES
 from kerasbert.checkpoints.name_map import NameMap
 from kerasbert.checkpoints.sizes import check_layers
-from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS, get_family
+from kerasbert.families import TABLES, get_family
+from kerasbert.families.settings import LINEAGE_SETTINGS, NEEDED, SETTINGS
+from kerasbert.families.transformers_names import ACTIVATIONS, SPECIAL_IDS, refuse
 from kerasbert.kinds import KINDS
 from kerasbert.tokenizers import tokenizer_from_files
 

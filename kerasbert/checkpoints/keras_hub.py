@@ -15,7 +15,7 @@ from kerasbert.base.process import check_process
 from kerasbert.checkpoints.checkpoint import Checkpoint, Tensors
 from kerasbert.checkpoints.name_map import NameMap
 from kerasbert.checkpoints.sizes import check_sizes, checked_index, h5_size
-from kerasbert.families import SETTINGS as KINDS
+from kerasbert.families.settings import SETTINGS as KINDS
 
 # KerasHub's backbones and our families.
 FAMILIES = {

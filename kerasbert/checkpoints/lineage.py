@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasbert.base.errors import check_fields, is_whole
 from kerasbert.base.files import json_in
-from kerasbert.checkpoints.huggingface_tables import Table, refuse
+from kerasbert.families.transformers_names import Table, refuse
 
 
 def _clamp_length(config, default, path):

@@ -21,7 +21,7 @@ from kerasbert.base.files import read_json
 from kerasbert.base.keywords import own_class
 from kerasbert.base.subclasses import as_called, own_object
 from kerasbert.checkpoints.sizes import checked_index, h5_size
-from kerasbert.families import LINEAGE_SETTINGS, NEEDED, SETTINGS
+from kerasbert.families.settings import LINEAGE_SETTINGS, NEEDED, SETTINGS
 
 # Types of the settings of all tasks.
 _TASK_FIELDS = {

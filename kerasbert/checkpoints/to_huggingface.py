@@ -13,7 +13,6 @@ from kerasbert.base.keywords import own_class
 from kerasbert.base.parts import encoder_of, head_weights, tells_segments
 from kerasbert.checkpoints import huggingface, sentence_transformers
 from kerasbert.checkpoints.huggingface import ALL_TABLES
-from kerasbert.checkpoints.huggingface_tables import ACTIVATIONS
 from kerasbert.checkpoints.lineage import split_heads
 from kerasbert.checkpoints.writing import (
     SAME_ACTIVATIONS,
@@ -23,6 +22,7 @@ from kerasbert.checkpoints.writing import (
     named_tensors,
     values_of,
 )
+from kerasbert.families.transformers_names import ACTIVATIONS
 from kerasbert.text.transformers_files import transformers_files
 
 REMEDY = "Change the setting with encoder={...}, or use format='kerasbert'."

@@ -8,7 +8,8 @@ from keras import ops
 
 from kerasbert.base.keywords import own_class
 from kerasbert.base.parts import encoder_of, head_weights
-from kerasbert.families import BIASED, LINEAGE, get_family, has_bias
+from kerasbert.families import LINEAGE, get_family
+from kerasbert.families.settings import BIASED, has_bias
 from kerasbert.kinds import KINDS, tables_of
 
 # Settings that affect only training and names, not outputs.

@@ -19,7 +19,8 @@ from kerasbert.base.process import check_process
 from kerasbert.encoder.building import backbone_of, own_backbone
 from kerasbert.encoder.feature_model import FeatureModel
 from kerasbert.encoder.preset_backbone import PresetBackbone
-from kerasbert.families import FAMILIES, POSITION_EMBEDDINGS, SETTINGS, get_family
+from kerasbert.families import FAMILIES, get_family
+from kerasbert.families.settings import POSITION_EMBEDDINGS, SETTINGS
 from kerasbert.layers.attention import AttentionMask
 from kerasbert.layers.block import TransformerBlock, layer_norm
 from kerasbert.layers.dense import TokenDense
@@ -107,7 +108,7 @@ class BertBackbone(PresetBackbone):
     >>> tuple(outputs["sequence_output"].shape), tuple(outputs["pooled_output"].shape)
     ((3, 5, 16), (3, 16))
 
-    Source: Devlin et al. 2019, arXiv 1810.04805; for its relatives, see `kerasbert/families.py`.
+    Source: Devlin et al. 2019, arXiv 1810.04805; for its relatives, see `kerasbert/families/`.
     """
 
     setting_names = tuple(SETTINGS)

@@ -12,7 +12,7 @@ from keras import ops
 
 from kerasbert.base import keras_internals
 from kerasbert.base.keywords import ChecksKeywords
-from kerasbert.families import has_bias
+from kerasbert.families.settings import has_bias
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dense import TokenDense, activation_function
 from kerasbert.layers.dropout import TokenDropout

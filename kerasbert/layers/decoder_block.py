@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from kerasbert.base import keras_internals
-from kerasbert.families import has_bias
+from kerasbert.families.settings import has_bias
 from kerasbert.layers.attention import CrossAttention
 from kerasbert.layers.block import TransformerBlock, layer_norm, only_blocks_remat
 

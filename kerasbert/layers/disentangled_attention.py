@@ -14,7 +14,7 @@ from keras import ops
 from kerasbert import backend
 from kerasbert.base.errors import check_whole
 from kerasbert.base.keywords import ChecksKeywords
-from kerasbert.families import has_bias
+from kerasbert.families.settings import has_bias
 from kerasbert.layers.attention import SelfAttention
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.norm import TokenNorm

@@ -21,7 +21,8 @@ from kerasbert.base.files import read_json
 from kerasbert.base.from_preset import FromPreset
 from kerasbert.base.keywords import own_class
 from kerasbert.base.subclasses import as_called, own_object, with_known
-from kerasbert.families import LINEAGE, PACKINGS, get_family
+from kerasbert.families import LINEAGE, get_family
+from kerasbert.families.settings import PACKINGS
 from kerasbert.text.batching import (
     batch_dataset,
     bucket_length,
@@ -124,7 +125,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     usual_tokenizer = BertTokenizer  # Errors about keywords know its arguments.
     # Whether `assemble` takes a `seed`, for tasks that draw at random in every epoch.
     draws = False
-    # Form of the rows; see `kerasbert.families.PACKINGS`.
+    # Form of the rows; see `PACKINGS`.
     packing = "class_first"
 
     def __init__(

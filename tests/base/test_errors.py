@@ -153,7 +153,7 @@ def test_facts_of_a_checkpoint(tmp_path):
         checkpoint_facts(path)
 
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 FOR_DEVELOPERS = {"test", "peers", "docs", "style"}
 
 

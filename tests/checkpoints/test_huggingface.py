@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.checkpoints.huggingface_tables import TABLES
 from kerasbert.checkpoints.name_map import NameMap
+from kerasbert.families import TABLES
 from kerasbert.models import (
     BertBackbone,
     BertMultipleChoice,

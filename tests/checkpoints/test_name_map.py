@@ -8,10 +8,9 @@ import pytest
 
 from kerasbert.checkpoints import google
 from kerasbert.checkpoints import keras_hub as keras_hub_format
-from kerasbert.checkpoints.huggingface_tables import TABLES
 from kerasbert.checkpoints.name_map import NameMap, load_weights
 from kerasbert.encoder.backbone import BertBackbone
-from kerasbert.families import FAMILIES
+from kerasbert.families import FAMILIES, TABLES
 from kerasbert.heads.text_classifier.model import BertTextClassifier
 
 ENCODERS = [

@@ -1,7 +1,8 @@
 """The two trials of the house: a kind of head and a family are added to a copy of the package.
 
-What is added, and nothing else, stands in `kind/` and `family/`: a row, and files. Public classes
-are imported in `models/__init__.py` and `preprocessors/__init__.py`.
+What is added, and nothing else, stands in `kind/` and `family/`: a row and a folder, and a file.
+Public classes are imported in `models/__init__.py` and `preprocessors/__init__.py`, and the file in
+`families/__init__.py`.
 """
 
 import os
@@ -70,9 +71,10 @@ def test_a_kind_of_head(tmp_path):
 @pytest.mark.peers
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_family(tmp_path):
-    """A row and a name table: each head of a checkpoint of transformers loads and is written."""
+    """A file: each head of a checkpoint of transformers loads and is written."""
     copy = copy_of_package(tmp_path)
-    insert(copy / "families.py", (HERE / "family" / "row.txt").read_text(), "}\n\n\ndef get_family")
-    with open(copy / "checkpoints" / "huggingface_tables.py", "a") as file:
-        file.write((HERE / "family" / "table.txt").read_text())
+    shutil.copy(HERE / "family" / "ernie.py", copy / "families")
+    house = copy / "families" / "__init__.py"
+    insert(house, "    ernie,\n", "    gpt,\n")
+    house.write_text(house.read_text().replace("nomic_bert, gpt)", "nomic_bert, gpt, ernie)"))
     print(run(HERE / "family" / "use.py", tmp_path))

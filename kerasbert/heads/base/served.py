@@ -92,8 +92,10 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
     classes = type(model).__mro__
     names = [x.__name__ for x in classes if is_task or x.__module__.startswith("kerasbert.")]
     kind = next((known[name] for name in names if name in known), None)
+    is_class = isinstance(model, type)
+    if SEARCH_INDEX in others and getattr(model, "kind", None) == SEARCH_INDEX.name:
+        kind = None if is_class else SEARCH_INDEX  # Also what `ServedIndex.read` returns.
     if kind is None or not kind.served:
-        is_class = isinstance(model, type)
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
         names = ", ".join(row.model for row in (*kinds_with("served"), *others))
         raise TypeError(f"{call} supports {names}, got {wrong}.")

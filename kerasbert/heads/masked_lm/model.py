@@ -17,7 +17,8 @@ from kerasbert.base.errors import check_whole
 from kerasbert.base.keywords import arguments
 from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
-from kerasbert.families import has_bias, head_settings
+from kerasbert.families import head_settings
+from kerasbert.families.settings import has_bias
 from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
 from kerasbert.heads.base.task import BertTask
 from kerasbert.heads.masked_lm.preprocessor import BertMaskedLMPreprocessor

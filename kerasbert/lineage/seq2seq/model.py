@@ -19,7 +19,7 @@ from kerasbert.base.parts import own_preprocessor
 from kerasbert.base.process import check_process
 from kerasbert.encoder.building import backbone_of, own_backbone
 from kerasbert.encoder.preset_backbone import PresetBackbone
-from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.families.settings import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
 from kerasbert.heads.base.reading import has_ids
 from kerasbert.heads.base.writing_task import WritingTask, begun, until_stop

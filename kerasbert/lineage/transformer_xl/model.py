@@ -18,7 +18,7 @@ from kerasbert.base.finite import check_outputs
 from kerasbert.base.process import check_process
 from kerasbert.encoder.building import backbone_of, own_backbone
 from kerasbert.encoder.preset_backbone import PresetBackbone
-from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.families.settings import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
 from kerasbert.heads.base.task import BertTask
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax

@@ -13,7 +13,7 @@ from keras import ops
 from kerasbert.base.errors import check_heads
 from kerasbert.base.process import check_process
 from kerasbert.encoder.backbone import BertBackbone
-from kerasbert.families import LINEAGE_SETTINGS, SETTINGS
+from kerasbert.families.settings import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.block import TransformerBlock
 from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
