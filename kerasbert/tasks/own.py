@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kerasbert.base.errors import check_choice
+from kerasbert.heads.base.data import written
 from kerasbert.heads.base.data_task import Settings, Source, Task
-from kerasbert.heads.base.table_tasks import written
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
 

@@ -27,7 +27,7 @@ import numpy as np
 from kerasbert import backend, presets
 from kerasbert.base.files import in_use, names_in, output_folder, remove
 from kerasbert.base.strict_json import to_json
-from kerasbert.heads.base.table_tasks import written
+from kerasbert.heads.base.data import written
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.text.names import known_name
 from kerasbert.training.recording import lasting_interrupt

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kerasbert.heads.base.table_tasks import column_of, first_table, name_in, texts_of, written
+from kerasbert.heads.base.data import column_of, first_table, name_in, texts_of, written
 from kerasbert.tasks.own import file_task
 
 

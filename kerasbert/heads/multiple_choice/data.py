@@ -1,7 +1,7 @@
 """Multiple-choice data."""
 
 from kerasbert.heads.base.annotations import as_lists
-from kerasbert.heads.base.table_tasks import Data, column_of, examples_of, ids_of, texts_of, written
+from kerasbert.heads.base.data import Data, column_of, examples_of, ids_of, texts_of, written
 
 
 class MultipleChoice(Data):

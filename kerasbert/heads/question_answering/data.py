@@ -8,7 +8,7 @@ from dataclasses import replace
 from kerasbert.base.strict_json import to_json
 from kerasbert.data.text_files import ending_of
 from kerasbert.heads.base import readers
-from kerasbert.heads.base.table_tasks import Data, column_of, examples_of, ids_of, is_test, texts_of
+from kerasbert.heads.base.data import Data, column_of, examples_of, ids_of, is_test, texts_of
 from kerasbert.metrics import METRICS, with_threshold
 
 

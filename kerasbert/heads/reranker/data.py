@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from kerasbert.heads.base.table_tasks import Data, column_of, first_table, index_file
+from kerasbert.heads.base.data import Data, column_of, first_table, index_file
 
 
 class Reranking(Data):

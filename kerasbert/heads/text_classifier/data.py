@@ -9,8 +9,7 @@ import numpy as np
 
 from kerasbert.base.strict_json import to_json
 from kerasbert.heads.base.annotations import as_lists
-from kerasbert.heads.base.data_task import Source
-from kerasbert.heads.base.table_tasks import (
+from kerasbert.heads.base.data import (
     Data,
     by_size,
     first_table,
@@ -21,6 +20,7 @@ from kerasbert.heads.base.table_tasks import (
     unknown_value,
     written,
 )
+from kerasbert.heads.base.data_task import Source
 from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.text.names import known_name, same_names
 

@@ -2,7 +2,7 @@
 
 import math
 
-from kerasbert.heads.base.table_tasks import Data, index_file
+from kerasbert.heads.base.data import Data, index_file
 
 
 class TextRegression(Data):

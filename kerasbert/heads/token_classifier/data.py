@@ -7,7 +7,7 @@ from kerasbert.data.tables import JSON, PARQUET, SPREADSHEETS, find_name
 from kerasbert.data.text_files import ending_of, text_lines
 from kerasbert.heads.base import readers
 from kerasbert.heads.base.annotations import as_lists, spans_in
-from kerasbert.heads.base.table_tasks import (
+from kerasbert.heads.base.data import (
     Data,
     by_size,
     column_of,

@@ -1,6 +1,6 @@
 """Counts of texts."""
 
-from kerasbert.heads.base.table_tasks import Data, index_file
+from kerasbert.heads.base.data import Data, index_file
 
 
 class TextCounting(Data):
