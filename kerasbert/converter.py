@@ -148,7 +148,7 @@ def convert(
 
 
 def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbert"):
-    """Load the model of a source and its tokenizer, or `None`; see `convert`."""
+    """Load the model of a source, and its tokenizer or `None`; see `convert`."""
     if isinstance(source, (BertBackbone, BertTask, *_OF_LINEAGE)):
         if task is not None:
             raise ValueError(
@@ -401,7 +401,7 @@ def _check(model, tokenizer, directory, changed, written):
     arguments = {} if model is encoder_of(model) else {"preprocessor": None}
     if not _is_quantized(directory):
         arguments["dtype"] = encoder_of(model).dtype_policy if is_own(directory) else "float32"
-    # The formats hold a user's subclass as its kerasbert base class.
+    # The formats store a user's subclass as its kerasbert base class.
     again = own_class(type(model)).from_preset(directory, **arguments)
     ours, theirs = encoder_of(model), encoder_of(again)
     expected = {**own_class(type(ours)).get_config(ours), **changed}
@@ -465,7 +465,7 @@ def _features(model):
 
 
 def _outputs(model, features):
-    """Return the outputs that must agree between formats, without pooled ones and padding."""
+    """Return the outputs that must agree between formats: no pooled ones, no padding."""
     outputs = model({name: x for name, x in features.items() if name in model.input})
     return [
         _array(x)[features["padding_mask"] > 0] if "sequence_output" in path else _array(x)

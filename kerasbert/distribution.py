@@ -23,9 +23,10 @@ or, with each layer split over 4 devices and batches over the rest:
         keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
     )
 
-**TensorFlow.** Create or load the model in the scope of a strategy. `MirroredStrategy` needs no
-more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all data with the same
-`keras.utils.set_random_seed` and takes its shard; `data_parallel` works around Keras' limits:
+**TensorFlow.** Create or load the model in the scope of a strategy. `MirroredStrategy` needs
+nothing more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all data with
+the same `keras.utils.set_random_seed` and takes its shard; `data_parallel` works around Keras'
+limits:
 
     with strategy.scope():
         model = data_parallel(BertTextClassifier.from_preset(...))
@@ -111,7 +112,7 @@ class Processes:
         return self.index == 0
 
     def any(self, flag: bool) -> bool:
-        """Whether a flag is set in any process."""
+        """Return whether a flag is set in any process."""
         return self.mean([float(bool(flag))])[0] > 0
 
     def mean(self, values: Any) -> Any:

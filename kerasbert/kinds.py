@@ -25,9 +25,9 @@ class Kind:
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
-        method: string. Its inference method, which takes texts.
-        usage: string. Arguments of an example call of it, for model cards.
-        takes_pairs: bool. Whether that method needs pairs of texts.
+        method: string. Its inference method for texts.
+        usage: string. Arguments of an example call of that method, for model cards.
+        takes_pairs: bool. Whether it needs text pairs.
         explains: string. The output that attributions explain: "class", "number", "token_class",
             "masked_token" or "answer"; "" for none.
         panels: tuple. Panels of the playground for it, besides those of every encoder.
@@ -265,7 +265,7 @@ _ROWS = (
 KINDS = {row.name: row for row in _ROWS}
 ENCODER = Kind("encoder", model="BertBackbone", served="ServedEncoder")
 SEARCH_INDEX = Kind("search_index", model="SearchIndex", served="ServedIndex", folder="search")
-# What is served besides the kinds.
+# Classes that can be served, besides those of `KINDS`.
 SERVED = (
     ENCODER,
     Kind("elmo_embedder", model="ElmoEmbedder", served="ServedElmo", folder="lineage.elmo"),

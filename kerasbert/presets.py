@@ -1,4 +1,4 @@
-"""Preset names as `from_preset` takes them, and the learning rates that presets recommend."""
+"""Preset names for `from_preset`, and the learning rates that presets recommend."""
 
 from kerasbert.base import host  # noqa: F401
 

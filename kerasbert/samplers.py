@@ -28,7 +28,7 @@ __all__ = [
     "BeamSampler",
 ]
 
-# Names that `compile(sampler=...)` accepts: samplers that need only logits.
+# Samplers that `compile(sampler=...)` accepts by name: those that need only logits.
 NAMES = ("top_k", "greedy", "beam", "top_p", "random")
 # Score that rules out a token or beam.
 _NONE = -1e9
@@ -38,7 +38,8 @@ _NONE = -1e9
 class BeamSampler(keras_hub.samplers.BeamSampler):
     """Beam search that stops at stop tokens and normalizes scores by length.
 
-    KerasHub's continues after the stop token, and searches prompts of different lengths jointly.
+    KerasHub's beam search continues after the stop token, and searches prompts of different lengths
+    jointly.
     `compile(sampler="beam")` and `keras_hub.samplers.BeamSampler` objects give this one instead.
     A text's score is the sum of the log-probabilities of its tokens after the prompt, divided by
     `count ** length_penalty`. The search ends when no running beam beats the worst of K finished
@@ -220,7 +221,7 @@ def _are_among(token_ids, size):
 
 
 def own_sampler(sampler):
-    """Return a sampler by name, object or config, with our beam search in place of KerasHub's.
+    """Return a sampler by name, object or config, with `BeamSampler` in place of KerasHub's.
 
     Raises:
         ValueError: for an unknown name, a sampler that needs more than logits, or

@@ -1,7 +1,7 @@
-"""Kernels: functions in `keras.ops` that a backend may replace by faster ones.
+"""Kernels: functions in `keras.ops` that a backend may replace with faster ones.
 
-Functions marked `@kernel` are the plain forms. If the running backend's module has a function of
-the same name, it is called first, and returns `None` where the plain form is faster. Callers never
+Functions marked `@kernel` are the plain forms. If the current backend's module has a function of
+the same name, that one is called first; if it returns `None`, the plain form is used. Callers never
 check which backend runs. The plain form remains available, as in `norm.plain`.
 
 B batch, T tokens, D width, N heads, H head width, U units, P predictions, V vocabulary size; in
@@ -56,7 +56,7 @@ def kernel(plain):
 
 @contextlib.contextmanager
 def using(kernels):
-    """Override kernels by name within a context, in all threads, for graphs with limited ops.
+    """Override kernels by name within a context, in all threads, for graphs that allow few ops.
 
     >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
     >>> with using(ones):
@@ -103,7 +103,7 @@ def unit_length(x):
 
 
 def by_rows(inputs, function):
-    """Apply a function of rows, (R, D) to (R, U), to `inputs` (..., D): (..., U)."""
+    """Flatten `inputs` (..., D), apply `function`, (R, D) to (R, U), and return (..., U)."""
     shape = ops.shape(inputs)
     outputs = function(ops.reshape(inputs, (-1, inputs.shape[-1])))
     return ops.reshape(outputs, (*shape[:-1], outputs.shape[-1]))
@@ -116,9 +116,9 @@ def with_bias(x, bias):
 
 @kernel
 def dense(inputs, weights, bias=None, activation=None, training=False):
-    """Compute matmul, bias and activation, (..., D) to (..., U), on the rows of a single matrix.
+    """Compute matmul, bias and activation, (..., D) to (..., U), on inputs flattened to a matrix.
 
-    In this form, TensorFlow fuses all three operations, and PyTorch the first two.
+    TensorFlow then fuses all three operations, PyTorch the first two.
 
     Args:
         inputs: (..., D).
@@ -242,7 +242,7 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 
 def split_heads(projected, num_heads, turn):
     """Split a fused projection into queries, keys and values, (B, T, N, H) each."""
-    # Not slices, whose gradients would be zero-padded and summed.
+    # `split`, because gradients of slices would be zero-padded and summed.
     parts = ops.split(projected, 3, axis=-1)  # (B, T, D) each
     width = parts[0].shape[-1] // num_heads
     query, key, value = (of_tokens(part, num_heads, width) for part in parts)
@@ -288,7 +288,7 @@ def attend_in_turns(query, key, value, mask, turn=TURN):
         return ops.moveaxis(x, 2, 0)
 
     def attend_once(part, mask):
-        # The mask is captured, not passed: TensorFlow would ask for its gradient.
+        # Captured, not passed, because TensorFlow would require the mask's gradient.
         once = keras.remat(lambda *heads: attend(*heads, mask, 0.0, None)[0])
         return once(part, key, value)
 
@@ -358,7 +358,7 @@ def local_mask(padding_mask, is_causal, window):
     """Compute `token_mask` for `attention`, or for longer texts a block mask for `local_attention`.
 
     Each block of W tokens attends to itself and `window // 2` tokens per side. If the length is
-    unknown until the graph runs, a short text is one block without sides.
+    unknown until the graph runs, a short text is a single block.
 
     Args:
         padding_mask: (B, T).
@@ -383,7 +383,7 @@ def local_mask(padding_mask, is_causal, window):
 
 
 def in_blocks(x, count, block, reach):
-    """Split tokens (B, T, N, H) into `count` blocks plus `reach` per side: (B * C, K, N, H).
+    """Split tokens (B, T, N, H) into blocks plus `reach` tokens per side: (B * C, K, N, H).
 
     >>> x = ops.reshape(ops.arange(1, 6), (1, 5, 1, 1))
     >>> ops.convert_to_numpy(in_blocks(x, 3, 2, 1))[..., 0, 0].tolist()
@@ -402,7 +402,7 @@ def in_blocks(x, count, block, reach):
 
 
 def local_attention(projected, num_heads, mask, turn=None, dropout=0.0, seed=None):
-    """Compute local attention with memory linear in T, with blocks as rows of a batch.
+    """Compute local attention in memory linear in T, with blocks as rows of a batch.
 
     Args:
         mask: bool (B, C, 1, W, K), from `local_mask`.
@@ -461,7 +461,7 @@ def first_choice(logits):
     """Compute the argmax of logits (B, P, V), the first of ties: int32 (B, P).
 
     XLA fuses this arithmetic with the loss at almost no cost, whereas argmax takes twice the time
-    of loss and gradient. It is exact for up to 2 ** 24 tokens, float32's integers.
+    of loss and gradient. It is exact for up to 2 ** 24 tokens, float32's limit for exact integers.
     """
     below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
     places = ops.arange(logits.shape[-1], dtype="float32")
@@ -501,7 +501,7 @@ def clip_by_global_norm(gradients, most):
 
 @kernel
 def decay(variables, share, rate):
-    """Subtract `share` times the learning rate times each variable.
+    """Apply weight decay: subtract each variable times `share` times the learning rate.
 
     Args:
         variables: list of Keras variables.
@@ -516,7 +516,7 @@ def decay(variables, share, rate):
 
 @kernel
 def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
-    """Apply Adam's update of one variable in place; `rate` and `epsilon` hold the bias correction.
+    """Update one variable in place by Adam; `rate` and `epsilon` include the bias correction.
 
     Returns:
         bool. Whether the backend applied it.
@@ -604,10 +604,10 @@ def predicts_by_batch():
 
 
 class Graphs:
-    """Cache of compiled graphs of a model's step, for shapes that recur.
+    """Cache of a model's compiled step, one graph per recurring shape.
 
     Args:
-        often: int. Calls with a shape before the first graph is made; later ones need a quarter.
+        often: int. Calls with a shape before the first graph is made; a quarter for later graphs.
         most: int. Maximum number of graphs.
     """
 
@@ -647,7 +647,7 @@ class Graphs:
 
 
 def shapes_of(features):
-    """Return names, shapes and dtypes of a dict of arrays, hashable."""
+    """Return names, shapes and dtypes of a dict of arrays as a hashable tuple."""
     return tuple((name, x.shape, x.dtype.name) for name, x in features.items())
 
 
@@ -691,13 +691,13 @@ def prepare():
 
 @kernel
 def keep_memory():
-    """Let the process keep freed memory, before a model is built; see `base/memory.py`."""
+    """Make the process keep freed memory, before building a model; see `base/memory.py`."""
     keep_freed_memory()
 
 
 @kernel
 def keep_compiled():
-    """Enable the persistent compilation cache on disk, for other processes."""
+    """Enable the compilation cache on disk, for later processes."""
 
 
 @kernel
@@ -723,7 +723,7 @@ def compiling(model, say):
 
     Args:
         model: a compiled `keras.Model`.
-        say: function of a shape, called before its compilation if the backend can tell.
+        say: function of a shape, called before its compilation where the backend supports this.
     """
     return contextlib.nullcontext()
 
@@ -752,13 +752,13 @@ def data_parallel(model, **kwargs):
 
 @kernel
 def launched():
-    """Return `(index, count)` of the processes that a launcher started, without connecting."""
+    """Return this process' index and the number of launched processes, without connecting."""
     return 0, 1
 
 
 @kernel
 def join_processes():
-    """Connect to the other processes that a launcher started; return `(index, count)`."""
+    """Connect the launched processes; return this one's index and their number."""
     return 0, 1
 
 
@@ -766,12 +766,12 @@ def join_processes():
 def on_devices(devices, mesh, layout_map):
     """Return a context in which models are created on the devices of all processes.
 
-    It yields `(shard, replicas)`: the shard `(index, count)` of each batch that this process reads,
-    and the number of devices over which the rows of a batch are split.
+    It yields `(shard, replicas)`: the shard `(index, count)` of each batch for this process, and
+    the number of devices over which the rows of a batch are split.
 
     Args:
         devices: int. Number of devices of a single process; `None` means one. Several processes
-            use all of theirs.
+            use all devices.
         mesh: `(batch, model)`, ints. Numbers of devices over which rows and layers are split.
         layout_map: function of a `keras.distribution.DeviceMesh`.
     """
@@ -862,7 +862,7 @@ def keras_exports():
     return getattr(_module, "KERAS_EXPORTS", ())
 
 
-# The running backend's module, which imports this one; `None` for backends without kernels.
+# The current backend's module, which imports this one; `None` for backends without kernels.
 _module = None
 set_backend(name())
 if name() in ("tensorflow", "jax", "torch"):

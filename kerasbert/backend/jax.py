@@ -99,8 +99,8 @@ def positions(table, offset, inputs):
 def repeat(rows, count):
     """Repeat rows (1, T, D) for `count` examples: (B, T, D).
 
-    The gradient is a matmul with ones, because for a fast sum XLA would lay out the whole encoder
-    with examples innermost, and transpose for each matmul.
+    The gradient is a matmul with ones. For a sum, XLA would lay out the whole encoder with examples
+    innermost, and transpose for each matmul.
     """
     from jax import numpy as jnp
 
@@ -116,7 +116,7 @@ def full_mask(mask, queries, keys):
 
 
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False):
-    """Compute attention on a GPU with JAX's kernel, or under dropout with `dropped_attention`.
+    """Compute attention on a GPU with JAX's kernel, or for dropout with `dropped_attention`.
 
     On a CPU, JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
     a TPU, Keras' kernel is wrong: without a mask it is causal, otherwise it uses the first row's
@@ -137,9 +137,10 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 def dropped_attention(query, key, value, mask, rate, seed):
     """Compute attention with dropout of its probabilities, which no kernel of JAX supports.
 
-    B batch, S queries, T keys, N heads, H head width. It takes two passes over the probabilities
-    forward and one backward, where row sums are derived from the outputs (FlashAttention, arXiv
-    2205.14135, appendix B.4). JAX's own gradient takes four, at half the memory bandwidth.
+    B batch, S queries, T keys, N heads, H head width. The forward pass reads the probabilities
+    twice, the backward pass once, with row sums derived from the outputs (FlashAttention, arXiv
+    2205.14135, appendix B.4). JAX's own gradient reads them four times, at half the memory
+    bandwidth.
 
     Args:
         query: (B, S, N, H).
@@ -176,7 +177,7 @@ def dropped_attention(query, key, value, mask, rate, seed):
 
     def backward(kept, gradient):
         query, key, value, bias, bits, scores, total, maps, outputs = kept
-        # The mask is recomputed, not kept; the barrier stops XLA from merging the two.
+        # The dropout mask is recomputed; the barrier stops XLA from keeping the first one.
         bits = jax.lax.optimization_barrier(bits)
         row = jnp.einsum("btnh,btnh->bnt", gradient, outputs, preferred_element_type="float32")[
             ..., None
@@ -256,7 +257,7 @@ def cross_entropy(labels, logits):
 
 
 def train_only(optimizer, weights, places):
-    """Restrict the optimizer's list of weights, since JAX's stateless update takes all in it.
+    """Restrict the optimizer's list of weights; JAX's stateless update takes all weights in it.
 
     The optimizer's state and the indices into it are unchanged.
     """
@@ -390,7 +391,7 @@ _KERAS = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 
 
 def join_processes():
-    """Connect by the environment variables of Keras, JAX, SLURM, Open MPI or a TPU pod."""
+    """Connect as set by environment variables of Keras, JAX, SLURM, Open MPI or a TPU pod."""
     import jax
 
     if not jax.distributed.is_initialized() and (given := _launched()) is not None:
@@ -491,7 +492,7 @@ def on_devices(devices, mesh, layout_map):
 
 
 def _shard(distribution):
-    """Return `((index, count), replicas)`: the shard of each batch on this process' devices."""
+    """Return `((index, count), replicas)`: this process' shard of each batch; see `on_devices`."""
     import jax
 
     mesh = distribution.device_mesh
@@ -520,7 +521,7 @@ def sum_over_processes(values):
 
 
 def whole(variable):
-    """Return a variable that is sharded over processes as a whole array."""
+    """Gather a variable that is sharded over processes into one array."""
     import jax
     from jax.experimental import multihost_utils
 

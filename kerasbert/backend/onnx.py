@@ -64,7 +64,7 @@ def of_tokens(x, *sizes):
 def _to_reshape(graph, node, name, arguments):
     """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
 
-    ONNX marks these axes with zeros, from which runtimes infer shapes; TensorFlow has no such mark.
+    ONNX marks kept axes with zeros, from which runtimes infer shapes; TensorFlow has no such mark.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
@@ -79,7 +79,7 @@ def _to_reshape(graph, node, name, arguments):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Compute layer normalization as a batch normalization, a placeholder for the converter.
+    """Represent layer normalization by a batch normalization, which the converter replaces.
 
     tf2onnx has no layer normalization, and runtimes do not recognize its converted formula.
     """
@@ -152,11 +152,10 @@ def _to_log(graph, node, name, arguments):
 
 
 def _to_where(graph, node, name, arguments):
-    """Convert to Where; tf2onnx multiplies by 0 and 1, which turns infinity into NaN."""
+    """Convert SelectV2 to Where; tf2onnx multiplies by 0 and 1, which turns infinity into NaN."""
     node.type = "Where"
 
 
-# For texts of any length.
 OF_ANY_LENGTH = {"attention": attention, "local_mask": local_mask}
 KERNELS = {
     **OF_ANY_LENGTH,

@@ -39,7 +39,7 @@ class _Late:
             raise AttributeError(name)  # Introspection must not import it.
         check_process("tensorflow")
         if self._module is None:
-            need_tensorflow("This", self._package)
+            need_tensorflow("This call", self._package)
             self._module = importlib.import_module(self._package)
         return getattr(self._module, name)
 
@@ -51,7 +51,7 @@ def need_tensorflow(what, *packages):
     """Raise if TensorFlow cannot be used.
 
     Args:
-        what: string. Subject of the error: what needs it.
+        what: string. The feature that needs TensorFlow, the subject of the error.
         *packages: strings. Defaults to `tensorflow` and `tensorflow_text`, which strings need.
 
     Raises:
@@ -98,7 +98,7 @@ def _open_spec(tensor):
 
 
 class Operation:
-    """Concrete function run as one operation, without argument checks (0.1 ms per call).
+    """Runs a concrete function as one operation, without argument checks (0.1 ms per call).
 
     Args:
         function: a concrete function without keyword arguments.
@@ -339,7 +339,7 @@ def data_parallel(model):
 
 
 def launched():
-    """Return index and count among TF_CONFIG's workers, the chief first."""
+    """Return this worker's index and the number of workers in TF_CONFIG, the chief first."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster, task = config.get("cluster", {}), config.get("task", {})
     count = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
@@ -491,7 +491,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
     """Transpose queries, keys and values at once, which saves a fifth of a batch's time.
 
-    With rotary positions texts may be long, and the length is often unknown until the graph runs.
+    Texts with rotary positions may be long, and their length is often unknown until the graph runs.
     """
     if turn is None:
         width = projected.shape[-1] // (3 * num_heads)

@@ -29,7 +29,7 @@ def keep_memory():
 @functools.cache
 def on_gpu():
     """Return whether Keras computes on a GPU."""
-    # Not the current device, which is "meta" while Keras builds a model.
+    # Not PyTorch's current device, which is "meta" while Keras builds a model.
     return keras_internals.torch_device() == "cuda"
 
 
@@ -166,9 +166,9 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     return fused_attention(query, key, value, mask, dropout), None
 
 
-# Up to `SHORT` tokens, PyTorch's kernel is slower on a CPU than matmuls over all heads; in bfloat16
-# training up to `SHORT_TRAINED`, because its gradient takes ten times as long with 40 tokens and
-# twice as long with 128.
+# On a CPU, PyTorch's kernel is slower than matmuls over all heads for up to `SHORT` tokens, and in
+# bfloat16 training for up to `SHORT_TRAINED`, where its gradient takes ten times as long with 40
+# tokens and twice as long with 128.
 SHORT = 32
 SHORT_TRAINED = 128
 
@@ -345,7 +345,7 @@ def predict_batch(model, features):
     return None if outputs is None else keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
 
-# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts, 25 ms per text.
+# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32, 25 ms per single text.
 # Single rows, rows of one token and rows of up to `SHORT` tokens have their own graphs.
 OFTEN, MOST_GRAPHS = 64, 8
 # For loops with one step per token.
@@ -482,7 +482,7 @@ def _gathered():
     from torch import distributed
 
     class Gathered(torch.autograd.Function):
-        """Tuple of the tensors (of one shape) of all processes, with summed gradients."""
+        """Gathers the equally shaped tensors of all processes in a tuple; gradients are summed."""
 
         @staticmethod
         def forward(context, x):

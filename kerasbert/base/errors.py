@@ -14,7 +14,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def first_line(error):
-    """Return the first line of an error's message, or else its class.
+    """Return the first line of an error's message, or its class if the message is empty.
 
     >>> first_line(ValueError("3 objects could not be loaded. Example error:\\n\\nNo 'x' here"))
     "No 'x' here"
@@ -42,7 +42,7 @@ def reading(path, then="fetch it again", what="damaged, or not what its name say
         what: string. What is wrong with the file.
 
     Raises:
-        ValueError: in one sentence.
+        ValueError: with a one-sentence message.
     """
     try:
         yield
@@ -69,7 +69,7 @@ _OF_THE_SYSTEM = {
 def blames_file(error):
     """Return whether a reader's error may come from a damaged file.
 
-    Others, of machine, installation or process, must reach the caller unchanged.
+    Errors of the machine, the installation or the process must reach the caller unchanged.
     >>> blames_file(OSError("truncated file")), blames_file(MemoryError())
     (True, False)
     """
@@ -93,7 +93,7 @@ def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):
 
 
 def is_whole(value):
-    """Return whether a value is a Python or NumPy integer; `True` and `False` are not."""
+    """Return whether a value is a Python or NumPy integer, but not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
@@ -121,7 +121,7 @@ _KINDS = {
     "base": (lambda x: _is_number(x) and 1 <= x <= 1e12, "a number from 1 to 1e12"),
     "factor": (lambda x: _is_number(x) and 1e-6 <= x <= 1e6, "a number from 1e-6 to 1e6"),
     "rate": (lambda x: _is_number(x) and 0 < x <= 1, "a number above 0 and at most 1"),
-    # transformers writes 10**30 where there is no limit.
+    # transformers writes 10**30 for "no limit".
     "length": (lambda x: _is_number(x) and 1 <= x == x // 1, "a whole number of at least 1"),
     "share": (lambda x: _is_number(x) and 0 <= x < 1, "a number of at least 0 and below 1"),
     "flag": (lambda x: type(x).__name__ in ("bool", "bool_"), "true or false"),
@@ -171,7 +171,7 @@ def check_value(name, value, kind, where=""):
         name: string.
         value: any.
         kind: string. A key of `_KINDS`; a final "?" also allows `None`.
-        where: string. File with the setting.
+        where: string. The file.
     """
     if value is None and kind.endswith("?"):
         return
@@ -182,14 +182,14 @@ def check_value(name, value, kind, where=""):
 
 
 def check_heads(width, count, name="num_heads", width_name="hidden_dim", where=""):
-    """Raise a `ValueError` unless the heads divide the width.
+    """Raise a `ValueError` unless the number of heads divides the width.
 
     Args:
         width: int.
         count: int.
         name: string. Name of the number of heads.
         width_name: string. Name of the width.
-        where: string. File with both.
+        where: string. The file.
     """
     if width % count:
         where = f" in '{where}'" if where else ""
@@ -222,8 +222,8 @@ def check_fields(config, kinds, where):
             check_value(name, config[name], kind, where)
 
 
-# Packages of each extra in pyproject.toml, with upper limits. "kerasbert" is not on PyPI, so no
-# advice may install it from there.
+# Packages of each extra in pyproject.toml, with upper limits. "kerasbert" is not on PyPI, so error
+# messages must not suggest installing it from there.
 EXTRAS = {
     "beam": ("apache-beam", "sentencepiece<0.2.3"),
     "data": ("datasets", "pandas", "pyarrow"),
@@ -260,7 +260,7 @@ def need_packages(what, extra, *packages):
     """Raise an `ImportError` unless packages of an extra are installed.
 
     Args:
-        what: string. What needs them.
+        what: string. The feature that needs them.
         extra: string.
         *packages: strings. Their import names.
     """

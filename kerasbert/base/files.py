@@ -1,8 +1,8 @@
 """Atomic writes of files and folders: temporary names, locks, cleanup after killed runs, JSON.
 
-Unfinished work is in a hidden folder on the same disk, and is renamed when it is complete. Its
-process holds a lock in the folder, which the system releases however the process ends, so the next
-writer can tell which folders are abandoned.
+Output is written to a hidden folder on the same disk, which is renamed when it is complete. The
+process holds a lock in that folder. The system releases the lock however the process ends, so the
+next writer can recognize abandoned folders.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ _HIDDEN = re.compile(re.escape(_PREFIX) + r"([0-9a-f]{12}|in-use.*)")
 _LOCK = "lock"
 _OWNER = "owner.json"
 _MOVING = "moving.json"
-_ORIGIN = "made"  # An empty file that ties a plan to this disk; see `_origin`.
+_ORIGIN = "made"  # An empty file that ties a move plan to this disk; see `_origin`.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# A folder was just removed or just created, so another process is writing there too.
+# Another process has just removed or created a folder, so it is writing there too.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 _hidden_here = set()  # the hidden folders of this process
 # `s3://`, and URLs chained by fsspec such as `zip://a.txt::s3://`, but no Windows drives.
@@ -56,7 +56,7 @@ _LOST_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 @contextlib.contextmanager
 def new_file(path):
-    """Write a file atomically: it appears under its name once complete, or never.
+    """Write a file atomically: it appears under its name only when complete.
 
     Raises:
         OSError: if the disk is full, with advice.
@@ -104,14 +104,14 @@ def inside(directory, name, source, nested=False):
 
     Args:
         directory: string. A folder or a URL.
-        name: the name. It must be a string without separators that names neither the directory
-            itself nor a device.
+        name: a string without separators that names neither the directory itself nor a device.
         source: string. The path of the file that holds the name, for the error message.
-        nested: bool. Whether the name may lead into subfolders, with "/".
+        nested: bool. Whether "/" may lead into subfolders.
 
     Raises:
-        ValueError: if the name is invalid or leads out of the directory, possibly by a link. Links
-            in a snapshot of the Hugging Face hub's cache may lead to the blobs of its repository.
+        ValueError: if the name is invalid or leads out of the directory, possibly through a link.
+            Links in a snapshot of the Hugging Face hub's cache may lead to the blobs of its
+            repository.
     """
     check_name(name, source, nested)
     if not is_url(directory) and not _stays_inside(directory, name):
@@ -120,7 +120,7 @@ def inside(directory, name, source, nested=False):
 
 
 def check_name(name, source, nested=False):
-    """Check a name like `inside`, but without a directory, so links are not checked."""
+    """Check a name like `inside`, but without a directory and its links."""
     if not _is_name(name, nested):
         raise _leaves(name, source)
 
@@ -177,7 +177,7 @@ def read_json(path, kind=dict):
         kind: type. The expected type of its content: `dict` or `list`.
 
     Raises:
-        ValueError: if it is missing, invalid or not a regular file, or holds something else.
+        ValueError: if it is missing, invalid or not a regular file, or has content of another type.
     """
     check_regular(path)
     try:
@@ -199,7 +199,7 @@ def read_json(path, kind=dict):
 
 
 def write_files(directory, files):
-    """Write files, a dict of name to bytes, into a directory that nobody reads yet."""
+    """Write files, a dict of name to bytes, into a directory that no process reads yet."""
     for name, data in files.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(data)
@@ -238,13 +238,13 @@ def describe_file(path):
 
 
 def check_file(path, described, hashed, then):
-    """Check that a file exists and is as described.
+    """Check that a file exists and matches its description.
 
     Args:
         path: string.
         described: dict from `describe_file`; missing entries are not compared.
         hashed: bool. Whether to compare the hash as well as the size.
-        then: string. What the user should do, the end of the error message.
+        then: string. What the user should do; it ends the error message.
 
     Raises:
         ValueError: if it is missing or differs.
@@ -335,7 +335,7 @@ def output_folder(path, name, urls=False):
 
 
 def names_in(folder):
-    """Return the sorted names in a folder without our hidden folders; empty if there is none."""
+    """Return the sorted names in a folder without our hidden folders; empty if it is missing."""
     if not os.path.isdir(folder):
         return []
     return sorted(name for name in os.listdir(folder) if not _HIDDEN.fullmatch(name))
@@ -349,7 +349,7 @@ def in_use(folder, by):
 
     Args:
         folder: string.
-        by: string. Who writes to it, such as "pretrain".
+        by: string. The command that writes to it, such as "pretrain".
 
     Raises:
         BlockingIOError: if another process, or this one, is writing to it already.
@@ -391,7 +391,8 @@ def scratch(target, by=None):
 
     Args:
         target: string. The folder to replace or create; links are followed. Not changed here.
-        by: string. Who writes it, such as "convert", to lock it meanwhile; `None` does not lock.
+        by: string. The command that writes `target`, such as "convert", and locks it meanwhile;
+            `None` does not lock it.
 
     Raises:
         BlockingIOError: if another process has locked it.
@@ -431,10 +432,10 @@ def new_files(folder):
 def put(folder, target, keep=False):
     """Replace `target`, or create it, with a complete folder from a `scratch`.
 
-    On Linux the two are exchanged in one step, so that a complete folder exists at any time. A
-    folder that cannot be renamed (a mount point, the current directory, one in a read-only parent),
-    and any folder on other systems, is filled entry by entry. If that is interrupted, the next
-    writer (`sweep`) completes it, and readers get an error (`settle`).
+    On Linux the two are exchanged in one step, so that a complete folder always exists. On other
+    systems, and for a folder that cannot be renamed (a mount point, the current directory, one in a
+    read-only parent), entries are moved one by one. If that is interrupted, the next writer
+    (`sweep`) completes it, and readers get an error (`settle`).
 
     Args:
         folder: string. Directly in the scratch folder.
@@ -501,8 +502,8 @@ def is_unfinished(path):
 def settle(folder):
     """Wait, before a folder is read, for a process that is moving files into it.
 
-    Moves nothing itself: reading has no side effects. Plans that this user did not begin here, such
-    as those in a downloaded folder, are ignored with a warning.
+    It moves nothing itself, because reading must not have side effects. Move plans that this user
+    did not begin here, such as those in a downloaded folder, are ignored with a warning.
 
     Raises:
         OSError: if a process ended in the middle of a move, or is still moving after 60 s.
@@ -530,8 +531,7 @@ def settle(folder):
 def sweep(folder):
     """Remove what killed processes left in a folder, and complete the moves that they began.
 
-    Other users' hidden folders, links, and plans that came with a copied or downloaded folder are
-    left alone.
+    It ignores other users' hidden folders, links, and move plans in a copied or downloaded folder.
     """
     for name in _hidden_in(folder) if os.access(folder, os.W_OK) else []:
         with contextlib.suppress(OSError):  # Another process removed it.
@@ -583,7 +583,7 @@ def _hidden(place):
         work = os.path.join(place, _PREFIX + secrets.token_hex(6))
         _make_in(place, work)
         lock = _lock(work)
-        if lock is not None:  # Otherwise another process took it for abandoned.
+        if lock is not None:  # Otherwise another process considered it abandoned.
             break
     known = os.path.realpath(work)
     _hidden_here.add(known)
@@ -599,7 +599,7 @@ def _alone(place, name, target, by):
     """Hold the lock of this name in `place`, and record who holds it."""
     work = os.path.join(place, _PREFIX + name)
     lock = None
-    for _ in range(5):  # Another process may be checking whether it is abandoned.
+    for _ in range(5):  # Another process may be testing the lock.
         _make_in(place, work)
         lock = _lock(work, wait=0.1)
         if lock is not None:
@@ -834,7 +834,7 @@ def _swap(folder, target, keep):
 
 
 def _link_others(old, new):
-    """Link what is only in the old folder into the new one."""
+    """Link entries that exist only in the old folder into the new one."""
     with os.scandir(old) as entries:
         for entry in entries:
             other = os.path.join(new, entry.name)
@@ -895,7 +895,7 @@ def _count(folder):
 
 
 def _origin(work):
-    """Return numbers that tie a plan to this disk, so that copies (from an archive) are recognized.
+    """Return numbers that tie a move plan to this disk, to recognize copies (from an archive).
 
     Inode numbers alone could be guessed, but the change time of an inode cannot be set.
     """
@@ -977,7 +977,7 @@ def _set_aside(path, old):
 
 
 def _open_to_all(folder, work):
-    """Give a folder's content the umask's modes, since some libraries let only the owner read."""
+    """Apply the umask to a folder's content, since some libraries let only the owner read."""
     probe = os.path.join(work, "probe")
     os.mkdir(probe)
     mode = os.stat(probe).st_mode & 0o777

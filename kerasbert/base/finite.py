@@ -108,7 +108,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
     Keras passes the mean loss of the epoch so far, which stays NaN once a loss is NaN. If steps run
-    asynchronously, it does so from other threads, so that no step waits.
+    asynchronously, this callback runs in other threads, so that no step waits.
 
     Args:
         weights: bool. Whether to check the weights at the end of each epoch too, since no loss
@@ -175,7 +175,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
 
 
 def with_finite_check(callbacks):
-    """Prepend `StopAtNonFinite` to the callbacks of `fit`, unless it or `TerminateOnNaN` is there.
+    """Prepend `StopAtNonFinite` to the callbacks of `fit`, unless they have it or `TerminateOnNaN`.
 
     Args:
         callbacks: a callback, a nesting of them, a `keras.callbacks.CallbackList` or `None`.
@@ -201,5 +201,5 @@ def is_finite(array):
 
 def _is_finite_weight(weight):
     if not getattr(weight.value, "is_fully_addressable", True):
-        return True  # Other processes hold a part of it.
+        return True  # Other processes hold parts of it.
     return is_finite(keras.ops.convert_to_numpy(weight.value))

@@ -1,4 +1,4 @@
-"""`from_preset` and `save_to_preset`, shared by encoder, tokenizers, preprocessors and tasks."""
+"""`from_preset` and `save_to_preset`, shared by encoders, tokenizers, preprocessors and tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def check_content(config):
     """Raise if a config names a vocabulary file, at any depth, instead of holding its content.
 
-    Keras' and KerasHub's classes would open it, wherever it is.
+    Keras' and KerasHub's classes would open any such file.
     """
     if isinstance(config, (list, tuple)):
         for part in config:
@@ -68,18 +68,19 @@ class FromPreset(ChecksKeywords):
                 kerasbert, KerasHub, Hugging Face or Google, `hf://org/name`, or
                 `kaggle://org/model/keras/name`.
             load_weights: bool. `False` builds the architecture with random weights.
-            **kwargs: override settings of the class, for example `dtype="bfloat16"`. A task also
-                takes `num_classes` or `labels` for a new head (`new_head=True` for tasks without
-                classes), its preprocessor's `sequence_length` and `truncate`, and settings of its
-                encoder that are not its own. With `special_tokens_in_strings=True` tasks,
-                preprocessors and tokenizers recognize control tokens such as `[SEP]` and markers
-                such as `[unused1]` in texts, which are otherwise ordinary text.
+            **kwargs: override settings of the class, such as `dtype="bfloat16"`. A task also takes
+                `num_classes` or `labels` for a new head (`new_head=True` for tasks without
+                classes), its preprocessor's `sequence_length` and `truncate`, and encoder settings
+                with names that the task itself does not use. With `special_tokens_in_strings=True`,
+                tasks, preprocessors and tokenizers recognize control tokens such as `[SEP]` and
+                markers such as `[unused1]` in texts; otherwise these are ordinary text.
 
         Raises:
-            ValueError: if the preset is unknown, or if its weights do not fit; lists both sides.
+            ValueError: if the preset is unknown or its weights do not fit; the message lists both
+                missing and unused weights.
         """
         cls.check_arguments(kwargs)
-        # Presets name registered classes; even a tokenizer's names that of the encoder.
+        # Presets name registered classes; even a tokenizer's preset names its encoder's class.
         load_models()
         source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
@@ -93,7 +94,7 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def needs_files(cls, kwargs: Any) -> bool:
-        """Return whether files are needed besides a built-in name's description of the encoder."""
+        """Return whether a built-in name needs files besides its description of the encoder."""
         return True
 
     @classmethod
@@ -136,17 +137,17 @@ class FromPreset(ChecksKeywords):
     def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
         """Write a preset directory; a failure leaves `preset_dir` as it was.
 
-        A subclass of your own is saved under the name of the kerasbert class that it refines, with
-        its own settings, so that `from_preset` of either class loads it.
+        A user-defined subclass is saved under the name of its kerasbert base class, with its own
+        settings, so that `from_preset` of either class loads it.
 
         Args:
             preset_dir: string. The directory; an existing one keeps its other files.
-            **kwargs: passed on, for example `max_shard_size` in GB.
+            **kwargs: passed on, such as `max_shard_size` in GB.
 
         Raises:
             ValueError: if `preset_dir` is empty or a file, if weights are not finite, or for a
-                subclass of your own that is not registered with Keras and cannot be loaded as the
-                class that it refines, for example because it has more weights.
+                user-defined subclass that is not registered with Keras and cannot be loaded as its
+                base class, for example because it has more weights.
             OSError: if it cannot be written, or the disk has no room for the weights.
         """
         target = output_folder(preset_dir, "preset_dir")

@@ -1,7 +1,7 @@
 """Private names of Keras, KerasHub, TensorFlow, JAX and PyTorch that this package depends on.
 
-Private names may change in any release without notice. `NAMES` lists each of them, with the reason
-why no public name will do. There are two kinds.
+Private names may change in any release without notice. `NAMES` lists each, with the reason why no
+public name will do. There are two kinds:
 
 - Names that this package uses. A function below wraps each; no other file mentions it.
 - Methods and attributes that our classes define for Keras to use, marked by `given=True`.
@@ -20,7 +20,7 @@ class Name:
 
     Args:
         owner: string. Class or module that has it.
-        names: string. The names, separated by spaces.
+        names: string. Separated by spaces.
         form: string. A method's signature, with "..." for defaults that do not matter; otherwise
             its kind, such as "attribute" of an object or "keyword" of a constructor.
         since: string. First release with this form, among Keras' minor versions 3.0 to 3.15; for
@@ -612,7 +612,7 @@ def build_on(model, batch):
 
 
 def in_order(model, logs):
-    """Turn results by name into what `evaluate` returns: an ordered list, or the only one."""
+    """Convert results by name to the return value of `evaluate`: an ordered list or one number."""
     return model._flatten_metrics_in_order(logs)
 
 
@@ -644,13 +644,13 @@ def averages(optimizer, variable):
 
 
 def steps_by_adam(optimizer, variable):
-    """Whether Muon updates a weight by Adam."""
+    """Whether Muon updates a weight with Adam."""
     return optimizer._should_use_adamw(variable)
 
 
 def set_trained(optimizer, variables, places):
     """Restrict an optimizer to these variables; `places` maps ids to indices in its state."""
-    # In place, or Keras would track new lists.
+    # Changed in place, because Keras would track new lists.
     optimizer._trainable_variables[:] = variables
     optimizer._trainable_variables_indices.clear()
     optimizer._trainable_variables_indices.update({id(v): places[id(v)] for v in variables})
@@ -705,7 +705,7 @@ def fused_adam():
 
 
 def foreach(operation):
-    """Return a PyTorch operation on lists of tensors; `torch.compile` traces the dict."""
+    """Return a PyTorch operation on lists of tensors; a dict, since `torch.compile` traces it."""
     import torch
 
     return {
@@ -733,7 +733,7 @@ def may_be_in_xla(graph):
 
 
 def regex_split_with_offsets(text, delimiters, kept):
-    """Do what TensorFlow Text's function of this name does, for strings (N,), without checks."""
+    """Run TensorFlow Text's function of this name on strings (N,), without its checks."""
     from tensorflow_text.python.ops import regex_split_ops
 
     operation = regex_split_ops.gen_regex_split_ops.regex_split_with_offsets

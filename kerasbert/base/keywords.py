@@ -48,9 +48,9 @@ class ChecksKeywords:
 
 @functools.cache
 def arguments(cls):
-    """Return the names of a constructor's arguments, including those it passes on to base classes.
+    """Return the names of a constructor's arguments, including those for its base classes.
 
-    Bases listed in the class attribute `replaced_bases` get none.
+    Bases in the class attribute `replaced_bases` are skipped.
 
     >>> from kerasbert.layers import Pooling
     >>> sorted(arguments(Pooling))

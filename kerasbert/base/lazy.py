@@ -25,8 +25,7 @@ def deprecated(module, homes):
 
     Args:
         module: string. The module's full name.
-        homes: dict of name to the module below `kerasbert` that has it now; "" is the package
-            itself.
+        homes: dict of name to its new module below `kerasbert`; "" is the package itself.
     """
 
     def find(name):

@@ -18,8 +18,8 @@ _OPTIONS = {
 def keep_freed_memory():
     """Let glibc keep up to 1 GB of freed memory for reuse, unless the user set other options.
 
-    Otherwise the activations of each batch return to the system and page-fault again: a quarter of
-    the time of bfloat16 batches on two cores.
+    Otherwise each batch's activations return to the system and page-fault again, which took a
+    quarter of the time of bfloat16 batches on two cores.
     """
     _set(MALLOC_TRIM_THRESHOLD_=1 << 30, MALLOC_TOP_PAD_=1 << 28, MALLOC_MMAP_THRESHOLD_=1 << 25)
 
@@ -28,10 +28,10 @@ def keep_large_blocks():
     """Let glibc keep freed blocks of any size until `give_back` is called, in the main thread.
 
     glibc maps each block of 32 MB or more separately, whatever the threshold, and unmaps it when
-    freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens are
-    larger, and XLA allocates one block per step. Without this an epoch of paragraphs took 1.4 times
-    as long on PyTorch, and a training step 1.2 times on JAX. Other threads have small heaps of
-    their own.
+    freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens exceed
+    that, and XLA allocates one such block per step. Without this an epoch of paragraphs took 1.4
+    times as long on PyTorch, and a training step 1.2 times on JAX. Other threads have small heaps
+    of their own.
     """
     # mallopt(3) reads a trim threshold of -1 as the largest number, so the heap is never trimmed.
     _set(MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=-1)
@@ -47,10 +47,10 @@ def give_back():
 def collect_once():
     """Exclude existing objects from garbage collection in this context, and collect at its end.
 
-    For code that collects often, as traversing all imported objects takes 0.3 s each time. Objects
-    frozen by the caller stay frozen.
+    Use it where collections are frequent: traversing all imported objects takes 0.3 s each time.
+    Objects frozen by the caller stay frozen.
     """
-    frozen = gc.get_freeze_count() > 1000  # Python 3.12 freezes some hundreds itself.
+    frozen = gc.get_freeze_count() > 1000  # Python 3.12 itself freezes a few hundred.
     gc.freeze()
     try:
         yield

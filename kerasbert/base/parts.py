@@ -34,7 +34,7 @@ def _tokens(tokenizer):
 
 
 def own_preprocessor(backbone, preprocessor, cls, **settings):
-    """Copy a preprocessor for a task, with the settings that the two share.
+    """Check that a preprocessor fits a task, and copy it with the task's settings.
 
     The copy shares the tokenizer.
 
@@ -75,7 +75,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
         )
     config = {**config_of(preprocessor), "tokenizer": preprocessor.tokenizer}
     count = min(backbone.num_segments, 2)
-    # A preprocessor whose pairs have one segment keeps that.
+    # A preprocessor with one segment per pair keeps it.
     settings["num_segments"] = min(count, 1) if preprocessor.num_segments == 1 else count
     config.update((name, value) for name, value in settings.items() if name in config)
     return type(preprocessor).from_config(config)

@@ -33,7 +33,7 @@ _unsure = None  # a thread that may wait for lost PyTorch threads, and the ances
 def check_process(runtime=None):
     """Raise if this process was forked after a runtime had started its threads.
 
-    Threads do not survive a fork, so whatever waits for them waits forever.
+    Threads do not survive a fork, so operations that need them hang.
 
     Args:
         runtime: "tensorflow", "jax" or "torch", which the caller needs; `None` for Keras' backend.
@@ -107,7 +107,7 @@ def _note_running():
 
 
 def _note_fork():
-    """Record what the parent had used, and stop a server's worker that needs it."""
+    """Record the runtimes that the parent used, and stop a server's worker that needs them."""
     global _pid, _is_used, _unsure
     if _is_probing:
         return
@@ -135,7 +135,7 @@ def _stop_worker(lost, stop):
 
 
 def _note_earlier_fork():
-    """Detect a fork before this module's import: runtimes have started but have no threads."""
+    """Detect a fork before this module was imported: runtimes have started but have no threads."""
     global _unsure
     if not 0 < len(_threads()) <= threading.active_count():
         return
@@ -148,8 +148,8 @@ def _note_earlier_fork():
 def _try_torch():
     """Test in a forked probe whether a large PyTorch operation hangs in this thread.
 
-    There is no other way to tell whether PyTorch's threads, which serve the thread that first
-    computed, had started before the fork.
+    Nothing else tells whether PyTorch's threads, which serve the thread that first computed, had
+    started before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
@@ -176,7 +176,7 @@ def _try_torch():
             break
         time.sleep(0.005)
     if hasattr(signal, "sigtimedwait"):  # Not on macOS.
-        # Or a server would take the probe's SIGCHLD for a worker's.
+        # Otherwise a server would mistake the probe's SIGCHLD for a worker's.
         signal.sigtimedwait([signal.SIGCHLD], 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

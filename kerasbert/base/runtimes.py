@@ -7,7 +7,7 @@ import importlib.util
 
 
 def onnx_runtime(path, threads=None):
-    """Load `model.onnx` as a function from a dict of arrays to another one.
+    """Load `model.onnx` as a function from a dict of arrays to another.
 
     Args:
         path: string.

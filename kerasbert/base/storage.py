@@ -3,8 +3,8 @@
 fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials itself.
 Local paths go to `open` and to `kerasbert.base.files`.
 
-Writes are atomic. Object stores show complete uploads only; elsewhere a file is written under a
-hidden name and renamed. No store has locks: see `WorkingFolder`.
+Writes are atomic. Object stores show only complete uploads; elsewhere a file is written under a
+hidden name and renamed. No store has locks; see `WorkingFolder`.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def _is_hidden(name):
 
 
 def _url(given, path, fs, name):
-    """Return the URL of a name that fsspec found below the URL `given` with the path `path`."""
+    """Return the URL of `name`, which fsspec found below the URL `given` with the path `path`."""
     url = given.rstrip("/")
     if url.endswith(path):  # The URL has a host, which fsspec leaves out of names.
         return url.removesuffix(path) + name
@@ -114,7 +114,7 @@ def exists(path):
 def _info(fs, path):
     """Return a store's information on a file or folder; `None` if it does not exist.
 
-    `fs.exists` and `fs.isfile` also return False on a failure, after which a run would start over.
+    `fs.exists` and `fs.isfile` also return False on a failure, and the run would start over.
     """
     try:
         return fs.info(path)
@@ -176,7 +176,7 @@ class _File:
 
 
 def read_json(path, missing=None):
-    """Read a dict from a JSON file; return `missing`, unless it is `None`, if there is no file.
+    """Read a dict from a JSON file; without a file, return `missing` unless it is `None`.
 
     Raises:
         ValueError: as `files.read_json`.
@@ -320,11 +320,11 @@ class WorkingFolder:
     """A local `folder` to fill, which is `output` itself or mirrors it if `output` is a URL.
 
     `pull` downloads the files at the URL; `push` uploads changed files, each atomically, in the
-    order in which they were written, and deletes those gone locally. So if the process is killed,
-    the URL has the files of its last push, and perhaps a part of the next one.
+    order in which they were written, and deletes those gone locally. After a kill, the URL has the
+    files of the last push, and perhaps a part of the next one.
 
-    As stores have no locks, the run that writes records itself at the URL. The run that started
-    last wins: before each push, a run checks that it is still the recorded one.
+    As stores have no locks, the writing run records itself at the URL. Before each push it checks
+    that it is still the recorded run, so the run that started last wins.
 
     Args:
         output: string, as in `output_folder`.
@@ -356,7 +356,7 @@ class WorkingFolder:
                     remove(join(self.output, OWNER))
 
     def own(self):
-        """Become the run that writes, and download the files at the URL.
+        """Record this run as the writer, and download the files at the URL.
 
         Raises:
             BlockingIOError: if another process on this machine is filling a local folder.

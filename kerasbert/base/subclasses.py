@@ -1,4 +1,4 @@
-"""Saving and loading of presets with user-defined subclasses of models, preprocessors, tokenizers.
+"""Save and load presets with user-defined subclasses of models, preprocessors and tokenizers.
 
 Such a preset names the base class from this package with all its settings, so that it loads where
 the subclass is unknown; the subclass's name and additional settings are stored beside it.

@@ -84,7 +84,7 @@ def read_options(path):
         )
     found["skip_connections"] = bool(found["skip_connections"])
     found["num_highways"] = found["num_highways"] or 0
-    # Options for training say 261, without the padding; those for inference say 262.
+    # n_characters is 261 in training options, without the padding, and 262 for inference.
     return {**found, "num_characters": 262}
 
 
@@ -115,15 +115,15 @@ def check_options(options, path):
 
 
 def read_weights(weights, path):
-    """Load weights from a file; `softmax`, which predicts words, may be left over.
+    """Load weights from a file; `softmax`, which predicts words, may stay unread.
 
     Args:
         weights: list of variables, named as in an `ElmoBackbone` or `ElmoPretrainer`.
         path: string.
 
     Raises:
-        ValueError: for a weight that is missing, left over, not finite or of another shape, before
-            any is changed.
+        ValueError: for a weight that is missing, unread, not finite or of another shape, before any
+            is changed.
     """
     import h5py
 

@@ -22,7 +22,7 @@ class Checkpoint:
         source: string. Its directory or name, for errors.
         family: string. A family of `kerasbert.families`.
         encoder: dict. Arguments of `BertBackbone`.
-        tensors: mapping of tensor name, without prefix, to array; with `shape(name)`.
+        tensors: mapping of tensor name (without prefix) to array, with a method `shape(name)`.
         encoder_map: `NameMap` of the encoder.
         head_maps: dict of kind of head (the `head` of its class) to its `NameMap`.
         head: dict of kind of head to arguments of its class that also apply to a new head, or to
@@ -32,10 +32,10 @@ class Checkpoint:
         num_segments: int. How many of the encoder's segments the tokenizer uses.
         classes: function that returns the arguments of `BertTextClassifier` that describe its
             classes.
-        tied: dict of each tensor that repeats another to that other.
+        tied: dict of the name of each repeated tensor to the name of the original.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
-        refused: dict of kind of head to why its weights cannot be loaded, a sentence.
+        refused: dict of kind of head to a sentence that says why its weights cannot be loaded.
         token_ids: dict of "pad_token_id", ... to the configured ids of special tokens; `None` if
             the configuration has none.
         default_ids: dict of the same keys to their values in configurations that do not set them.
@@ -68,8 +68,8 @@ class Checkpoint:
     def make_tokenizer(self, **settings):
         """Make the tokenizer and check its padding and mask ids against the configuration.
 
-        No model reads the configuration's other ids, and these may be of tokens that no sequence
-        has: ModernBERT-ja and mmBERT configure a "cls" and begin with "bos".
+        No model reads the other ids, and they may belong to unused tokens: ModernBERT-ja and mmBERT
+        configure a "cls" token, but their sequences begin with "bos".
         """
         tokenizer = self.tokenizer(**settings)
         for role in ("pad", "mask"):
@@ -144,7 +144,7 @@ class TensorFiles(Tensors):
         is_plain = str(tensor.layout) == "torch.strided"
         dtype = str(tensor.dtype).removeprefix("torch.") if is_plain else str(tensor.layout)
         check_dtype(name, dtype, self.directory)
-        # A training script's own `torch.save` leaves parameters among the tensors.
+        # Files from a training script's own `torch.save` may hold parameters, which need `detach`.
         return tensor.detach().float().numpy()
 
     def size(self):

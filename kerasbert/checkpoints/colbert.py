@@ -14,7 +14,7 @@ from kerasbert.checkpoints.name_map import NameMap
 
 PROJECTION = NameMap({"projection": "linear"}, "torch")
 PYLATE, STANFORD = "config_sentence_transformers.json", "artifact.metadata"
-# Our preprocessor's argument: their key and default.
+# Preprocessor argument: PyLate's key and default.
 _PYLATE = {
     "query_token": ("query_prefix", "[Q] "),
     "text_token": ("document_prefix", "[D] "),

@@ -130,10 +130,10 @@ class _Tensors(Tensors):
                 f"'{self.directory}' has a bert_config.json but no bert_model.ckpt.index; "
                 "unpack the whole archive, or pass load_weights=False."
             )
-        # Fine-tuning writes model.ckpt-<step>, and a file with the name of the last one.
+        # Fine-tuning writes model.ckpt-<step>, and a file `checkpoint` that names the last one.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
         prefix = found[0].removesuffix(".index")
-        need_tensorflow("A checkpoint of Google's", "tensorflow")  # Not an error of the file.
+        need_tensorflow("A checkpoint of Google's", "tensorflow")  # Not a damaged file.
         try:
             state = tf.train.get_checkpoint_state(self.directory)
             last = os.path.basename(state.model_checkpoint_path) if state else ""
@@ -157,7 +157,7 @@ class _Tensors(Tensors):
         return {name: (reader, shapes[name], dtypes[name]) for name in names}
 
     def _plain_name(self, prefix):
-        """Return another path for names with pattern characters such as "[1]" in TensorFlow."""
+        """Return a path without pattern characters such as "[1]", which TensorFlow would expand."""
         if not set(prefix) & set("[]*?{}"):
             return prefix
         # The links must exist as long as `self`, which reads one tensor at a time.

@@ -45,7 +45,7 @@ _KAGGLE_SMALL = (
 
 
 def preset_files():
-    """Return the folder in the package that describes its presets and holds the small ones."""
+    """Return the package's folder with preset descriptions and small presets."""
     folder = resources.files("kerasbert") / "preset_files"
     if not folder.is_dir():  # A checkout, not an installed wheel.
         folder = resources.files("kerasbert").joinpath("..", "presets")

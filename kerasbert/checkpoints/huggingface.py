@@ -21,8 +21,7 @@ from kerasbert.tokenizers import tokenizer_from_files
 
 ALL_TABLES = TABLES | LINEAGE_TABLES
 _IDS = (*SPECIAL_IDS, "unk_token_id")
-# Fields of the heads and those that all families share, each with its allowed values; see
-# `check_value`.
+# Fields of the heads and of all families, each with its allowed values; see `check_value`.
 _FIELDS = {
     "classifier_dropout": "share?",
     "classifier_dropout_prob": "share?",
@@ -78,8 +77,8 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
-# Fields of generation_config.json that transformers' `generate` follows and ours does not, with the
-# values that have no effect.
+# Fields of generation_config.json that only transformers' `generate` follows, with the values that
+# have no effect.
 GENERATION = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.0, None)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, None)),
@@ -89,7 +88,7 @@ GENERATION = {
     **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), (None,)),
     **dict.fromkeys(("guidance_scale", "penalty_alpha"), (None, 1.0, 0.0)),
 }
-# The same, for causal models, which do not read these two.
+# Further fields that our `generate` follows, but not for causal models.
 _GENERATION_OF_CAUSAL = {"bad_words_ids": (None, []), "forced_eos_token_id": (None,)}
 # Model types that checkpoints had before transformers supported the family.
 FIRST_TYPES = {"new": "gte"}
@@ -431,11 +430,11 @@ def _no_single_label(config, path):
 
 
 def _no_generation(directory):
-    """Return why generation_config.json cannot be followed, as a dict by kind of head."""
+    """Return why generation_config.json is not supported, as a dict by kind of head."""
     config, refused = json_in(directory, "generation_config.json"), {}
     path = os.path.join(directory, "generation_config.json")
     ends = config.get("eos_token_id")
-    for kind in ("seq2seq_lm", "causal_lm"):  # The second has a few more keys.
+    for kind in ("seq2seq_lm", "causal_lm"):
         fine = GENERATION if kind == "seq2seq_lm" else GENERATION | _GENERATION_OF_CAUSAL
         names = [name for name, values in fine.items() if config.get(name) not in values]
         names += ["eos_token_id"] if isinstance(ends, list) and len(ends) > 1 else []
@@ -448,7 +447,7 @@ def _no_generation(directory):
 
 
 def _tied(table, encoder, config):
-    """Return the tensors that repeat another one, as a dict of name to name."""
+    """Return the dict `tied` of a `Checkpoint`."""
     if table.tied is not None:
         return table.tied(encoder, config)
     tokens = table.encoder["token_embedding"] + ".weight"

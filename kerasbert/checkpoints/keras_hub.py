@@ -282,7 +282,7 @@ class _Tensors(Tensors):
 
 
 def _check_task(directory, held):
-    """Raise if a task's config needs more weights than the `held` ones, or another encoder."""
+    """Raise if a task's config needs more than `held` weights, or another encoder."""
     path = os.path.join(directory, "task.json")
     config = _config(directory, "task.json")
     check_fields(

@@ -1,4 +1,4 @@
-"""The names of the models of `kerasbert.lineage` in transformers: one table per model.
+"""Names of the models of `kerasbert.lineage` in transformers: one table per model.
 
 Source: `transformers` 5.23.
 """
@@ -372,7 +372,7 @@ LINEAGE_TABLES = {
 
 
 def split_heads(tensors, table, num_heads):
-    """Split the heads' axis of matrices that have one in the files, as reading joins it.
+    """Restore the axis for heads of matrices that have one in the files; reading merges it.
 
     See `Table.split_heads`.
 

@@ -53,8 +53,8 @@ class NameMap:
         verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a suffix
             ".T" means that theirs is transposed, "[0]" that it has an additional first axis of 1.
         inner: int. Number of our blocks in one of their layers; see `{j}`.
-        swapped: string. Suffix of the paths of layers whose two halves are in the opposite order
-            there, as those of a gate; "" for none.
+        swapped: string. Suffix of the paths of layers whose two halves, such as those of a gate,
+            have the opposite order in the other package; "" for none.
 
     >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
     >>> names.theirs("layer_3/qkv/bias")
@@ -68,7 +68,7 @@ class NameMap:
     swapped: str = ""
 
     def theirs(self, path):
-        """Return their names of our weight at `path`, or `None` if the table has none."""
+        """Return their names for our weight at `path`, or `None` if the table has none."""
         if self.verbatim and path in self.verbatim:
             return [_plain(self.verbatim[path])]
         layer, _, leaf = path.rpartition("/")
@@ -91,7 +91,7 @@ class NameMap:
         return [name.replace(parts.group(0), part) for part in parts.group(1).split("|")]
 
     def their_prefixes(self):
-        """Return the prefixes of their names of each layer and verbatim weight.
+        """Return the prefixes of their names for each layer and verbatim weight.
 
         >>> NameMap({"logits": "classifier"}, "torch").their_prefixes()
         ['classifier.']
@@ -221,8 +221,8 @@ def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_n
         The list of paths that stay new.
 
     Raises:
-        ValueError: if weights are missing or left over, with both lists, or have other shapes, or
-            if a tensor holds other values than finite floating-point numbers.
+        ValueError: if weights are missing or left over (the message lists both), have other shapes,
+            or are not finite floating-point numbers.
     """
     read, missing, new, plan = set(), [], [], []
     for weight in weights:

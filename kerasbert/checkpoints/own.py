@@ -53,7 +53,7 @@ _READERS = {"keras", "keras_hub", "h5py", "kerasbert", "numpy", *sys.stdlib_modu
 
 
 def _frames(error):
-    """Return the frames that an error passed, the raising one last."""
+    """Return the frames that an error passed through, the raising one last."""
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
@@ -185,7 +185,7 @@ class OwnPreset:
                 )
 
     def encoder_weights(self):
-        """Return the encoder's weight file, or the index of its shards, checked to lie in here."""
+        """Return the encoder's weight file or shard index, which must lie in the directory."""
         return checked_index(self.directory) or self.path("model.weights.h5")
 
     def check_classes(self, config):

@@ -43,7 +43,7 @@ def with_description(checkpoint, directory, described, weights):
     """
     if weights:
         _check_sha256(directory, described)
-    # So that the pooler does not depend on whether the weights were read.
+    # The pooler must not depend on whether the weights were read.
     pooler = of_description(described).encoder.get("pooler", True)
     settings = dict(described["tokenizer"] or {})
     name = settings.pop("class", None)

@@ -32,7 +32,7 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _CONFIG = colbert.PYLATE  # PyLate writes into the same file.
-# Names of the searched texts' role in these files; ours is the first.
+# Names in these files for the role of searched texts; ours is the first.
 _TEXT_ROLES = ("text", "document", "passage", "corpus")
 _POOLINGS = ("cls", "max", "mean")
 _POOLING_FIELDS = {
@@ -64,7 +64,7 @@ _DENSE_ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     None: "torch.nn.modules.linear.Identity",
 }
-# A masked language model was a module of its own before version 5.4.
+# Before version 5.4, masked language models had a module class of their own.
 _ENCODERS = ("Transformer", "MLMTransformer")
 _SPLADE = "SpladePooling"
 # First modules of models that encode queries and texts differently or by a table alone.
@@ -101,7 +101,7 @@ _REFUSED = (
 
 
 def is_mine(directory):
-    """Return whether a directory's first module is a Hugging Face encoder, or several of them."""
+    """Return whether a directory has one of these formats, supported or not."""
     if not _has_modules(directory):
         return is_cross_encoder(directory) or colbert.is_stanfords(directory)
     return _kind(_modules(directory)[0]) in (*_ENCODERS, *_SEVERAL)
@@ -383,7 +383,8 @@ def _write_modules(embedder, directory, kinds, package, types=None):
             write_json(os.path.join(folder, "config.json"), config)
     most = embedder.backbone.max_sequence_length
     length = getattr(embedder.preprocessor, "sequence_length", most)
-    settings = {"max_seq_length": length, "do_lower_case": False}  # The tokenizer's setting holds.
+    # Lowercasing is left to the tokenizer's own setting.
+    settings = {"max_seq_length": length, "do_lower_case": False}
     write_json(os.path.join(directory, "modules.json"), modules)
     write_json(os.path.join(directory, _TRANSFORMER_SETTINGS[0]), settings)
 

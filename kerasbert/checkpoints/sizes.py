@@ -19,8 +19,8 @@ MOST_PACKED = 16
 def check_sizes(settings, held, source):
     """Check that an encoder's settings do not ask for more weights than the checkpoint has.
 
-    It protects memory and time. Up to four times as many pass, because int4 packs two weights into
-    one number and loading compares names and shapes anyway.
+    The check protects memory and time. It allows up to four times as many, because int4 packs two
+    weights into one number and loading compares names and shapes anyway.
 
     Args:
         settings: dict. Settings of `BertBackbone`.
@@ -119,8 +119,8 @@ def h5_datasets(path, then="save or download it again"):
     """Return the datasets of an HDF5 file: `(size, dtype, the attribute "dtype")` by name.
 
     HDF5 returns zeros for chunks that were never written, decompresses data, and follows references
-    to other files, so a small file may ask for any amount of memory. All of that is refused, except
-    compression up to `MOST_PACKED` times.
+    to other files, so a small file may ask for any amount of memory. All of these are refused,
+    except compression up to `MOST_PACKED` times.
 
     Raises:
         ValueError: for such a file, and, by `reading`, for one that h5py cannot read.

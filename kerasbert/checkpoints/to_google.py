@@ -33,7 +33,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         max_shard_size: unused; this format has a single file of weights.
 
     Returns:
-        `(name, settings)`: the written file, and those settings that differ from the model's.
+        `(name, settings)`: the written file, and the settings that differ from the model's.
 
     Raises:
         ValueError: for what the format cannot hold, before any weights are written.

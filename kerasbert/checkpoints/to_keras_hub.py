@@ -1,4 +1,4 @@
-"""Export to KerasHub presets, by a KerasHub model that gets our weights and saves itself."""
+"""Export to KerasHub presets: a KerasHub model gets our weights and saves itself."""
 
 import inspect
 import os
@@ -38,7 +38,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         max_shard_size: float. Maximum size of a file of weights in GB.
 
     Returns:
-        `(name, settings)`: KerasHub's class, and those settings that differ from the model's.
+        `(name, settings)`: KerasHub's class, and the settings that differ from the model's.
 
     Raises:
         ValueError: for what KerasHub cannot hold, before any weights are written.

@@ -59,7 +59,7 @@ def values_of(weights):
 
 
 def named_tensors(values, name_map, what):
-    """Return their tensors of our weights as a dict of name to array.
+    """Convert our weights to the other package's tensors, a dict of name to array.
 
     Args:
         values: dict of path to array.
@@ -67,7 +67,7 @@ def named_tensors(values, name_map, what):
         what: string. The format, for error messages.
 
     Raises:
-        ValueError: if any weights have no name, with all of them.
+        ValueError: for weights without a name there; the message lists all.
     """
     unknown = [path for path in values if name_map is None or name_map.theirs(path) is None]
     if unknown:
@@ -80,7 +80,7 @@ def named_tensors(values, name_map, what):
 
 
 def canonical(settings, encoder):
-    """Return an encoder's settings in one form for all that compute the same.
+    """Normalize an encoder's settings, so that equivalent ones are equal.
 
     Args:
         settings: dict, for the class and family of `encoder`.
@@ -113,7 +113,7 @@ def canonical(settings, encoder):
         )
     else:
         unused += ["bucket_size", "max_relative_positions"]
-    # Every n-th layer looks everywhere, the first one always.
+    # Every n-th layer, starting with the first, attends globally.
     settings["global_every"] = min(settings["global_every"], settings["num_layers"])
     if settings["local_window"] is None or settings["global_every"] == 1:
         unused += ["local_rotary_base", "global_every", "local_window"]
@@ -133,7 +133,7 @@ def check_settings(expected, found, what, remedy):
         List of strings: differing settings that do not affect outputs.
 
     Raises:
-        ValueError: if settings that affect outputs differ, with all of them.
+        ValueError: if settings that affect outputs differ; the message lists all.
     """
     differ = [name for name in expected if name in found and not _same(expected[name], found[name])]
     wrong = [name for name in differ if name not in SOFT]

@@ -363,7 +363,7 @@ def _graph_call(format, of_saved_model, int8, sequence_length, layout):
 
 
 def _matches(preset, match):
-    """Whether a preset matches all words; those of up to 2 letters ignore its description."""
+    """Return whether a preset matches all words; words of up to 2 letters skip its description."""
     text = " ".join((preset["name"], preset["family"], preset["description"])).lower()
     named = f"{preset['name']} {preset['family']}".lower()
     return all(

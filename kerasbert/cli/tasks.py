@@ -191,8 +191,9 @@ def finetune(
 ):
     """Fine-tune a preset on a task, search its settings, and keep the best model on dev.
 
-    A built-in task runs with all settings of its paper, your own files with
-    one unless you pass lists. An interrupted command resumes when run again.
+    A built-in task runs with all settings of its paper. Your own files run with
+    a single setting unless you pass lists. An interrupted command resumes when
+    run again.
 
     OUTPUT gets the model (a preset with its card), results.json and .csv,
     predictions in submission format, and plots.
@@ -494,7 +495,6 @@ def _task(task, data, files, head, own):
 
 def _name(path):
     """Name a file task after its file, or after its folder if the file is train, dev or test.
-
 
     >>> _name("data/films.csv"), _name("films/train.csv"), _name("train.csv")
     ('films', 'films', 'train')

@@ -1,10 +1,9 @@
 """Pre-training examples and word counts by Apache Beam, for corpora too large for one machine.
 
 A large file of plain text, JSON lines or Parquet is read in parts of `PART` bytes, any other file
-by one worker. A hash assigns each document to a block, which mixes documents of the whole corpus.
-Records are made as on one machine: random next sentences come from the same block, and no worker
-holds more than one block. Files may be wherever Beam reads and writes (`gs://`, `s3://`,
-`hdfs://`).
+by one worker. A hash assigns each document to a block, so a block mixes the whole corpus. As on one
+machine, random next sentences come from the same block, and no worker holds more than one block.
+Files may be wherever Beam reads and writes (`gs://`, `s3://`, `hdfs://`).
 """
 
 import collections
@@ -30,11 +29,11 @@ from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
 
-# Average documents per block at least, so that hardly any block gets fewer than two.
+# Minimum average number of documents per block, so that hardly any block gets fewer than two.
 DOCUMENTS = 64
 # Bytes per part of a file; documents of later parts are named with the part's start.
 PART = 1 << 26
-# Parts that the words are split into to find the most frequent ones.
+# Number of parts in which the most frequent words are selected.
 PARTS = 16
 
 
@@ -42,8 +41,9 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     """Turn a corpus into shards of examples on a cluster, or with Beam's local runner.
 
     Writes one shard per block and a manifest, in the format of `kerasbert.data.write_examples`;
-    `read_examples` reads them. The same corpus, names, settings and seed give the same records on
-    every runner, but others than on one machine, where blocks are consecutive documents.
+    `read_examples` reads them. The same corpus, file names, settings and seed give the same records
+    on every runner. A run without Beam gives other records, because its blocks are consecutive
+    documents.
 
     Args:
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
@@ -74,7 +74,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
-    # `read_examples` would take shards without a manifest for those of another tool.
+    # Written first: `read_examples` would take shards without a manifest for another tool's.
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
@@ -83,8 +83,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, reading=reading)
         )
-        # Read a second time, without splitting sentences: Beam's Dask runner duplicates what a
-        # side input and its own input share (2.77).
+        # Read a second time, without splitting sentences, because Beam's Dask runner (2.77)
+        # duplicates what a side input and the main input share.
         size = (
             pipeline
             | "files to measure" >> beam.Create(found_parts)
@@ -140,12 +140,12 @@ def beam_options(runner, options):
 
 
 def count_words(corpus, output, count, most, options, reading):
-    """Count the words of a corpus by a pipeline, via a temporary file in `output`.
+    """Count the words of a corpus with a pipeline, via a temporary file in `output`.
 
     Args:
         corpus: as for `write_examples`.
         output: path of a folder that all workers can access.
-        count: function of lines, that returns a Counter; it is pickled.
+        count: picklable function of lines that returns a Counter.
         most: int. Number of most frequent words to keep.
         options: Beam's pipeline options.
         reading: dict, settings of `documents`.
@@ -166,7 +166,7 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
-            # In parts first, or a single worker would get all words.
+            # In parts first; otherwise a single worker would get all words.
             | "share out" >> beam.Map(_with_part)
             | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
             | "of all parts" >> beam.FlatMap(lambda part: part[1])
@@ -288,7 +288,7 @@ def _opened(path):
 
 @contextlib.contextmanager
 def local_copy(path):
-    """Yield a local path with the content, and the name, of any file that Beam can read.
+    """Yield a local path with the content and the name of any file that Beam can read.
 
     Readers infer the format from the name.
     """
@@ -364,7 +364,7 @@ def _write_manifest(shards, manifest, output):
 
 
 def write_whole(folder, name, data):
-    """Write a file atomically; a worker that repeats another's work writes the same."""
+    """Write a file atomically; a worker that repeats another's task writes the same content."""
     with whole_file(folder, name) as file:
         file.write(data)
 

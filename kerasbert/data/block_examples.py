@@ -26,9 +26,9 @@ ROWS = 2048
 
 
 class BlockExamples:
-    """Callable that makes the records of a block, which depend only on its number and settings.
+    """Callable that makes a block's records, which depend only on its text, number and settings.
 
-    Random numbers come from the seed, block number and copy number. Random next sentences come from
+    Random numbers depend on the seed, block number and copy number. Random next sentences come from
     the same block, so that only one block at a time is in memory.
 
     Args:
@@ -185,7 +185,7 @@ class BlockExamples:
             *(settings[name] for name in _MASKING),
         )
         free = used & (token_ids != start) & (token_ids != end)
-        starts = free  # unused
+        starts = free  # ignored when single tokens are masked
         if settings["mask_unit"] != "token":
             starts = word_starts(token_ids, ids.word_edges())
         hidden = mask(token_ids, free, starts, lengths, random.integers(2**62, size=2))

@@ -1,6 +1,6 @@
 """Text corpora: streams of documents and their sentences, read from files.
 
-Memory holds one block of text, the unit of work of a worker process, and never the corpus.
+Memory holds one block of text, the work unit of a worker process, never the whole corpus.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 REPORT = ".duplicates.json"
 LONGEST = 1 << 23  # bytes of a text document; longer ones are split
 DOCUMENT_ENDS = ("empty_line", "line", "file")
-TABLES = (".csv", ".tsv", PARQUET, *SPREADSHEETS)  # of which a column has the texts
+TABLES = (".csv", ".tsv", PARQUET, *SPREADSHEETS)  # with texts in one column
 ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip")
 # sentencex takes quadratic time for long Chinese or Japanese paragraphs, so it gets parts of about
 # this many characters.
 PART = 1000
-# Bytes and lines that decide how a file's sentences are written. It is prose if more than PROSE of
-# its lines hold several sentences by sentencex: 0.01 in files with one sentence per line, 0.7 for
-# paragraphs of two sentences.
+# Bytes and lines sampled to tell prose from one sentence per line. A file is prose if sentencex
+# finds several sentences in more than a share PROSE of its lines: the share is 0.01 in files with
+# one sentence per line, and 0.7 for paragraphs of two sentences.
 SAMPLE = 1 << 16
 SAMPLE_LINES = 200
 PROSE = 0.3
-# Where a file may be split into parts: after a document of its kind.
+# Document ends, by kind of file, where a file may be split into parts.
 ENDS_OF_DOCUMENTS = {
     "json": re.compile(rb"\n"),
     "line": re.compile(rb"\n"),
@@ -86,10 +86,9 @@ def documents(
     """Read the documents of a corpus one by one.
 
     Files are text, JSON lines (`.jsonl`, `.ndjson`, `.json`) or tables (`.csv`, `.tsv`), plain or
-    compressed (`.gz`, `.bz2`, `.xz`, and `.zst` with the package `backports.zstd`), Parquet
-    (`.parquet`, with the package `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`).
-    Paths are read in the given order, those of a folder or pattern sorted. Hidden files of a folder
-    are skipped.
+    compressed (`.gz`, `.bz2`, `.xz`, and `.zst` with `backports.zstd`), Parquet (`.parquet`, with
+    `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`). Paths are read in the given order,
+    those of a folder or pattern sorted. Hidden files of a folder are skipped.
 
     Args:
         corpus: path of a file, of a folder (read recursively), a pattern such as
@@ -104,14 +103,14 @@ def documents(
             into sentences. `None` means `"split"`, or `"lines"` for files whose documents end at
             empty lines and whose first lines hold one sentence each.
         language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
-            sentence. Chinese, Japanese and Korean need no other value, as all other rules are
+            sentence. The default also suits Chinese, Japanese and Korean, as all other rules are
             shared.
         wrapped: bool. Whether lines of prose are wrapped at some width, so that sentences continue
             on the next line. `None` decides by the lengths of the file's first lines, or of each
             document's lines if documents do not end at empty lines.
-        text_key: string. The key of the text in a JSON line, or its column of a table: a string, or
-            a list of strings, one per line. If given, every other file is read as JSON lines;
-            `None` means `"text"`.
+        text_key: string. The key in a JSON line, or the column of a table, that has the text: a
+            string, or a list with a string per line. If given, all other files are read as JSON
+            lines; `None` means `"text"`.
         encoding: string. Encoding of files that are not UTF-8 and have no byte-order mark.
         errors: `"strict"`, or `"replace"` or `"ignore"` for invalid bytes.
 
@@ -151,8 +150,8 @@ def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> It
         **settings: as for `documents`.
 
     Yields:
-        `(index, block)`, from 0. Iterating over a block parses its text, so that blocks are cheap
-        to send to another process and parsed there.
+        `(index, block)`, from 0. A block's text is parsed when iterated over, so blocks are cheap
+        to send to other processes.
 
     Raises:
         ValueError: as for `documents`.
@@ -210,7 +209,7 @@ def part_documents(path, start, end, opened=open_file, **settings):
     Args:
         path: path or URL of a file.
         start, end: ints. Byte offsets.
-        opened: function of the path, that opens the file for reading bytes.
+        opened: function that opens a path for reading bytes.
         **settings: as for `documents`.
 
     Yields:
@@ -260,7 +259,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Whole documents of one file: UTF-8 `data` with newlines as line ends, from line `line` on."""
+    """Whole documents of one file: UTF-8 `data` with newlines as line ends, starting at `line`."""
 
     path: str
     line: int  # counted from byte `start`
@@ -376,7 +375,7 @@ def _kind(path, settings, place):
 
 
 def packed(file, name):
-    """Return a file that compresses into `file` if its name says so."""
+    """Return a file that compresses into `file` if `name` has a compression extension."""
     package = COMPRESSED.get(os.path.splitext(name)[1].lower())
     if package == "gzip":  # No timestamp, so that the same text gives the same bytes.
         return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
@@ -458,12 +457,12 @@ def _next_end(file, place, kind):
 
 
 def _rows(path, settings, part, opened):
-    """Yield `(data, position)` of a table: each row of the text's column a JSON line."""
+    """Yield `(data, position)` of a table: each row's text as a JSON line."""
     key = settings.text_key or "text"
     found = _parquet_texts if ending_of(path) == PARQUET else _table_texts
     lines, size, position = [], 0, 0
     for position, text in found(path, key, settings, part or (0, None), opened):
-        # An absent text is as an empty one.
+        # A missing text counts as empty.
         line = json.dumps({key: "" if text is None else text}, default=repr) + "\n"
         lines.append(line.encode())
         size += len(line)
@@ -474,7 +473,7 @@ def _rows(path, settings, part, opened):
 
 
 def _table_texts(path, key, settings, part, opened):
-    """Yield `(position, text)` of a table, all of which belongs to the first part."""
+    """Yield `(position, text)` of a table, which belongs to the first part as a whole."""
     if part[0]:
         return
     encoding = None if codec_of(settings.encoding) == "utf-8" else settings.encoding
@@ -539,7 +538,7 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
         if part is not None and (part := _cut(path, kind, settings, part, opened)) is None:
             return
         form, start = _form(path, kind, settings, opened), part[0] if part else 0
-        # Chunks of a quarter, so that a piece is not much larger than `size`.
+        # Chunks of a quarter of `size`, so that pieces are not much larger.
         chunks = _chunks(path, settings, min(CHUNK, max(64, size // 4)), part, opened)
     line, data, searched = 1, bytearray(), 0
     for chunk, position in chunks:
@@ -577,7 +576,7 @@ def _form(path, kind, settings, opened=open_file):
 
 
 def describe_files(corpus, **settings):
-    """Describe how the files of a corpus are read: a string per way, with its first file.
+    """Describe how the files of a corpus are read: one string per way, with the first such file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -611,8 +610,8 @@ def describe_files(corpus, **settings):
 def _last_end(data, kind, start):
     """Return where the last document of `data` ends, not before `start`; -1 if none ends.
 
-    Never beyond the split point of an overlong document, so that the result does not depend on how
-    much was read.
+    The result never exceeds the split point of an overlong document, so that it does not depend on
+    how much was read.
     """
     if kind in ("json", "table"):
         return data.rfind(b"\n", start) + 1 or -1
@@ -755,7 +754,7 @@ def _mended(sentences):
 
 
 def _are_wrapped(lines):
-    """Return whether lines were wrapped at a width: lines with a successor have similar lengths."""
+    """Return whether lines were wrapped: all but each paragraph's last one have similar lengths."""
     inner = [a for a, b in itertools.pairwise(lines) if a and b]
     if len(inner) < 2:
         return False

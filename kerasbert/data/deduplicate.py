@@ -1,8 +1,8 @@
 """Near-duplicate removal among documents, on one machine or on many by Apache Beam.
 
-A document is removed if it is similar to any earlier one, kept or not. So each is judged on its
-own, with the same result on any number of machines. Of a chain where A is similar to B and B to C,
-only A is kept.
+A document is removed if it is similar to any earlier one, kept or not. So each is judged
+independently, with the same result on any number of machines. If A is similar to B and B to C, only
+A is kept.
 
 Similarity is the Jaccard index of shingles, estimated from MinHash signatures. Only documents that
 share a band of their signatures (locality-sensitive hashing) are compared.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 of Hangul, kana and Han.
 # Similarity with one word in 20 replaced: .73 (English), .83 (Korean), .78 (Japanese); with a tenth
 # of the sentences removed: .89, .92, .91. Of unrelated pairs, 1 in 1,000 reached .05. Shingles of 5
-# letters gave unrelated English texts .12; those of 13 gave Japanese with such replacements .59.
+# letters gave unrelated English texts .12; those of 13 gave Japanese with replaced words .59.
 SHINGLE = 12
 HASHES = 128
 # The probability that two 8-bit hashes are equal by chance.
@@ -76,10 +76,10 @@ def deduplicate(
 ) -> dict[str, Any]:
     """Write a corpus without its near duplicates, to files of the same names.
 
-    A document that is similar to an earlier one of the corpus is removed. Similarity is the share
-    of 12-byte shingles in common, ignoring case, spaces and punctuation. It is estimated from 128
-    hashes, with a standard error of 0.035 at 0.8. A tenth of the pairs at the threshold is never
-    compared, and hardly any of those 0.1 above it.
+    A document similar to an earlier one is removed. Similarity is the share of 12-byte shingles in
+    common, ignoring case, spaces and punctuation. It is estimated from 128 hashes, with a standard
+    error of 0.035 at 0.8. A tenth of the pairs at the threshold are missed, because they are never
+    compared; 0.1 above it, hardly any are.
 
     A local folder gets all files at once, or none. At a URL, and with `options`, the report is
     written first and marks the folder as incomplete: corpus readers refuse it until the same call
@@ -99,10 +99,10 @@ def deduplicate(
             the same documents.
 
     Returns:
-        Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters`, `pairs`, the
-        first hundred removed documents (`document` and `like`, each a file and the document's
-        number in it, from 1, and their similarity), `made_of`, a hash of the settings and the
-        files' names and sizes, and `complete`. The hidden file `.duplicates.json` holds it too.
+        Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters` and `complete`;
+        `pairs`, a list of the first hundred removed documents (`document` and `like`, each a file
+        and a document's number in it, from 1, and their `similarity`); and `made_of`, a hash of the
+        settings and of the files' names and sizes. The hidden file `.duplicates.json` holds it too.
 
     Raises:
         ValueError: if files are missing or unreadable, the output folder has files, or the corpus
@@ -350,7 +350,7 @@ def shingles(text):
     plain = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold()) or text
     data = np.frombuffer(plain.encode("utf-8", "replace"), "uint8")
     last = max(1, len(data) - SHINGLE + 1)
-    begins = np.flatnonzero(data[:last] & 0xC0 != 0x80)  # The first byte of each character.
+    begins = np.flatnonzero(data[:last] & 0xC0 != 0x80)  # First byte of each character.
     data = np.pad(data, (0, SHINGLE)).astype("uint32")
     hashes = np.zeros(len(begins), "uint32")
     for place in range(SHINGLE):
@@ -407,7 +407,7 @@ def _first_like(earlier, document, signed, threshold):
         if len(hits):
             found = some[hits[0]][0], float(alike[hits[0]])
             break
-    # Whatever is similar to a document with the same signature is similar to the earlier one too.
+    # A document with an earlier one's signature can only match the same documents.
     if found is None or found[1] < 1:
         earlier.append((document, signed))
     return found

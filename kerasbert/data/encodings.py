@@ -55,7 +55,7 @@ def codec_of(name):
 
 
 def split_mark(raw):
-    """Split off a byte-order mark: `(encoding, rest)`, the encoding `None` without a mark.
+    """Split off a byte-order mark: `(encoding, rest)`; without a mark, `encoding` is `None`.
 
     >>> split_mark("\\ufeffa".encode("utf-16-le"))
     ('utf-16-le', b'a\\x00')
@@ -76,7 +76,7 @@ def without_mark(encoding, raw):
         return encoding
     if raw.isascii() and b"\0" not in raw:
         return "utf-8"
-    # Zeros of ASCII characters, such as line ends, show the order; by default little-endian.
+    # The zeros of ASCII characters, such as line ends, show the order; little-endian without any.
     step = 2 if encoding == "utf-16" else 4
     is_big = raw[::step].count(0) > raw[step - 1 :: step].count(0)
     return f"{encoding}-{'be' if is_big else 'le'}"
@@ -143,7 +143,7 @@ def likely_encoding(raw):
 
 
 def _is_usual_hangul(character):
-    """Whether it is one of KS X 1001's 2,350 syllables; other encodings' bytes give rarer ones."""
+    """Whether it is one of KS X 1001's 2,350 syllables; other encodings decode to rarer ones."""
     if not "\uac00" <= character <= "\ud7a3":
         return False
     try:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 IN_TURNS = 16
 # Up to this many bytes, shards are checked by their hash, which takes a few seconds.
 FEW_BYTES = 1 << 30
-# Bytes of a record that no example reaches.
+# Size in bytes that no example's record reaches.
 LARGEST = 1 << 25
 
 
@@ -77,31 +77,31 @@ def read_examples(
     not exceed the number of files; each batch has equally many rows of every part. In each epoch a
     part reads its files in another order, and shuffles its share of `shuffle_buffer` records at a
     time. So a process that takes the first half of every batch's rows, with `shard=(0, 2)`, reads
-    half of the files, and all processes together get the batches of a single one.
+    half of the files, and all processes together get the batches that a single one would.
 
     Rows are truncated to the longest of the batch, rounded up to a bucket of
     `kerasbert.data.buckets_up_to`. If several processes share the batches, rows keep the records'
     length, because no process knows the others' rows.
 
-    Files at a URL are downloaded one by one and compared with their hash; up to two per part stay
-    in the temporary folder. Files without a manifest, such as those of google-research/bert, are
-    first read once to count their records and to find truncated files.
+    Files at a URL are downloaded one by one and checked against their hashes; up to two per part
+    stay in the temporary folder. Files without a manifest, such as those of google-research/bert,
+    are first read once to count their records and to find truncated files.
 
     Args:
         files: the folder of `write_examples`, or paths or patterns of TFRecord files, compressed if
             the name ends in `.gz`. For files of such a folder, its manifest has the counts.
         batch_size: int.
         tokenizer: the records' tokenizer. Checked against the manifest; needed only for dynamic
-            masking without a manifest, and for whole words.
+            masking without a manifest, and to mask whole words.
         masking: "dynamic" restores the masked tokens and masks again in every epoch; "static"
             keeps the records' masks.
         masker: for dynamic masking, settings of `mask_tokens` as a dict, such as
             `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function
             `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. A
             `mask_selection_rate` of `(first, last, batches)` changes linearly over that number of
-            batches; unused slots are then removed.
-        next_sentence: bool. Whether there are labels of pairs; `None` reads it from the manifest,
-            and means true without one.
+            batches; unused prediction slots are then removed.
+        next_sentence: bool. Whether pairs have labels; `None` reads it from the manifest, and means
+            true without one.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
         seed: int.
         start_step: int. The number of the first batch.
@@ -190,7 +190,7 @@ class _Source:
     slots: int  # P of the records
     next_sentence: bool
     described: dict | None  # the tokenizer, as in a manifest
-    opened: object  # function of a path (a tensor), that returns a dataset of its records
+    opened: object  # function of a path (a tensor) that returns a dataset of its records
     folder: str | None = None  # the manifest's folder
     shards: list | None = None  # the manifest's entry for each path
 
@@ -353,8 +353,8 @@ def _sizes(record, path):
 def _check_frames(path):
     """Raise an `EOFError` if a record is longer than the file, or than any example.
 
-    TensorFlow would allocate the memory first, and may take the last part of a truncated gzip file
-    for its end.
+    TensorFlow would allocate the memory first, and may mistake the last part of a truncated gzip
+    file for its end.
     """
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
         while header := file.read(12):
@@ -364,7 +364,7 @@ def _check_frames(path):
 
 
 def _opened(paths, shards=None):
-    """Return a function of one of these paths (a tensor), that returns a dataset of its records."""
+    """Return a function of one of these paths (a tensor) that returns a dataset of its records."""
     return _Fetched(paths, shards) if any(map(is_url, paths)) else _Here()
 
 
@@ -451,7 +451,7 @@ class _Parts:
             return  # `_look` has read and checked them.
         files = sorted({file for pieces in self.pieces for file, _, _ in pieces})
         shards = [self.source.shards[file] for file in files]
-        # For more bytes, the records' own checksums must do: they fail later, during training.
+        # Beyond that, rely on the records' own checksums, which fail later, during training.
         hashed = sum(shard["bytes"] for shard in shards) <= FEW_BYTES
         check_shards(self.source.folder, shards, hashed)
 
@@ -614,7 +614,7 @@ def _batch(parsed, there, mask, draw, next_sentence, num_segments, agreed):
 
     Args:
         there: bool (B,). False for rows that only pad the batch.
-        draw: function of a shape, that draws numbers from 0 to 1.
+        draw: function of a shape that draws numbers from 0 to 1.
         agreed: bool. Whether shapes must not depend on the rows, so that processes agree.
     """
     lengths = tf.reduce_sum(parsed["input_mask"], axis=1)  # (B,)
@@ -692,7 +692,7 @@ def _masker(masker, source, tokenizer, agreed):
         if changing is not None:
             first, last, batches = changing
             done = tf.minimum(tf.cast(draw.seed[1], tf.float64) / batches, 1.0)
-            # A lower rate of all tokens is applied as the highest rate of fewer tokens.
+            # Apply a lower rate of all tokens as the highest rate of fewer tokens.
             share = (first + (last - first) * done) / max(first, last)
             lengths = share * tf.cast(lengths, tf.float64)
         hidden = mask_tokens(
@@ -711,7 +711,7 @@ def _masker(masker, source, tokenizer, agreed):
 
 
 def _without_empty_slots(hidden):
-    """Remove slots that no row uses, by quarters, so that few shapes are compiled."""
+    """Remove slots that no row uses, in quarters, so that few shapes are compiled."""
     slots = hidden["mask_ids"].shape[1] or tf.shape(hidden["mask_ids"])[1]
     used = tf.reduce_max(tf.reduce_sum(tf.cast(hidden["mask_weights"], tf.int32), axis=1))
     quarter = (slots + 3) // 4

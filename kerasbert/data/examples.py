@@ -70,10 +70,10 @@ def write_examples(
     them again in every epoch. They depend on the corpus, the tokenizer and the settings, not on
     `workers`. An interrupted run, started again, resumes after its last complete shard.
 
-    The text is read in blocks of whole documents, of at least `block_bytes`, so that memory holds a
-    few blocks and never the corpus. A random next sentence comes from another document of the same
-    block, which has at least eight documents if the corpus does; with long documents, a larger
-    `block_bytes` gives more choice.
+    The text is read in blocks of whole documents, of at least `block_bytes`, so that memory holds
+    only a few blocks. A random next sentence comes from another document of the same block, which
+    has at least eight documents if the corpus does; with long documents, a larger `block_bytes`
+    gives more choice.
 
     The objectives:
 
@@ -99,10 +99,10 @@ def write_examples(
         short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
             target length. `None` means 0.1, or 0 for full sentences.
         mask_selection_rate: float. Share of tokens to predict.
-        mask_selection_length: int. Maximum number of them per row; `None` means that share of
-            `sequence_length`, rounded up.
-        mask_token_rate: float. Share of these that becomes the mask token.
-        random_token_rate: float. Share of these that becomes a random token.
+        mask_selection_length: int. Maximum number of tokens to predict per row; `None` means that
+            share of `sequence_length`, rounded up.
+        mask_token_rate: float. Share of these tokens replaced by the mask token.
+        random_token_rate: float. Share of these tokens replaced by a random token.
         mask_unit: string. What is masked as a whole: "token", "word", "span" or "ngram"; see
             `mask_tokens`.
         seed: int.

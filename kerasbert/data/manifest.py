@@ -50,7 +50,7 @@ def new_manifest(settings, tokenizer):
         "counts": {},
         "shards": [],
     }
-    # Converted as if written and read back.
+    # A JSON round trip, so that it equals the manifest read back.
     return json.loads(to_json(manifest, default=str))
 
 
@@ -60,7 +60,7 @@ def total(shards):
 
 
 def describe_tokenizer(tokenizer):
-    """Describe what records depend on: a hash of the vocabulary, special tokens and settings."""
+    """Describe what records depend on in a tokenizer: vocabulary hash, special tokens, settings."""
     config = tokenizer.get_config()
     unrelated = ("name", "trainable", "dtype", "config_file", "vocabulary", "merges", "proto")
     return {

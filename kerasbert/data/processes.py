@@ -20,12 +20,12 @@ FEW = 16
 
 
 def map_blocks(function, tasks, workers, left):
-    """Yield `(key, function(*arguments))` for each task, in order, in processes if it pays.
+    """Yield `(key, function(*arguments))` for each task, in order, in processes if that is faster.
 
     Args:
         function, tasks: as for `map_in_processes`.
         workers: int. 1 runs in this process; `None` uses one per core, or this one for few tasks.
-        left: function of the first key, that estimates the number of tasks from it on.
+        left: function of the first key that estimates the number of tasks from it on.
     """
     tasks = iter(tasks)
     first = list(itertools.islice(tasks, 1))
@@ -56,7 +56,7 @@ def map_in_processes(function, tasks, workers):
 
     Raises:
         RuntimeError: if a process ends, for example because the system killed it.
-        Exception: any exception of the function.
+        Exception: any of the function's.
     """
     # TensorFlow's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")

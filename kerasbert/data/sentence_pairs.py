@@ -1,7 +1,7 @@
-"""Rows for pre-training by offsets: next-sentence pairs, sentence-order pairs, full sentences.
+"""Pre-training rows as token offsets: next-sentence pairs, sentence-order pairs, full sentences.
 
-A block is one array of tokens, divided into sentences, and these into documents: `sentences` int
-(S + 1,) are offsets into the tokens, `documents` int (D + 1,) into the sentences, none empty.
+A block is one array of tokens. `sentences`, int (S + 1,), are the sentences' offsets into the
+tokens; `documents`, int (D + 1,), are the documents' offsets into the sentences. None is empty.
 
 Shapes: S sentences, D documents, R rows, T tokens per row.
 """
@@ -20,10 +20,10 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
     """Choose pairs where B either follows A or comes from another document.
 
     Sentences of a document are collected up to `most` tokens, and split at a random boundary: A is
-    the part before it. In half of the cases, and always for one sentence, B is random: it starts
-    anywhere in another document and continues until the pair has `most` tokens; the text after A is
-    then used again. Otherwise B is the text after A. A share of `short_sequence_rate` of the
-    documents has a random target length from 2 to `most` tokens.
+    the part before it. In half of the pairs, and always for a single sentence, B is random: it
+    starts anywhere in another document and continues until the pair has `most` tokens; the text
+    after A is then used again. Otherwise B is the text after A. A share of `short_sequence_rate` of
+    the documents has a random target length from 2 to `most` tokens.
 
     Args:
         sentences, documents: ints (S + 1,), (D + 1,). Random sentences come from these documents.
@@ -32,7 +32,7 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
         seed: int.
 
     Returns:
-        int64 (R, 5): where A starts and ends, where B does, and 1 for a random B; not truncated.
+        int64 (R, 5): start and end of A, start and end of B, and 1 for a random B; not truncated.
 
     Raises:
         ValueError: if there is only one document.
@@ -122,12 +122,12 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
     """
     sentences, documents = np.asarray(sentences), np.asarray(documents)
     tokens = np.insert(tokens, sentences[documents[1:]], separator)
-    # The number of documents that end before each sentence, and so of separators inserted.
+    # Documents that end before each sentence, which is the number of separators inserted.
     before = np.searchsorted(documents[1:], np.arange(len(sentences)), side="right")
     starts = sentences[:-1] + before[:-1]
     part, begin, _ = cut_windows(np.diff(sentences), most, most)
     starts = np.append(starts[part] + begin, sentences[-1] + before[-1])
-    # Where the text before each part ends: a row that ends there does not hold the separator.
+    # End of the text before each part; a row that ends there does not hold the separator.
     ends = np.isin(starts, (sentences + before)[documents[1:]])
     ends = (starts - ends).tolist()
     starts = starts.tolist()
@@ -162,7 +162,7 @@ def truncate_pairs(rows, most, random):
     kept_b = np.minimum(b, most - kept_a)
     rows = rows.copy()
     for column, length, kept in ((0, a, kept_a), (2, b, kept_b)):
-        # The number removed from the front is that of heads among as many coin flips.
+        # A fair coin flip per removed token decides between front and back.
         rows[:, column] += random.binomial(length - kept, 0.5)
         rows[:, column + 1] = rows[:, column] + kept
     return rows

@@ -50,9 +50,9 @@ def write_shards(
         by: string. The name of the public function, for error messages.
         model, settings: dicts of plain values that the shards depend on.
         endings: tuple of the endings of a shard's files, in the order of writing.
-        read: function `(name, path)` of a file, that yields `(rows, part)`: the number of rows of
-            a shard, and the input of `make`.
-        make: function `(shard, part)`, that yields the bytes of the shard's files in their order.
+        read: function `(name, path)` of a file that yields `(rows, part)`: the number of rows of a
+            shard, and the input of `make`.
+        make: function `(shard, part)` that yields the bytes of the shard's files in order.
         fits: function `(contents, part)` that returns whether the bytes of a shard's files may be
             the output of `make`. Called only for shards of earlier versions, which have no hashes.
         options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` runs without Beam.
@@ -89,7 +89,7 @@ class _Work:
     def begin(self, there, manifest, output):
         """Check that an existing manifest is of the same run; returns its records of shards."""
         if not isinstance(there, dict) or not isinstance(there.get("settings"), dict):
-            return {}  # Damaged: shards without a record of their own are rebuilt.
+            return {}  # Damaged: shards without records of their own are rebuilt.
         self._check_same(there, manifest, output)
         self.is_unhashed = not there.get("hashed")
         rows = there.get("shards")

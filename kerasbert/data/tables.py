@@ -42,8 +42,8 @@ def find_name(names, wanted):
     """Find the column that a name refers to.
 
     Returns:
-        The equal name; otherwise the only one that differs just in case, in surrounding blanks or
-        in its Unicode form, such as decomposed names from macOS; otherwise `None`.
+        The equal name; otherwise the only name that differs just in case, surrounding blanks or
+        Unicode form (macOS decomposes names); otherwise `None`.
 
     >>> find_name(["Text", "label"], "text"), find_name(["text", "Text"], "Text")
     ('Text', 'Text')
@@ -193,7 +193,7 @@ def delimiter_of(line, ending, wanted=()):
             cells = next(csv.reader([line.rstrip("\n")], delimiter=mark), [])
             counts[mark] = sum(find_name(cells, name) is not None for name in wanted)
     best = max(counts, key=counts.get, default=usual)
-    # Texts contain commas, so another delimiter than the tab must find all columns.
+    # Texts contain commas, so a delimiter other than the tab must find all columns.
     is_sure = ending == ".csv" or (wanted and counts.get(best) == len(wanted))
     return best if is_sure else usual
 
@@ -276,7 +276,7 @@ def _loads(text):
 
 
 def _all_rows(value):
-    """Return the rows of a JSON value that holds all of a table, or `None` if it is a row itself.
+    """Return the rows of a JSON value that holds a whole table, or `None` if it is a row itself.
 
     It may be a list, an object with a list under "data", or an object of columns or of rows, as
     `DataFrame.to_json` writes them.

@@ -35,7 +35,7 @@ SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 UNUSED = 99  # entries between [PAD] and [UNK] in BERT's vocabularies, which make [UNK] 100
 # Distinct words kept in memory, about 200 MB; beyond that, the rarest are dropped.
 MOST_KINDS = 1_000_000
-# Distinct words for the trainer, the most frequent; it needs more than 1 KB for each.
+# Maximum of distinct words for the trainer, by frequency; it needs more than 1 KB for each.
 MOST_KINDS_MERGED = 300_000
 MOST_WORDS_MERGED = 50_000_000  # with repetitions
 BLOCK = 1 << 22
@@ -87,7 +87,7 @@ def vocab(
         split_on_cjk: bool. Make each Chinese character a word.
         unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for new words later.
         max_characters: int. Distinct characters to keep, by frequency; words with others become
-            `[UNK]`. `None` is half of the vocabulary, plus what the pieces leave.
+            `[UNK]`. `None` is half of the vocabulary, plus the entries that pieces leave free.
         min_frequency: int. Minimum count of a character and of a pair of pieces.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Replace an existing vocabulary.
@@ -171,13 +171,13 @@ def vocab(
     first, inside = _characters(words, room // 2, *limits)
     report("merging pieces", 0)
     pieces = _pieces(_written_in(first, words), first, inside, room, min_frequency)
-    # Fill the room that pieces leave, as in Chinese, with characters.
+    # Fill the entries that pieces leave free, as in Chinese, with characters.
     first, inside = _characters(words, room - len(pieces), *limits)
     before = min(unused, UNUSED)
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(before, unused)]
     tokens += first + inside + pieces
-    if len(tokens) < size - 1:  # One may stay free, as some characters need two.
+    if len(tokens) < size - 1:  # One entry may stay free, as some characters need two.
         _warn_of_size(len(tokens), size)
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -227,7 +227,7 @@ def _pattern(pattern):
 def _counter(split_on_cjk):
     """Return a picklable function that counts words between spaces and Chinese characters."""
     alone = CJK if split_on_cjk else ""
-    # Listed, as `re` is faster than `regex` but has no Unicode categories.
+    # The characters are listed because `re`, faster than `regex`, has no Unicode categories.
     spaces = [chr(i) for i in range(0x3001) if _pattern(f"[{SPACE}]").match(chr(i))]
     spaces = "".join(x for x in spaces if not _pattern(DELETED).match(x))
     alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""

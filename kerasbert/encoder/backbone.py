@@ -63,7 +63,7 @@ class BertBackbone(PresetBackbone):
         intermediate_dim: int. Width of the feed-forward.
         dropout: float. Dropout of the embeddings and of each sublayer's output.
         max_sequence_length: int. Number of positions.
-        num_segments: int. 0 for a family without segments.
+        num_segments: int. 0 for families without segments.
         attention_dropout: float. Dropout of the attention maps; `None` takes `dropout`.
         activation: string. A Keras activation, "gelu_approximate" (tanh form of GELU) or
             "quick_gelu" (sigmoid form).
@@ -78,14 +78,14 @@ class BertBackbone(PresetBackbone):
             (DeBERTa).
         position_offset: int. Row of the first position in the learned table (RoBERTa: 2).
         bucket_size: int. Number of buckets of relative positions per side, for disentangled
-            positions; `None` has one per distance.
-        max_relative_positions: int. Disentangled distances from this one on count as one; `None`
-            takes `max_sequence_length`.
+            positions; `None` makes one per distance.
+        max_relative_positions: int. Limit to which disentangled distances are clipped; `None` takes
+            `max_sequence_length`.
         rotary_base: float. Base of the rotary angles.
         local_rotary_base: float. The same for local layers; `None` takes `rotary_base`.
         rotary_factor: float. Divisor of rotary positions (GTE).
         local_window: int. Local layers attend to `local_window // 2` tokens on each side; `None`
-            has no local layers.
+            makes all layers global.
         global_every: int. With a window, layers 0, n, 2n, ... attend globally.
         norm_first: bool. Pre-norm, with a final norm, instead of post-norm.
         gated_mlp: bool. Gated feed-forward.
@@ -93,7 +93,7 @@ class BertBackbone(PresetBackbone):
             biases: "attention", "intermediate", "output", "norm" (NomicBERT: ["norm"]).
         is_causal: bool. Left-to-right attention (the paper's ablation).
         initializer_range: float. Standard deviation of the truncated normal initializer.
-        family: string. Family of the checkpoint; decides its conversion and the heads' defaults.
+        family: string. Family of the checkpoint; determines conversion and the heads' defaults.
         finetuning_learning_rate: float. Recommended peak learning rate for fine-tuning these
             weights, the default of `finetune` and the tasks' `compile`; `None` if unknown. Saved
             in presets of this package only.
@@ -365,7 +365,7 @@ class BertBackbone(PresetBackbone):
         return model
 
     def _embed(self, inputs, start_index=None):
-        """Embed tokens (B, T, D) that start at position `start_index`, by default the first."""
+        """Embed tokens, giving (B, T, D), from position `start_index` on (by default 0)."""
         x = self.token_embedding(inputs["token_ids"])  # (B, T, E)
         if self.position_embedding_layer is not None:
             # Quantized tables differ in dtype, which TensorFlow's `+` rejects.
@@ -405,7 +405,7 @@ class BertBackbone(PresetBackbone):
             if attention_scores:
                 x, scores = x
             if (i + 1) % inner:
-                continue  # Only a layer's last block gives its output.
+                continue  # A layer's output is that of its last block.
             hidden_states.append(x)
             if attention_scores:
                 maps.append(scores)
@@ -494,7 +494,7 @@ class BertBackbone(PresetBackbone):
     ) -> Tensor:
         """With `positions` (B, P), return `sequence_output` (B, P, D) for these tokens only.
 
-        The last layer's feed-forward, a sixth of a mini encoder, then runs only for them.
+        The last layer's feed-forward, a sixth of a mini encoder's cost, then runs only for them.
         """
         check_process()
         inputs = self.fill_in(inputs)  # On JAX, `fit` and `predict` skip `__call__`.
@@ -522,7 +522,7 @@ class BertBackbone(PresetBackbone):
         return {**outputs, "sequence_output": keras.KerasTensor(shape, dtype=tokens.dtype)}
 
     def check_padding(self, inputs: Tensor) -> None:
-        """Warn of left-padded arrays, for which transformers uses other positions."""
+        """Warn about left-padded arrays, for which transformers uses other positions."""
         mask = inputs.get("padding_mask")
         if not self.position_offset or not isinstance(mask, (np.ndarray, list)):
             return

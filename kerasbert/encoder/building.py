@@ -1,4 +1,4 @@
-"""Build models from what `kerasbert.checkpoints` returns: settings of presets, and weights."""
+"""Build models from the settings and weights that `kerasbert.checkpoints` reads."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
 def arguments_of(cls):
-    """Return the argument names of a constructor, with those that a subclass passes on."""
+    """Return the argument names of a constructor, including those that it passes on."""
     names, own = {"name", "dtype"}, own_class(cls) or cls
     for base in inspect.getmro(cls):
         if "__init__" in vars(base):
@@ -53,7 +53,7 @@ def check_arguments(cls, kwargs):
 
 
 def _preprocessor_arguments(cls):
-    """Return the arguments of a task's `from_preset` that are its preprocessor's, if it has one."""
+    """Return the arguments of a task's `from_preset` that its preprocessor takes, if any."""
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
@@ -62,7 +62,7 @@ def _preprocessor_arguments(cls):
 
 
 def _split_arguments(cls, kwargs):
-    """Split a task's arguments into its own, its preprocessor's, and the rest for its encoder."""
+    """Split arguments into those of the task, of its preprocessor, and the rest for its encoder."""
     own = arguments_of(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     its = _preprocessor_arguments(cls)
@@ -88,7 +88,7 @@ def _split_arguments(cls, kwargs):
 
 
 def _is_single(cls):
-    """Return whether foreign checkpoints may have its head; a user's own class has none there."""
+    """Return whether foreign checkpoints may have the task's head; none has a user's own."""
     return cls.kind in KINDS and KINDS[cls.kind].single
 
 
@@ -144,14 +144,13 @@ def _warn_new(paths):
 def build_filled(build, fill):
     """Call `build()` for a model and `fill(model)` for its weights, without random initialization.
 
-    Initialization takes several times as long as reading a checkpoint. An error in `fill` is
-    raised, and no model is returned.
+    Initialization takes several times as long as reading a checkpoint. Errors in `fill` are raised.
     """
     if keras.distribution.distribution() is not None:
         model = build()  # Sharded variables draw their values in place.
         fill(model)
         return model
-    # In the scope variables have no values yet; their initializers set these when it ends.
+    # In the scope, variables have no values yet; their initializers run when it ends.
     with keras.StatelessScope() as scope:
         model = build()
         try:
@@ -185,7 +184,7 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
         check_buildable(settings, checkpoint.source)
         return cls(**settings)
 
-    # Also opens the tensors, as KerasHub's class cannot be built in the scope.
+    # Also opens the tensors: those of KerasHub need a model that cannot be built in the scope.
     check_sizes(settings, checkpoint.tensors.size(), checkpoint.source)
 
     def fill(backbone):
@@ -232,7 +231,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     settings = checkpoint.head.get(tables_of(cls), {})
     settings = dict(settings() if callable(settings) else settings)
     if cls.kind != tables_of(cls):
-        # The settings that it has in addition to the kind that it resembles.
+        # Settings of this kind, in addition to those of the kind that it resembles.
         own = checkpoint.head.get(cls.kind, {})
         settings |= own() if callable(own) else own
     if cls.needs_head and not new_head:
@@ -240,7 +239,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
             raise ValueError(checkpoint.refused[tables_of(cls)])
         weight = cls.output_weight({**settings, **arguments})
         names = head_map and weight and head_map.theirs(weight)
-        # A head without own weights exists if the format supports it.
+        # A head without weights exists if the format supports it.
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source, head_map is not None)
@@ -312,7 +311,7 @@ def _outside(head, head_map):
 
 
 def _check_tied(checkpoint, outside, why):
-    """Raise if a stored tensor differs from the one that ours is tied to."""
+    """Raise if a stored tensor differs from the tensor that kerasbert ties it to."""
     tensors = checkpoint.tensors
     for name, original in checkpoint.tied.items():
         if name not in tensors or original not in tensors or outside(name):

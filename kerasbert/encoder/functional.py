@@ -1,10 +1,10 @@
 """Base classes of encoders and tasks that are safe to build while other threads use their models.
 
 Keras makes a subclass of `keras.Model` functional by changing the bases of its class when an object
-is created, and KerasHub changes those of its tasks back and forth each time: meanwhile, a model in
-another thread has neither `call` nor outputs. Here the functional class is among the bases from the
-start, so Keras changes nothing, and the method resolution order does not depend on KerasHub's own
-models.
+is created, and KerasHub changes the bases of its tasks back and forth each time. Meanwhile, a model
+in another thread has neither `call` nor outputs. Here the functional class is among the bases from
+the start, so Keras changes nothing, and the method resolution order does not depend on KerasHub's
+own models.
 """
 
 from __future__ import annotations

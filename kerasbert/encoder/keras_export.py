@@ -1,4 +1,4 @@
-"""`model.export`: Keras' exporter for formats that work, otherwise an error that names ours."""
+"""`model.export`: Keras' exporter for formats that work, else an error that names kerasbert's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KerasExport:
     def export(self, filepath: AnyPath, format: str = "tf_saved_model", **kwargs: Any) -> str:
         """Write a graph that takes token ids with Keras' exporter; see `keras.Model.export`.
 
-        `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` do so on
+        `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` work on
         every backend, from raw texts or with the tokenizer's files, and check their output.
 
         Args:

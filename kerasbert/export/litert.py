@@ -28,10 +28,10 @@ def export_litert(
 ) -> str:
     """Write `model.tflite` with the tokenizer's files, and check it with LiteRT.
 
-    Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row has
-    `sequence_length` tokens with padding, because LiteRT has no op for attention over any length.
-    The batch size is free, and the only signature is `serving_default`. Models that need
-    more than LiteRT's built-in ops, such as a BiLSTM, are rejected.
+    Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row is padded
+    to `sequence_length` tokens, because LiteRT has no attention op for variable lengths. The batch
+    size is free, and the only signature is `serving_default`. Models that need more than LiteRT's
+    built-in ops, such as a BiLSTM, are rejected.
 
     Args:
         precision: "float32", or "int8": kernels are int8, and their inputs are quantized at run

@@ -32,19 +32,18 @@ def export_onnx(
     the family has segments, `padding_mask`, and `mask_positions` of a masked language model. The
     outputs have the model's names: `logits`, `start_logits` and `end_logits`, `sequence_output` and
     `pooled_output`, `mlm_logits` and `nsp_logits`, `score` of a regressor, `embedding` of an
-    embedder. A classifier returns logits whatever its activation. For a `BertMultiTask`, names are
-    prefixed with the task's, as in `topic_token_ids`.
+    embedder. A classifier returns logits whatever its activation. For a `BertMultiTask`, the task's
+    name is a prefix, as in `topic_token_ids`.
 
-    `tokenizer.json` and its companions can be read by `tokenizers` and `transformers` in any
+    `tokenizers` and `transformers` can read `tokenizer.json` and its companions in any programming
     language; `config.json` names the classes. `answer.py` is a short program that answers raw texts
     without Keras and TensorFlow: `from folder.answer import answer`; a `BertMultiTask` gets none.
-    LoRA is merged, and weights of other types are written in float32. A failure leaves no files
-    behind.
+    LoRA is merged, and weights of other types are written in float32. A failure leaves no files.
 
     Args:
         model: a `BertBackbone` or any task, on any backend.
         directory: string. A new or empty directory.
-        precision: "float32", whose outputs must match the model's within 1e-5 or rounding, or
+        precision: "float32": outputs must match the model's within 1e-5 or rounding error; or
             "int8", a quarter of the size: kernels have 8 bits and a scale per column, and their
             inputs are quantized at run time.
         tokenizer: a tokenizer, for an encoder; `None` takes the model's, `False` writes none.
@@ -54,17 +53,17 @@ def export_onnx(
             `attention_mask` and, if the tokenizer returns them, `token_type_ids`; its outputs are
             those of the transformers class in `config.json`: `last_hidden_state`, `pooler_output`,
             `logits` (B, 1) of a regressor, `logits` (B, T, V) of a masked language model. An
-            embedder has `last_hidden_state`, with the pooling in files of sentence-transformers.
-            Texts are truncated as by the preprocessor. For pairs of texts, transformers.js'
-            tokenizer needs `return_token_type_ids: true`.
+            embedder has `last_hidden_state`, and files of sentence-transformers define the pooling.
+            Texts are truncated as by the preprocessor. For text pairs, transformers.js' tokenizer
+            needs `return_token_type_ids: true`.
 
     Returns:
         The path of `model.onnx`.
 
     Raises:
         TypeError: if `model` is not an encoder or task of kerasbert.
-        ValueError: for a model or folder that cannot be exported, or a model without a class in
-            transformers.
+        ValueError: for a model that cannot be exported, or that has no class in transformers, or an
+            unusable folder.
         ImportError: if a package of the extra `onnx` is missing.
         RuntimeError: if the file cannot be built, or its outputs differ from the model's.
 
@@ -94,13 +93,13 @@ def export_openvino(
     tokenizer: SubwordTokenizer | None = None,
     texts: Sequence[Any] | None = None,
 ) -> str:
-    """Write `model.xml` and `model.bin` for OpenVINO, converted from `export_onnx`; see there.
+    """Convert the graph of `export_onnx` to OpenVINO: `model.xml` and `model.bin`; see there.
 
     Args:
         precision: "float32", or "int8": kernels and activations are int8, quantized by NNCF, which
             calibrates the ranges of activations on `texts`.
-        texts: list of the model's inputs, for int8: a few hundred typical ones. `CHECKED` of them
-            serve to compare the file with the model.
+        texts: list of a few hundred typical inputs, for int8. On the first `CHECKED` of them, the
+            file is compared with the model.
 
     Raises:
         ValueError: for int8 without texts, or texts without int8.
@@ -133,7 +132,7 @@ CHECKED = 16
 
 
 def _batches(model, texts):
-    """Return the network's inputs for each single text."""
+    """Return the network's inputs for each text, as batches of one."""
     task = served(model, call="export_openvino")
     if "" not in task.parts:
         raise ValueError(
@@ -153,7 +152,7 @@ def _batches(model, texts):
 
 
 def _nncf():
-    """Import NNCF without its telemetry, which NNCF only disables in its own tests."""
+    """Import NNCF as in its own tests, the only way to disable its telemetry."""
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = before or "1"
     try:

@@ -1,8 +1,8 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
-On every backend a child process on TensorFlow builds, writes and checks the SavedModel
+On every backend, a child process with TensorFlow builds, writes and checks the SavedModel
 (`kerasbert/export/write_saved_model.py`), because exports from JAX contain ops that servers reject,
-and PyTorch cannot export one. The signatures of each kind of head are in the file of its name.
+and PyTorch cannot export one. The signatures of each kind of model are in its `served.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
 
 MOST_WARMUP = 1000  # The limit of TensorFlow Serving.
-# Files beside the versions, for the server options of these names.
+# Files next to the versions, for --model_config_file and --batching_parameters_file of a server.
 MODELS_CONFIG = "models.config"
 BATCHING_CONFIG = "batching.config"
 BATCHING = """\
@@ -53,7 +53,7 @@ max_enqueued_batches { value: 100 }
 num_batch_threads { value: %d }
 """
 _PIPE = "KERASBERT_PARENT"  # Environment variable with a pipe's file descriptor.
-# Libraries differed by up to twice the change caused by rounding a model's weights.
+# Outputs of two libraries differed by up to twice the change from rounding the weights.
 ROUNDING = 4
 
 
@@ -74,11 +74,11 @@ def export_serving(
 
     - `BertTextClassifier`: `probabilities` (N, C), `label`, `score` (N,); `BertTextRegressor`:
       `score`; `BertTextEmbedder`: `embedding`; `BertBackbone`: `sequence_output` and, with a
-      pooler, `pooled_output` and `default`. All take pairs in `pair`, and the first two
-      `tf.train.Example`s in `classify` and `regress`.
+      pooler, `pooled_output` and `default`. All also have `pair` for text pairs; the first two have
+      `classify` and `regress` for `tf.train.Example`s, respectively.
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
     - `BertSparseEmbedder`: `token`, `token_id`, `weight` (N, K) of the tokens with the largest
-      weights, `count` (N,) per text; also in `pair`.
+      weights, `count` (N,) per text; also has `pair`.
     - `BertReranker`: `text`, a query, `text_b` -> `score` (N,).
     - `BertTokenClassifier`: `label`, `start`, `end`, `text`, `score` (N, E) of entities, `count`
       (N,) per text.
@@ -88,10 +88,10 @@ def export_serving(
       per text.
     - `BertStructuralProbe`: `word`, `start`, `end` (N, W) of the words that fit into
       `sequence_length`, `count` (N,) per text; and `first`, `second` (N, W - 1), the positions of
-      each edge's two words, or, for depths, `depth` (N, W).
+      each edge's two words, or, for a depth probe, `depth` (N, W).
     - `ElmoEmbedder`: `word`, `start`, `end` (N, W) and `embedding` (N, W, D) of the words between
       white space, `count` (N,) per text.
-    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as its method `score`; text
+    - `TransformerSeq2SeqLM`: `source`, `target` -> `score` (N,), as from its method `score`; text
       generation is not exported.
     - `BertQuestionAnswering`: `question`, `context` -> `answer`, `start`, `end` (-1 for none) and
       `score` (N,), or (N, K) if `top_k` exceeds 1, and `null_score` (N,).
@@ -109,30 +109,32 @@ def export_serving(
       `serving_default` is the first task's.
 
     The first `count` items of a row are valid; the others are padding. `tokens` takes int32 token
-    ids instead (for an `ElmoEmbedder` character ids), and `preprocess` returns them, for a
-    `BertQuestionAnswering` as windows (N, W, T). Each output has a row for each row of the input,
-    so that servers may batch. Positions are characters of the original text.
+    ids instead of strings (for an `ElmoEmbedder` character ids); `preprocess` returns these ids,
+    for a `BertQuestionAnswering` as windows (N, W, T). Each output has one row per input row, so
+    servers may batch. `start` and `end` count characters of the original text.
     `assets.extra/card.json` has the shapes and an example request. Weights are float32 with LoRA
     merged, or int8 as quantized. A failure leaves no files behind.
 
     Args:
-        model: one of these, on any backend.
+        model: an instance of one of these classes, on any backend.
         directory: string. The folder of all versions of this model, as TensorFlow Serving's
-            `--model_base_path`; this version becomes `directory/<version>/`. `models.config` and
-            `batching.config` are written beside it for the server's options of these names.
+            `--model_base_path`; this version is written to `directory/<version>/`. Next to it,
+            `models.config` and `batching.config` are written for the server's
+            `--model_config_file` and `--batching_parameters_file`.
         version: int. `None` takes the number after the last version, starting at 1.
-        labels: list of C strings, other names for the classes; for a `BertMultiTask` a dict.
-        warmup: list of inputs of `serving_default` or `pair`, such as a text or a tuple, that a
-            server runs before its first request; at most 1,000.
+        labels: list of C strings that replace the class names; for a `BertMultiTask`, a dict of
+            such lists by task.
+        warmup: list of at most 1,000 inputs of `serving_default` or `pair`, such as a text or a
+            tuple, that a server runs before its first request.
         signatures: list of strings, the signatures to write; `None` writes all.
-        tokens_only: bool. Write only `tokens`, without string ops, for a server without them or a
-            tokenizer that cannot run there.
+        tokens_only: bool. Write only `tokens`, without string ops, for servers or tokenizers that
+            do not support these.
         preprocessor: for a `BertBackbone`, which has none of its own.
         **settings: for a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
             `max_answer_length=30` and `n_best=20`; for a masked language model `top_k=5`; for a
             `BertSparseEmbedder` `top_k=256`; for an index `top_k=10` and `candidates=None`, as in
             its `search`, and those of its reader. `max_windows` limits the windows per text of
-            models for texts of any length (512; 128 for masked language models): a request with a
+            models that split long texts (512; 128 for masked language models): a request with a
             longer text is an error.
 
     Returns:
@@ -140,9 +142,9 @@ def export_serving(
 
     Raises:
         TypeError: if `model` is not of one of these classes.
-        ValueError: for a model, an argument or a folder that cannot be exported.
+        ValueError: for a model that cannot be exported, or an invalid argument or folder.
         RuntimeError: if the SavedModel cannot be built, or if its answers differ from the model's
-            by more than 1e-5 of the largest logit or the tolerance that `rounding` returns.
+            by more than both 1e-5 of the largest logit and the tolerance of `rounding`.
         OSError: if a file cannot be written.
 
     Example:
@@ -229,7 +231,7 @@ def _has_lora(model):
 
 
 def computes_in_float32(model):
-    """Return whether a model's only floating-point type is float32, for weights and outputs."""
+    """Return whether float32 is the only floating-point type that a model's layers compute in."""
     return {layer.compute_dtype for layer in keras_internals.flatten_layers(model)} <= {
         "float32",
         "int32",
@@ -331,7 +333,7 @@ def _is_version(name):
 
 
 def _write_configs(directory):
-    """Write config files for server options; existing ones stay, since users may edit them."""
+    """Write the server's config files; existing ones are kept, since users may have edited them."""
     names = os.path.basename(directory), directory
     name, path = (to_json(text, ensure_ascii=False) for text in names)
     models = (
@@ -351,7 +353,7 @@ def _write_configs(directory):
 
 
 def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
-    """Write the weights, the settings of the export, and the model's reference answers."""
+    """Write the weights, the export settings and the model's reference answers."""
     preset = os.path.join(folder, "preset")
     task.save(preset)
     name = saved_class(task.model)
@@ -374,7 +376,7 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         return found
 
     with backend.full_float32():
-        # The tolerance of quantized models is far larger than the effect of rounding.
+        # Not for quantized models, whose tolerance is far larger than the effect of rounding.
         nudged = None if mode else neighbouring([w for one in task.models for w in one.weights])
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
@@ -422,12 +424,12 @@ def check_finite(outputs):
 
 
 def neighbouring(weights, spacing=np.spacing):
-    """Return a context in which each float32 weight is off by its `spacing`, up or down.
+    """Return a context in which each float32 weight is randomly raised or lowered by `spacing`.
 
     Args:
         weights: list of a model's weights.
-        spacing: function of a float32 array to one of its shape; by default each number's distance
-            to the next float.
+        spacing: function from a float32 array to one of the same shape; by default each number's
+            distance to the next float.
     """
     random, moved = np.random.default_rng(0), []
     for weight in weights:
@@ -443,11 +445,12 @@ def rounding(outputs, nudged):
     """Return an absolute tolerance: `ROUNDING` times the change caused by rounding the weights.
 
     Libraries add in different orders, which has the effect of rounding the weights differently.
-    Most models change by less than the relative tolerance, those with large hidden values by more.
+    Outputs of most models change by less than the relative tolerance; large hidden values cause
+    larger changes.
 
     Args:
         outputs: dict of arrays.
-        nudged: dict of the same, computed with `neighbouring` weights.
+        nudged: the same outputs, computed with `neighbouring` weights.
     """
     moved = 0.0
     for key, values in outputs.items():
@@ -457,7 +460,7 @@ def rounding(outputs, nudged):
 
 
 def run_child(module, folder, nothing):
-    """Run `python -m module folder` on TensorFlow, in a process that ends with this one.
+    """Run `python -m module folder` with TensorFlow, in a process that ends with this one.
 
     Args:
         nothing: string. Subject of the error, such as "No SavedModel".
@@ -466,7 +469,7 @@ def run_child(module, folder, nothing):
         RuntimeError: if it fails, with the cause in one sentence.
     """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # The parent holds one end, which the system closes even if the parent is killed.
+    # The system closes the parent's end of this pipe even if the parent is killed.
     theirs, ours = os.pipe()
     # Temporary files of TensorFlow and the converters are removed with the folder.
     temporary = os.path.join(folder, "temporary")
@@ -502,7 +505,7 @@ def run_child(module, folder, nothing):
 
 
 def end_with_parent():
-    """End a process of `run_child` as soon as its parent ends."""
+    """End this process, started by `run_child`, as soon as its parent ends."""
     pipe = int(os.environ.pop(_PIPE))
 
     def wait():

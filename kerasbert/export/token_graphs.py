@@ -1,8 +1,8 @@
-"""Shared export of ONNX, LiteRT and OpenVINO: graphs from token ids to a model's outputs.
+"""Shared code of the ONNX, LiteRT and OpenVINO exports: graphs from token ids to outputs.
 
 B batch, C choices, P predictions, T tokens.
 
-On every backend, a child process on TensorFlow writes the graph, as for a SavedModel
+On every backend, a child process with TensorFlow writes the graph
 (`kerasbert/export/write_graph.py`). The target runtime must then reproduce the model's outputs.
 """
 
@@ -33,9 +33,9 @@ from kerasbert.heads.base.spans import MASKED
 from kerasbert.text.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
-# Tolerance of int8 outputs: a share of their size, or, since small outputs are no more exact, a
-# multiple of the change caused by rounding the weights alone. Rounding inputs too led to errors of
-# up to 6 times that change; a wrong computation is off by the outputs' size.
+# The int8 tolerance is a share of the largest output or, for small outputs, a multiple of the
+# change from rounding only the weights. Rounding the inputs too led to errors of up to 6 times that
+# change; the error of a wrong computation is as large as the outputs.
 INT8_TOLERANCE = 0.25
 INT8_ROUNDING = 16
 PRECISIONS = ("float32", "int8")
@@ -44,7 +44,7 @@ LONGEST = 1024
 # Maximum number of logits over the vocabulary in the checks of layout "transformers".
 MOST_LOGITS = 2**25
 LAYOUTS = ("kerasbert", "transformers")
-# Names in transformers.
+# Our names to those in transformers.
 _THEIR_INPUTS = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",
@@ -76,20 +76,19 @@ def exported(
 
     Args:
         model: an encoder or a task of kerasbert.
-        directory: string. It must not exist, or be empty.
+        directory: string. A new or empty directory.
         format: string. Format that the child process writes: "onnx" or "litert".
         precision: string. One of `PRECISIONS`.
         length: int. The graph's T, or `None` for any.
         tokenizer: a tokenizer of kerasbert; `None` takes the model's, `False` none.
         layout: string. One of `LAYOUTS`; "transformers" puts the graph into the folder `onnx`.
-        runtime: string. Target runtime if the file is converted further; it is then written in
-            float32 whatever the precision.
+        runtime: string. Target runtime if the file is converted further; the file is then float32.
         probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
 
     Yields:
-        `(target, folder, check)`: the final directory; the temporary folder, with `model.onnx` or
-        `model.tflite` in it; and a function of `run(features)`, which computes the file's outputs
-        by name. It raises a `RuntimeError` if they differ from the model's.
+        `(target, folder, check)`: the final directory; the temporary folder with `model.onnx` or
+        `model.tflite`; and a function. `check(run)` raises a `RuntimeError` if `run(features)`, the
+        file's outputs by name, differs from the model's outputs.
     """
     call = f"export_{format}"
     task = _check(model, call, precision)
@@ -139,7 +138,7 @@ def exported(
 
 
 def run_task(task, features, layout="kerasbert"):
-    """Compute the outputs of a task for a dict of inputs, both named as in the layout.
+    """Compute a task's outputs for a dict of inputs, with the layout's names for both.
 
     In the layout "transformers", a masked language model predicts all tokens.
     """
@@ -160,7 +159,7 @@ def input_type(layout):
 
 
 def axes(model, layout="kerasbert"):
-    """Return the names of each input's axes; several tasks have separate axes."""
+    """Return the axis names of each input; each task of a multi-task model has its own axes."""
     if layout == "transformers":
         skipped = () if encoder_of(model).num_segments > 1 else ("segment_ids",)
         return {
@@ -178,7 +177,7 @@ def axes(model, layout="kerasbert"):
 
 
 def _output_axes(model, features, outputs, layout):
-    """Return the names of each output's axes by their sizes in a batch; `None` for fixed ones."""
+    """Return the axis names of each output, found by axis sizes; `None` for fixed axes."""
     found = {}
     for output, value in outputs.items():
         sizes = {}
@@ -279,10 +278,10 @@ def _batch(model, size, length, seed):
 
 
 def _answers(task, probes, layout="kerasbert"):
-    """Compute the outputs of each probe by name."""
+    """Compute a dict of outputs for each probe."""
     found = []
     with backend.full_float32(), warnings.catch_warnings():
-        # Keras warns about attention's softmax for the probe that is a row of one token.
+        # Keras warns about softmax over a single token, which one probe has.
         warnings.filterwarnings("ignore", "You are using a softmax")
         for features in probes:
             tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
@@ -310,14 +309,14 @@ def _allowed(task, probes, expected, precision, layout="kerasbert"):
 
 
 def _int8_spacing(values):
-    """Return the root mean square error of rounding the values' columns to int8."""
+    """Return the root mean square error of rounding each column of `values` to int8."""
     if values.ndim < 2:
         return np.zeros_like(values)  # Not a kernel.
     return np.abs(values).max(axis=-2, keepdims=True) / 127 / np.sqrt(12)
 
 
 def _is_real(outputs):
-    """Return where outputs are not masked, because masked scores would hide all others."""
+    """Return where outputs are not masked; masked ones are so large that they hide the others."""
     return outputs > MASKED / 10
 
 
@@ -352,7 +351,7 @@ def _write_as_transformers(tokenizer, task, folder):
     write_json(os.path.join(folder, "config.json"), _config(tokenizer, model))
     if tokenizer:
         encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
-        # Truncates texts at the same length as the model.
+        # The tokenizer truncates texts where the preprocessor does.
         length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
         has_segments = tells_segments(model)
         write_files(folder, transformers_files(tokenizer, encoder.family, length, has_segments))
@@ -362,7 +361,8 @@ def _write_as_transformers(tokenizer, task, folder):
 def _write_tokenizer(tokenizer, model, folder, length):
     """Write the tokenizer for `tokenizers` and `transformers`, and the labels.
 
-    It truncates texts like the model's preprocessor, and pads to the longest row, or to `length`.
+    The tokenizer truncates texts as the model's preprocessor does, and pads to the longest row, or
+    to `length`.
     """
     encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
     most = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)

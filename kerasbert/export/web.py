@@ -1,9 +1,9 @@
 """`export_web`: a page that runs a model in the browser, without a server or network access.
 
-onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers`, the small library (9 kB
-packed) behind transformers.js by the authors of the format, reads its `tokenizer.json`. Both are
-fetched from npm when a page is written, and copied into its folder: at 14 MB they are too large for
-a Python package.
+onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers` (9 kB packed), by
+the authors of the format and used in transformers.js, reads `tokenizer.json`. The export fetches
+both from npm and copies them into the page's folder: at 14 MB they are too large for a Python
+package.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(__file__)
 _PAGE = os.path.join(_HERE, "page")
-# The playground's figures, which are independent of it.
+# Code for figures, shared with the playground.
 _PICTURES = os.path.join(os.path.dirname(_HERE), "play", "page")
 # The npm packages of a page: folder name, package, SHA-512 of its archive, and files.
 _LIBRARIES = {
@@ -48,7 +48,7 @@ _LIBRARIES = {
         ("dist/tokenizers.min.mjs", "LICENSE", "package.json"),
     ),
 }
-# Texts that the page must tokenize as the model does.
+# Texts that page and model must tokenize alike.
 PROBES = [
     "Win a FREE prize now!",
     "Größe, naïve café № 1, don't: $5.00 (3%)",
@@ -58,17 +58,17 @@ PROBES = [
     "I 👍🏽 it 👩‍👩‍👧 🙂, 한국🙂日本",
     "two  spaces\nand a line",
 ]
-_SPANS = ("tag", "answer")  # Panels that need the characters of each token.
+_SPANS = ("tag", "answer")  # Panels that need the offsets of each token.
 
 
 def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
-    """Write a page that answers with a model in the browser: `index.html` and its files.
+    """Write a web page that runs a model in the browser: `index.html` and its files.
 
-    Any static file server will do, such as `python -m http.server -d DIRECTORY`. Masked language
-    models and pretrainers fill in words, classifiers (of texts or pairs, regressors, next-sentence
-    predictors) show bars, taggers entities, and question answering models answers. Results match
-    `fill_mask`, `classify`, `tag` and `answer`, except for rounding to int8. The page is available
-    in English, Korean and Japanese.
+    Any static file server can serve it, such as `python -m http.server -d DIRECTORY`. The page
+    shows predicted words for masked language models and pretrainers, bars for classifiers (of texts
+    or pairs, regressors, next-sentence predictors), entities for taggers, and answers for question
+    answering models. Results match `fill_mask`, `classify`, `tag` and `answer`, except for rounding
+    to int8. The page is in English, Korean and Japanese.
 
     Taggers and question answering models need WordPiece (`BertTokenizer`), because the page's
     tokenizer returns no offsets, and the page can only recompute those of WordPiece.
@@ -170,7 +170,7 @@ def _program(name):
 
 
 def _library(package, digest, files):
-    """Return a folder with files of a package, which the npm client fetches once."""
+    """Return a cached folder with files of an npm package, fetched by npm at the first call."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     folder = cache / "kerasbert" / "npm" / package.replace("/", "-")
     if folder.is_dir():

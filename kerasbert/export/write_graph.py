@@ -1,4 +1,4 @@
-"""The TensorFlow process of `export_onnx` and others: rebuild the model, trace it, convert it.
+"""The TensorFlow process of the graph exports: rebuild, trace and convert the model.
 
     python -m kerasbert.export.write_graph FOLDER
 
@@ -38,7 +38,7 @@ def main(folder):
 
 
 def specs_of(model, layout, length=None):
-    """Return the `tf.TensorSpec` of each input by name, with T = `length`, or any."""
+    """Return the `tf.TensorSpec` of each input by name; T is `length`, `None` for any."""
     shapes = {
         name: [length if axis.endswith("tokens") else None for axis in names]
         for name, names in axes(model, layout).items()
@@ -74,13 +74,13 @@ def write_onnx(task, folder, job):
 
         whole = os.path.join(os.path.dirname(folder), "float32.onnx")
         os.rename(path, whole)
-        # Scales per column are free and lose less precision. Kernels are unsigned because sums of
-        # signed ones saturate on x86 CPUs without VNNI, which moved logits by a fifth.
+        # Scales per column cost nothing and lose less precision. Kernels are unsigned because sums
+        # of signed ones saturate on x86 CPUs without VNNI, which changed logits by a fifth.
         quantize_dynamic(whole, path, weight_type=QuantType.QUInt8, per_channel=True)
 
 
 def _name_axes(graph, names):
-    """Name the dynamic axes by `names` of inputs and outputs."""
+    """Name the dynamic axes of inputs and outputs as in the dict `names`."""
     for value in (*graph.input, *graph.output):
         for dimension, axis in zip(
             value.type.tensor_type.shape.dim, names[value.name], strict=True

@@ -1,9 +1,9 @@
-"""The TensorFlow process of `export_serving`: rebuild the model, trace it, save it, check it.
+"""The TensorFlow process of `export_serving`: rebuild, trace, save and check the model.
 
     python -m kerasbert.export.write_saved_model FOLDER
 
-FOLDER holds the parent's `preset/`, `job.json` (what to write, and texts to check) and
-`expected.npz`, the model's own answers. The result is `FOLDER/saved_model/`.
+FOLDER holds the parent's `preset/`, `job.json` (settings, and inputs for the checks) and
+`expected.npz` (the model's own answers). The result is `FOLDER/saved_model/`.
 """
 
 import gc
@@ -24,7 +24,7 @@ from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
 from kerasbert.heads.base.served import load, served
 from kerasbert.heads.base.spans import MASKED
 
-# Byte strings that are not valid UTF-8, which only a client can send.
+# Invalid UTF-8, which only clients can send.
 BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
 TOLERANCE = 1e-5
 # Tolerance for quantized models, where backends may round differently by one of 127 steps.
@@ -52,7 +52,7 @@ def main(folder):
     check_size(task, path)
     batches = [(name, arrays(x), arrays(y)) for name, x, y in job["batches"]]
     probes = [(name, inputs, arrays(y)) for name, inputs, y in job["probes"]]
-    del task, model, preprocessor  # Frees gigabytes; the session loads weights of its own.
+    del task, model, preprocessor  # Frees gigabytes; the session loads its own weights.
     gc.collect()
     tolerance = LOOSE if job["mode"] else TOLERANCE
     check_answers(path, batches, probes, job["warmup"], tolerance, job["rounding"])
@@ -62,7 +62,7 @@ def write(task, job, path):
     """Trace the signatures and write the SavedModel with its card, labels and warmup requests."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    # `attend_in_turns` would leave ops of its backward pass, which stock servers lack.
+    # `attend_in_turns` would add ops of its backward pass, which stock servers lack.
     with backend.using({"attention": KERNELS["attention"]}):
         functions = {
             name: tf.function(signature.checked, autograph=False).get_concrete_function(
@@ -71,7 +71,7 @@ def write(task, job, path):
             for name, signature in known.items()
         }
     module = tf.Module()
-    # The variables themselves, because TensorFlow's C++ loader finds none inside Keras objects.
+    # Listed, because TensorFlow's C++ loader finds no variables inside Keras objects.
     variables = {id(v): v for function in functions.values() for v in function.variables}
     module.weights = list(variables.values())
     tf.saved_model.save(module, path, signatures=functions)
@@ -223,8 +223,8 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
 
     Args:
         path: string. The SavedModel.
-        batches: list of `(signature, features, outputs)`, dicts of arrays.
-        probes: the same for texts; see `Served.expected`.
+        batches: list of `(signature, features, outputs)`; the last two are dicts of arrays.
+        probes: list of `(signature, inputs, answers)` for texts; see `Served.expected`.
         warmup: list of `(signature, inputs)`.
         tolerance: float. Relative to the largest number.
         rounding: float. Absolute tolerance.
@@ -259,7 +259,7 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
 
 
 def check_rows(name, inputs, outputs):
-    """Raise unless outputs have one row per input row, as servers that batch split them by rows."""
+    """Raise unless outputs have one row per input row, by which batching servers split them."""
     rows = len(next(iter(inputs.values())))
     for key, value in outputs.items():
         if value.shape[:1] != (rows,):
@@ -303,10 +303,12 @@ def _check_finite(name, inputs, outputs):
 
 
 def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
-    """Raise if answers differ from the model's, in rows whose answer leads by the margin."""
+    """Raise if answers differ from the model's in rows where the best one leads by the margin."""
     clear = wanted.pop("clear", None)  # Per row, or per answer in a row.
     if set(found) != set(wanted):
-        raise ValueError(f"'{name}' returns {sorted(found)}, but the model {sorted(wanted)}.")
+        raise ValueError(
+            f"'{name}' returns {sorted(found)}, but the model returns {sorted(wanted)}."
+        )
     for key, answers in wanted.items():
         if (
             clear is None
@@ -331,7 +333,7 @@ def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
 def compare(name, found, wanted, tolerance=TOLERANCE, scale=1):
     """Raise if an output differs from the model's by more than `tolerance`.
 
-    The tolerance is relative to the largest number, but at least to `scale`.
+    The tolerance is relative to the largest number or to `scale`, whichever is larger.
     """
     if isinstance(wanted, str) or wanted.dtype.kind in "OSU":
         shape = np.shape(wanted)

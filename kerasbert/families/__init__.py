@@ -1,9 +1,9 @@
-"""Model families, a file each: settings of encoder and heads, and names in transformers.
+"""Model families, one file each: settings of encoder and heads, and names in transformers.
 
 A row of `FAMILIES` holds the arguments of `kerasbert.models.BertBackbone` in which the family's
-checkpoints differ from BERT, and the settings of its published heads; one of `TABLES` its names in
-transformers. Apart from these files, only the name tables of `kerasbert.checkpoints` refer to
-families.
+checkpoints differ from BERT, and the settings of its published heads; a row of `TABLES` holds its
+names in transformers. Apart from these files, only the name tables of `kerasbert.checkpoints` refer
+to families.
 """
 
 from kerasbert.families import (
@@ -43,7 +43,7 @@ def get_family(name, families=None):
 def head_settings(family, kind):
     """Return the settings of a kind of head in a family: the kind's, overridden by the family's.
 
-    A `kind` of `None`, a custom task, has no settings.
+    A custom task, with a `kind` of `None`, has no settings.
 
     >>> head_settings("roberta", "text_classifier")["pooling"]
     'cls'

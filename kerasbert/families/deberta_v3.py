@@ -6,7 +6,7 @@ from kerasbert.families.transformers_names import CONFIG, ENCODER, HEADS, Table
 
 _CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
 
-# Keys that change outputs: the only value of DeBERTa-v3, and transformers' default.
+# Keys that change outputs: DeBERTa-v3's only value, and transformers' default.
 _DEBERTA = {
     "conv_kernel_size": (0, 0),
     "relative_attention": (True, False),

@@ -106,7 +106,7 @@ def _write_modernbert(settings):
 
 def _read_modernbert_decoder(config, path):
     local = _local_attention(config, path)
-    # The decoder's window counts the token itself, and half of the encoder's range.
+    # The decoder's window covers half of the encoder's range, including the token itself.
     window = None if not local else max(2 * (local // 2 - 1), 1)
     return {**_read_modernbert(config, path), "local_window": window}
 
@@ -179,7 +179,7 @@ FAMILIES = {
         },
         tokenizer="ModernBertTokenizer",
     ),
-    # Local attention covers 63 earlier tokens, in the encoder 64 on each side.
+    # Local attention covers 63 earlier tokens; in the encoder, 64 on each side.
     "modernbert_decoder": Family(
         encoder={**_MODERNBERT, "local_window": 126, "is_causal": True},
         heads={

@@ -39,7 +39,7 @@ _GTE = {
 
 
 def _read_rotary(base, known):
-    """Make a reader of rotary positions with one base, that refuses other values than `known`."""
+    """Make a reader of rotary positions with one base that refuses values other than `known`."""
 
     def read(config, path):
         check_head_width(config, path)
@@ -55,7 +55,7 @@ def _read_rotary(base, known):
         if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
             refuse(path, "partial_rotary_factor", rope, "1.0")
         theta = rope.get("rope_theta", config.get("rope_theta"))
-        if theta is None and config.get("model_type") == "new":  # It has another default.
+        if theta is None and config.get("model_type") == "new":  # This type's default differs.
             refuse(path, "rope_theta", theta, "a number")
         theta = float(base if theta is None else theta)
         kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor", 1.0)

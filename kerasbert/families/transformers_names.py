@@ -53,30 +53,31 @@ class Table:
         without_class: tuple. Kinds of heads with weight names, but without a class of their own.
         starts_at_padding: bool. Whether positions count from the row after the padding's.
         has_square_projection: bool. Whether embeddings of the encoder's width are projected too.
-        aliases: dict of another name of a key, which takes precedence, to the key.
+        aliases: dict of a key's other name, which takes precedence, to the key.
         ignored: tuple. Keys of `huggingface.REFUSED` without effect here.
         special_ids: tuple. Keys of special tokens in `config.json`.
         token_ids: tuple. Those whose defaults may lie outside a vocabulary.
         no_id: value that stands for an unknown id, if its class does not accept `None`.
-        default_ids: dict of key to its default, which is not taken as the tokenizer's id: files
-            have it if nobody set the key, such as those of XLM-R's vocabulary in BERT's class.
+        default_ids: dict of key to its default, which is not compared with the tokenizer's id:
+            files have it if the key was never set, as those with BERT's class and XLM-R's
+            vocabulary.
         head_names: tuple. Prefixes of the heads' weight names, if unusual.
         refused: dict of kind of head to a dict of key to the only supported value.
         inside: tuple. Prefixes of head layers that are named among the encoder's.
-        may_lack_segments: bool. Whether its class has no segment table without segments.
+        may_lack_segments: bool. Whether its class omits the segment table if there are no segments.
         swapped: string. See `NameMap.swapped`.
         split_heads: dict of name suffix to bool, for matrices with an axis for heads: whether the
             matrix projects into the heads, (D, N, H), or, not transposed, out of them.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
-        verbatim_head: function of the encoder's settings; the same for its heads.
-        tied: function of the encoder's settings and `config.json`, that returns a dict of each
-            tensor that repeats another to that other, unless the heads define it.
-        read: function of `config.json` and its path, that returns further encoder settings.
-        write: function of the encoder's settings, that returns further keys; the reverse of `read`.
-        read_head: function of `config.json` and its path, that returns further arguments for the
+        verbatim_head: the same for its heads.
+        tied: function of the encoder's settings and `config.json` that returns `Checkpoint.tied`;
+            `None` derives it from the heads.
+        read: function of `config.json` and its path that returns further encoder settings.
+        write: function of the encoder's settings that returns further keys; the reverse of `read`.
+        read_head: function of `config.json` and its path that returns further arguments for the
             class of any head.
-        write_head: function of a task, that returns further keys.
-        generation: function of a task and its `config.json`, that returns `generation_config.json`
+        write_head: function of a task that returns further keys.
+        generation: function of a task and its `config.json` that returns `generation_config.json`
             with the reverse of `read_head`; `None` writes no such file.
     """
 
@@ -159,7 +160,7 @@ def refuse(path, key, value, fine):
 
 
 def check_head_width(config, path):
-    """Raise if rotary heads are not exactly as wide as the encoder has room for."""
+    """Raise unless the widths of the rotary heads add up to the encoder's."""
     width, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
     if config.get("head_dim") not in (None, width / heads):
         raise ValueError(

@@ -176,7 +176,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         return (outputs, scores) if return_attention_scores else outputs
 
     def _turn(self, start_index=None):
-        """Return the function that rotates queries and keys; `None` if not rotary."""
+        """Return the function that rotates queries and keys; `None` without rotary positions."""
         if self.rotary_base is None:
             return None
         turn = {"base": self.rotary_base, "factor": self.rotary_factor}

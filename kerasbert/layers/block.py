@@ -209,8 +209,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     ) -> Tensor:
         """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) only.
 
-        `attention_inputs` is a dict of additional arguments for a custom attention; for the others
-        see `SelfAttention.call`.
+        `attention_inputs` is a dict of additional arguments for a custom attention; for other
+        arguments, see `SelfAttention.call`.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
 MISSING = -1e9
-# How to pool the tokens' weights for a word of the vocabulary.
+# How to pool the weights of a word of the vocabulary over tokens.
 WORD_POOLINGS = ("max", "sum")
 SPARSITIES = ("relu", "log1p_relu")
 
@@ -199,7 +199,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
     """Masked language model head: dense layer, norm, then projection to vocabulary logits.
 
     The projection, most of a small model's cost, runs only at the P masked positions. Its kernel is
-    the token embedding, or with `tie_weights=False` that of a separate dense layer, `decoder`.
+    the token embedding or, with `tie_weights=False`, belongs to a dense layer, `decoder`.
 
     Args:
         token_embedding: the encoder's `keras.layers.ReversibleEmbedding` (V, E).

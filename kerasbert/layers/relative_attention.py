@@ -328,9 +328,9 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
 
 
 def relative_shift(x, keys):
-    """Turn scores by distance into scores by key: the score of key j for token i is at T - i + j.
+    """Turn scores by distance into scores by key; key j for token i is in column T - i + j.
 
-    Reshaping to rows one column shorter shifts each row by one more, without a gather.
+    Reshaping to rows that are one column shorter shifts each row by one more, without a gather.
 
     Args:
         x: (B, N, T, R).

@@ -46,6 +46,6 @@ __all__ = [
     "word_vocabulary",
 ]
 
-# An alias until the next version; see the CHANGELOG.
+# Deprecated alias, removed in the next version; see the CHANGELOG.
 if not TYPE_CHECKING:  # Type checkers would otherwise accept any name.
     __getattr__ = deprecated("kerasbert.lineage", {"MarianTokenizer": "tokenizers"})

@@ -1,4 +1,4 @@
-"""Losses that learn scores or embeddings of a teacher; shapes as in `similarity`."""
+"""Distillation of a teacher's scores or embeddings; shapes as in `similarity`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class MultipleNegativesRanking(VectorLoss):
 
     Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Positives and
     hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C), used to
-    exclude duplicates of the positive, and positives of an equal anchor, from the negatives. Ids
+    exclude duplicates of the positive, and positives of equal anchors, from the negatives. Ids
     below 0 and labels of any other shape exclude nothing. The batch spans all replicas.
 
     Args:
@@ -52,7 +52,7 @@ class MultipleNegativesRanking(VectorLoss):
     0.3133
 
     Sources: Henderson et al. 2017, arXiv 1705.00652, section 4; Gao et al. 2021, SimCSE, arXiv
-    2104.08821, whose pairs are a text and the same text under another dropout mask.
+    2104.08821, whose pairs are the same text under two dropout masks.
     """
 
     most, what = None, "two or more columns of texts"

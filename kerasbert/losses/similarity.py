@@ -1,9 +1,9 @@
-"""Similarities of embeddings, and the base of the losses on them.
+"""Similarities of embeddings, and the base class of losses on embeddings.
 
 B batch, C columns of texts (such as query, positive and negative passage), N = C - 1 columns after
 the first, D embedding width.
 
-Embeddings are (B, C, D), with `similarity="maxsim"` (B, C, T, D), one per token, zeros at padding.
+Embeddings are (B, C, D), or (B, C, T, D) with `similarity="maxsim"`: one per token, 0 at padding.
 Losses named as in sentence-transformers 6.2 (Reimers and Gurevych 2019, arXiv 1908.10084) have the
 same formulas and defaults.
 """

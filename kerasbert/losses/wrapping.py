@@ -1,4 +1,4 @@
-"""Losses around another loss: of truncated embeddings, of layers, of sparse embeddings.
+"""Losses that wrap another loss, for truncated, layerwise and sparse embeddings.
 
 Shapes as in `similarity`.
 """
@@ -144,8 +144,8 @@ class AdaptiveLayer(_AroundLoss):
     The trained model can be truncated after any layer: `embedder.with_layers(range(3))` keeps the
     first three, which take half the time of six. A `BertTextEmbedder` with `layers="last"` passes
     this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts, of the embedding layer
-    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics only get the
-    last layer's. Wrapped around `Matryoshka`, this is the 2D Matryoshka loss.
+    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics get only
+    the last layer's. Wrapped around `Matryoshka`, this is the 2D Matryoshka loss.
 
     The loss is the sum of `last_layer_weight` times the loss of the last layer,
     `prior_layers_weight` times the mean of the weighted losses of the sampled layers, and for each

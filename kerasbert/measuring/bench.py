@@ -1,4 +1,4 @@
-"""`bench`: compare the formats that this machine can run a model in, on given texts.
+"""`bench`: compare a model's export formats on this machine, on given texts.
 
 Each format has its own process. After all are prepared, they run one at a time in rounds
 A B C A B C, so that a slow phase of the machine affects all.
@@ -53,10 +53,10 @@ FORMATS = (
     "litert/float32",
     "litert/int8",
 )
-# Number of texts compared with the model's own outputs, and batch size of that comparison.
+# Number of texts whose outputs are compared with the model's, and batch size of the comparison.
 COMPARED = 256
 PART = 32
-# Number of texts from which OpenVINO's int8 calibrates the ranges of activations.
+# Number of texts for the calibration of OpenVINO's int8.
 CALIBRATED = 300
 # Differences up to this share of the largest output count as exact.
 EXACT = 1e-3
@@ -79,8 +79,8 @@ def bench(
 ) -> dict[str, Any]:
     """Benchmark a model on your texts in every format and precision that runs here.
 
-    Requests are raw texts: Keras answers them by the model's own method, such as `classify`, on the
-    current backend; a SavedModel in a session, as in TensorFlow Serving; the others with
+    Requests are raw texts. Keras runs the model's inference method, such as `classify`, on the
+    current backend; a SavedModel runs in a session, as in TensorFlow Serving; the other formats run
     `tokenizers` and their runtime, up to the network's outputs.
 
     Args:
@@ -102,7 +102,7 @@ def bench(
         `left_out` (a sentence for each format whose extra is missing) and `advice`. A result has
         `format`, `precision`, and either `error` or `latency_ms` (`p50`, `p95` and `p99` of single
         texts), `texts_per_second` in batches, `memory_mb` (peak of the process), `size_mb` on disk,
-        `difference` (the largest of any output from the model's own), `share` (its ratio to the
+        `difference` (the largest between any output and the model's own), `share` (its ratio to the
         largest output) and `note`.
 
     Raises:
@@ -205,7 +205,7 @@ def _write_job(folder, task, signature, rows):
     model = task.model
     preset = os.path.join(folder, "keras")
     method = KINDS[model.kind].method
-    # A first call reports the errors of the method once, in its own words.
+    # Called once, so that its own errors are raised before any format is prepared.
     first = [column[0] for column in rows.values()]
     is_pair = len(first) > len(task.columns)
     try:
@@ -284,7 +284,7 @@ def _size(folder):
 
 
 def _race(folder, model, specs, rounds, job, say):
-    """Measure all formats: a list with one dict per format."""
+    """Measure all formats; return a list with one dict per format."""
     results, children = [], {}
     with contextlib.ExitStack() as stack:
         for spec in specs:
@@ -402,7 +402,7 @@ def advice(results, batch_size):
 
     >>> row = {"format": "onnx", "precision": "int8", "share": 0.1, "texts_per_second": 100.0}
     >>> advice([{**row, "latency_ms": {"p50": 2.0}}], 32)
-    'For single texts take onnx/int8 (2.0 ms); for batches of 32 onnx/int8 (100 texts/s).'
+    'For single texts use onnx/int8 (2.0 ms); for batches of 32 onnx/int8 (100 texts/s).'
     """
     ran = [row for row in results if "error" not in row]
     if not ran:
@@ -417,7 +417,7 @@ def advice(results, batch_size):
 
     def words(single, batch):
         return (
-            f"For single texts take {_name(single)} ({single['latency_ms']['p50']:.1f} ms); for "
+            f"For single texts use {_name(single)} ({single['latency_ms']['p50']:.1f} ms); for "
             f"batches of {batch_size} {_name(batch)} ({batch['texts_per_second']:.0f} texts/s)"
         )
 

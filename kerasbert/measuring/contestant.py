@@ -59,7 +59,7 @@ class Rows:
     """An endless stream of the texts, in the same random order for all formats.
 
     Args:
-        columns: dict of name to list of N.
+        columns: dict of name to list of N inputs.
     """
 
     def __init__(self, columns):
@@ -77,7 +77,7 @@ class Rows:
         )
 
     def at(self, places):
-        """Return these texts as a dict of columns."""
+        """Return the texts with these indices as a dict of columns."""
         places = list(places)
         return {name: [column[i] for i in places] for name, column in self._columns.items()}
 
@@ -115,7 +115,7 @@ def _timed(answer, rows, size, seconds):
 
 
 def _difference(compute, folder, job):
-    """Return the largest difference of any output from the model's own, where not masked out."""
+    """Return the largest difference between any unmasked output and the model's own."""
     worst = 0.0
     with np.load(os.path.join(folder, "expected.npz")) as file:
         for i in range(job["batches"]):
@@ -136,8 +136,8 @@ def _difference(compute, folder, job):
 # === The formats ===
 #
 # Each loader takes the format's folder, the precision and the job. It returns a function that
-# answers texts (a dict of columns) as a user's program would, one from features to outputs, and a
-# note for the report.
+# answers texts (a dict of columns) as a user's program would, a function from features to outputs,
+# and a note for the report.
 
 
 def _load_keras(_, precision, job):

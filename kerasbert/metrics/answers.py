@@ -153,8 +153,8 @@ def squad2(
 
     Returns:
         Dict of `exact_match` and `f1`, also prefixed with `has_answer_` and `no_answer_` where such
-        questions exist, and given `null_scores` `best_exact_match`, `best_exact_match_threshold`,
-        `best_f1` and `best_f1_threshold`.
+        questions exist, and with `null_scores` also `best_exact_match`,
+        `best_exact_match_threshold`, `best_f1` and `best_f1_threshold`.
 
     >>> scores = squad2([["Rome"], []], ["Rome", "Paris"], [-3.0, 2.5])
     >>> scores["f1"], scores["best_f1"], scores["best_f1_threshold"]
@@ -182,7 +182,7 @@ def squad2(
 
 
 def _best_threshold(scores, answered, has_answer, null_scores):
-    """Return the best mean score, and the highest null score to answer at for it."""
+    """Return the best mean score and its threshold, the highest null score to answer at."""
     order = np.argsort(null_scores, kind="stable")
     # Start without answers, then accept them by ascending null score.
     gains = np.where(has_answer, scores, -answered.astype("float64"))[order]
@@ -191,7 +191,7 @@ def _best_threshold(scores, answered, has_answer, null_scores):
     if best:
         threshold = null_scores[order[best - 1]]
     else:
-        # Below all null scores; 0 is, if they are probabilities.
+        # Below all null scores, so that no question is answered; 0 for probabilities.
         threshold = min(0.0, np.nextafter(null_scores.min(), -np.inf))
     return float(sums[best] / len(scores)), float(threshold)
 

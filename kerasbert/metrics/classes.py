@@ -151,7 +151,7 @@ def matthews(y: ArrayLike, predictions: Any) -> float:
 
     y, predictions = _classes(y, predictions)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # With a single class, 0 is right.
+        warnings.simplefilter("ignore", UserWarning)  # With a single class, 0 is correct.
         return float(matthews_corrcoef(y, predictions))
 
 
@@ -190,7 +190,7 @@ def mean_absolute_error(y: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def f1_from(y: ArrayLike, predictions: ArrayLike, threshold: float = 3.0) -> float:
-    """Return the F1 of "at least the threshold", which KLUE reports for similarity.
+    """Return the F1 of the class "at least the threshold", as KLUE reports for similarity.
 
     Args:
         y, predictions: floats (N,).

@@ -1,6 +1,6 @@
 """Ranking metrics.
 
-K ranked texts of a query, N pairs of a query and a text.
+K ranked texts of a query, N query-text pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ndcg(y: Sequence[Any], predictions: Any, k: int = 10) -> float:
         k: int. Number of top-ranked texts to score.
 
     Raises:
-        ValueError: if no query has a text with a grade above 0; queries without are skipped.
+        ValueError: if no query has a text with a grade above 0; queries without one are skipped.
 
     >>> round(ndcg([("a", 0), ("a", 2), ("a", 1), ("b", 1)], [0.9, 0.8, 0.1, 0.5]), 4)
     0.8348
@@ -60,8 +60,8 @@ def _mean(score, y, predictions, k):
     return float(np.mean(scores))
 
 
-# Scores of one query, from the grades of its top-ranked texts (K,), those of all relevant texts,
-# the highest first, and k.
+# Scores of one query, from the grades of its top-ranked texts (K,), the grades of all relevant
+# texts in descending order, and k.
 
 
 def gain_share(gains, ideal, k):

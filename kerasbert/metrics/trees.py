@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-LENGTHS = range(5, 51)  # Words in the sentences that Spearman correlations count.
+LENGTHS = range(5, 51)  # Sentence lengths that Spearman correlations include.
 
 
 def uuas(y: Sequence[Any], predictions: Any) -> float:
     """Return the undirected unlabeled attachment score: the share of recovered edges.
 
-    Both sides have the edges of the minimum spanning tree over all words except punctuation, pooled
-    over sentences.
+    True and predicted edges are those of the minimum spanning tree over all words except
+    punctuation; they are pooled over sentences.
 
     Args:
         y: list of N trees.
@@ -109,7 +109,9 @@ def depth_spearman(y: Sequence[Any], predictions: Any) -> float:
 
 
 def root_accuracy(y: Sequence[Any], predictions: Any) -> float:
-    """Return the share of sentences whose root has the least depth, ignoring punctuation.
+    """Return the share of sentences whose root has the least predicted depth.
+
+    Punctuation is ignored.
 
     Args:
         y: list of N trees.

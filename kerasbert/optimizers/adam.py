@@ -1,4 +1,4 @@
-"""AdamW and Lamb that treat weights by their names; see `weights`."""
+"""AdamW and Lamb with settings by weight name; see `weights`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Adam(_KerasAdamW):
             )
 
     def _rate_and_epsilon(self, rate, start):
-        """Fold the bias correction into the rate and epsilon of the uncorrected step.
+        """Fold the bias correction into learning rate and epsilon of the uncorrected step.
 
         The step is `rate * mean / (sqrt(square) + epsilon)`.
         """

@@ -90,7 +90,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
-        # Top down; weights that were already frozen (LoRA) stay so.
+        # Top down; weights that were already frozen (LoRA) stay frozen.
         self._levels = [
             [weight for layer in layers for weight in layer.trainable_weights]
             for layers in reversed(_levels(model))
@@ -128,7 +128,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
         self._retrain()
 
     def _retrain(self):
-        """Update the optimizer and the compiled step to the trainable weights."""
+        """Make the optimizer and the compiled step follow the trainable weights."""
         for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
             backend.train_only(optimizer, self.model.trainable_variables, self._places)
         self.model.make_train_function(force=True)

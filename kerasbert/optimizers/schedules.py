@@ -140,13 +140,13 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
-    """ULMFiT's slanted triangular schedule: a short rise from a low rate and a long fall back.
+    """ULMFiT's slanted triangular schedule: a short rise from a low value and a long fall back.
 
     Args:
         learning_rate: float. Peak learning rate.
         steps: int. Batches of the whole training: batches per epoch times epochs.
-        cut_frac: float. Share of the steps in which the rate rises.
-        ratio: float. Ratio of the peak to the lowest rate.
+        cut_frac: float. Share of the steps in which the learning rate rises.
+        ratio: float. Ratio of the peak to the lowest learning rate.
 
     Example:
 

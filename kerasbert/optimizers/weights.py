@@ -1,4 +1,4 @@
-"""Which weights decay, and optimizers whose settings depend on a weight's name."""
+"""Weight decay exclusions and learning rate multipliers by weight name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def norm_of(x):
 
 
 class ByWeight(ChecksKeywords):
-    """Mixin for weight decay exclusions and learning rate multipliers by name; first base class.
+    """Mixin for weight decay exclusions and learning rate multipliers; must be the first base.
 
     A name matches whole parts of a weight's path: "bias" matches every bias,
     "transformer_layer_1" all weights of that layer.
@@ -102,7 +102,7 @@ class ByWeight(ChecksKeywords):
 
     def _clip_gradients(self, grads):
         # TensorFlow's sparse gradient of embeddings has a row per occurrence of a token, and Keras
-        # takes norms and squares of rows instead of sums. Adding 0.0 sums them.
+        # takes norms and squares of the rows instead of their sums. Adding 0.0 sums them.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
         grads = backend.sum_over_replicas(grads)
         if (self.global_clipnorm or 0) > 0 and not (self.clipnorm or self.clipvalue):

@@ -16,7 +16,6 @@ from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable
 
-# Limits of a request.
 MOST_CHARACTERS = 5_000
 MOST_TEXTS, MOST_SHORT_TEXTS = 2_000, 100
 MOST_TOKENS = 128  # For the attention panel.
@@ -139,7 +138,7 @@ def _fill(model, ask):
 
 
 def _readable(tokenizer, id, name):
-    """Return a token as text, as byte-pair vocabularies encode spaces and accents."""
+    """Return a token as text, because byte-pair vocabularies encode spaces and accents."""
     if name.startswith("##") or id in tokenizer.special_token_ids:
         return name
     return tokenizer.detokenize([int(id)]).strip() or name
@@ -194,10 +193,7 @@ def _class(name, score):
 
 def _tag(model, ask):
     text = _filled(ask, "text")
-    if model.kind == "replaced_token_detector":
-        found = [{**one, "label": ""} for one in model.detect(text)]
-    else:
-        found = model.tag(text)
+    found = [{"label": "", **one} for one in getattr(model, KINDS[model.kind].method)(text)]
     return {"spans": _scored(found, ("start", "end", "label"), 4)}
 
 
@@ -300,7 +296,7 @@ def _tokens(model, ask):
 
 
 def make_index(model, texts, progress):
-    """Build what `search` takes: a `SearchIndex`, or the texts if the model has no dense vectors.
+    """Build the index for `search`: a `SearchIndex`, or the texts without dense embeddings.
 
     Args:
         progress: function of the number of texts done.

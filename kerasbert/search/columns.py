@@ -86,7 +86,7 @@ class ArrayColumn:
 
 
 def read_array(path, shape, dtype, mmap=False):
-    """Read an array from a .npy file, or raise a `ValueError` if it is not as expected."""
+    """Read a .npy file, or raise a `ValueError` if shape, dtype or size is not as expected."""
     check_regular(path)
     if not os.path.exists(path):
         raise ValueError(f"'{path}' is missing; {AGAIN}.")
@@ -115,7 +115,7 @@ AGAIN = "copy the whole index again, or save it again"
 
 
 def describe_files(folder):
-    """Return sizes and hashes of a folder's files, as name to `{"bytes", "sha256"}`."""
+    """Return a dict of file name to `{"bytes", "sha256"}` for the files of a folder."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     return {name: describe_file(os.path.join(folder, name)) for name in names}
 

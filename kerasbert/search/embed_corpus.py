@@ -1,7 +1,7 @@
 """Write a corpus' embeddings to files for any index, on one machine or with Apache Beam.
 
 Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. A shard has consecutive rows of
-one corpus file, so that a file is read in one place and its shards are embedded in many.
+one corpus file, so one worker reads a file and many embed its shards.
 
 N: rows per shard, D: embedding width.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "vectors.json"
 FORMATS = ("parquet", "npy")
-# File endings of a shard, in the order in which they are written.
+# File endings of a shard, in the order of writing.
 _ENDINGS = {"parquet": (".parquet",), "npy": (".jsonl", ".npy")}
 DTYPES = ("float32", "float16")
 _IDS = ("id", "_id")
@@ -59,10 +59,10 @@ def embed_corpus(
     batch_size: int = 32,
     options: Any = None,
 ) -> dict[str, Any]:
-    """Embed a corpus and write the embeddings as shards, each of them atomically.
+    """Embed a corpus and write the embeddings as shards, each atomically.
 
-    The same call resumes an interrupted one. It also rebuilds shards that are missing or, by the
-    hashes in the manifest, damaged. `read_vectors` reads the folder.
+    The same call resumes an interrupted one. It also rebuilds shards that are missing or do not
+    match the hashes in the manifest. `read_vectors` reads the folder.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
@@ -71,10 +71,10 @@ def embed_corpus(
             skipped. A line, a field or a row may have up to 64 MiB.
         output: path of the folder.
         preset: name or folder of a `BertTextEmbedder`, or, without `options`, a model.
-        text: string or list of strings. The column of the text, or several that are joined by
-            spaces, such as `["title", "text"]`.
-        id: string. The column of the ids; defaults to "id" or "_id", and without these to file
-            name and row number.
+        text: string or list of strings. The column of the text, or several to join by spaces, such
+            as `["title", "text"]`.
+        id: string. The column of the ids; defaults to "id" or "_id", or, without such a
+            column, to file name and row number.
         encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
         format: "parquet", with columns `id`, `text` and `vector`; or "npy", one array (N, D) per
             shard, with ids and texts in a `.jsonl` of the same name.
@@ -201,8 +201,8 @@ def read_vectors(folder: AnyPath) -> Any:
         `(ids, texts, vectors)` of each shard: two lists of N strings, and an array (N, D).
 
     Raises:
-        ValueError: if the folder is not complete, or a shard is missing or damaged; the same call
-            of `embed_corpus` rebuilds that shard.
+        ValueError: if the folder is not complete, or a shard is missing or damaged; repeat the call
+            of `embed_corpus` to rebuild it.
     """
     yield from read_shards(
         folder, what="vectors", by="embed_corpus", endings=_endings, decode=_decoded
@@ -281,7 +281,7 @@ def _decoded(files, settings):
 
 
 def _fits(contents, part, settings):
-    """Whether the bytes of a shard's files hold the ids and texts of a part, and valid vectors."""
+    """Return whether a shard's files (bytes) hold a part's ids and texts, and valid vectors."""
     try:
         ids, texts, _ = _decoded([io.BytesIO(data) for data in contents], settings)
     except Exception:  # pyarrow, NumPy and json raise many types.
@@ -358,7 +358,7 @@ def _rows(name, path, settings):
 
 
 def _records(name, path, wanted, encoding):
-    """Yield `(number, row)`, counted from 1; a row is a dict, or a string of only the text."""
+    """Yield `(number, row)`, counted from 1; a row is a dict, or a string, the text."""
     check_regular(path)
     with reading(name):
         if ending_of(name) not in TABLES or ending_of(name) == ".txt":

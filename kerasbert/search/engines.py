@@ -1,7 +1,7 @@
 """Approximate nearest neighbor search with the extras `faiss` and `usearch`.
 
 Engines only choose candidates, which the index rescores with its own vectors. They number vectors
-by the index' rows, and hold them in memory, even if the index maps its own.
+by the rows of the index, and hold them in memory even if the index memory-maps its own.
 
 N: number of vectors, Q: queries, D: width of a vector, K: candidates.
 """
@@ -23,7 +23,7 @@ _FAISS = {
 }
 # usearch's int8 only takes numbers from -1 to 1; the option `dtype="i8"` selects it.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
-# Limits of options, because an index may come from an untrusted source: none may name a file, or
+# Options are limited because an index may come from an untrusted source: none may name a file, or
 # request far more memory than the vectors take.
 _MOST = {"connectivity": 1024, "expansion_add": 1 << 20, "expansion_search": 1 << 20}
 _CHOICES = {

@@ -44,18 +44,18 @@ def evaluate_retrieval(
     ks: Sequence[Any] = (1, 5, 10),
     **settings: Any,
 ) -> dict[str, Any]:
-    """Evaluate how well a model retrieves the relevant texts for queries.
+    """Evaluate a model's retrieval of relevant texts for queries.
 
     Args:
-        model: an embedder, as for `SearchIndex`; or a `SearchIndex`, with its reranker if it has
-            one, whose ids are those in `relevant`.
+        model: an embedder, as for `SearchIndex`; or a `SearchIndex` with the ids of `relevant`,
+            evaluated with its reranker, if any.
         queries: dict of id to string, Q queries.
         corpus: dict of id to string; `None` if `model` is an index.
-        relevant: dict of query id to a list or set of ids of relevant texts, or to a dict of text
-            id to grade: whole numbers, of which those above 0 are relevant. Queries without a
+        relevant: dict of query id to a list or set of relevant text ids, or to a dict of text id to
+            grade, a whole number; texts with a grade above 0 are relevant. Queries without a
             relevant text are skipped.
         ks: one or several cutoffs k: only the first k hits are evaluated.
-        **settings: settings of the `SearchIndex` built with an embedder, such as `query_prompt`.
+        **settings: settings of the `SearchIndex` built for an embedder, such as `query_prompt`.
 
     Returns:
         A dict of means over the queries, for each k:
@@ -191,7 +191,7 @@ def evaluate_similarity(
 def evaluate_clusters(
     model: Any, texts: Sequence[str], labels: Any, batch_size: int = 32, seed: int = 0
 ) -> dict[str, Any]:
-    """Measure how well k-means clusters of the embeddings agree with classes, by V-measure.
+    """Compare k-means clusters of the embeddings with classes, by V-measure.
 
     Args:
         model: an embedder, as for `SearchIndex`.
@@ -239,7 +239,7 @@ def read_sts(path: AnyPath) -> Any:
     Args:
         path: string. `.tsv` or `.csv` in the format of the STS benchmark (seven tab-separated
             columns, the score in the fifth), or with a header line, as in GLUE; `.jsonl` as in
-            mteb. Names are `sentence1`, `sentence2` and `score`.
+            mteb. The columns or keys are `sentence1`, `sentence2` and `score`.
 
     Returns:
         `(texts, others, scores)` for `evaluate_similarity`; `fit` takes them as

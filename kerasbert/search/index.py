@@ -85,7 +85,7 @@ _NO_SPARSE = (
 
 
 def embed_in_role(embedder, texts, role, batch_size, prompt=None):
-    """Embed texts in a role, "query" or "text"; `None` uses the embedder's own prompt."""
+    """Embed texts in a role, "query" or "text"; without `prompt`, use the embedder's own."""
     settings = {"batch_size": batch_size}
     if prompt is not None:
         texts = [prompt + text for text in texts]
@@ -98,8 +98,8 @@ class SearchIndex:
     """Semantic search over texts: `search` returns a query's nearest neighbors.
 
     Scores are cosines. By default the search is exact: it compares queries with all vectors, and
-    ties keep the order in which texts were added. Texts that are empty, or have no token known to
-    the embedder's tokenizer, are stored but never found, and as queries have no hits.
+    ties keep the order of adding. Texts that are empty, or have no token known to the embedder's
+    tokenizer, are stored but never found; such queries have no hits.
 
     Threads may search while another thread adds or removes texts: they see the state before or
     after the change. An engine serves threads one at a time.
@@ -118,10 +118,10 @@ class SearchIndex:
             vectors, which may stay on disk, rescore the best `rescore * top_k`.
         dims: int. Keep only the first dimensions, for models trained with Matryoshka representation
             learning (Kusupati et al. 2022, arXiv 2205.13147).
-        rescore: int. Rescore this many times `top_k` candidates of "binary" or of an engine. With
-            0, "binary" keeps no int8 vectors: 1/32 of the memory, with worse hits.
+        rescore: int. With "binary" or an engine, rescore `rescore * top_k` candidates. With 0,
+            "binary" keeps no int8 vectors: 1/32 of the memory, with worse hits.
         engine: "exact", or "faiss" or "usearch" for approximate search with these packages (extras
-            of the same names). They build a graph when it is first needed.
+            of the same names). They build a graph at the first search.
         engine_options: dict. For faiss `factory` and `search`, for usearch the arguments of its
             `Index`; see `kerasbert.search.engines`.
         similarity: "cosine", or "dot" for models whose vector lengths are meaningful.
@@ -218,7 +218,7 @@ class SearchIndex:
 
     @property
     def ids(self) -> list[Any]:
-        """The ids of all texts, in the order in which they were added."""
+        """The ids of all texts, in the order of adding."""
         return self._ids_of(np.flatnonzero(self._alive))
 
     @property
@@ -315,13 +315,13 @@ class SearchIndex:
     def search(
         self, queries: Texts, top_k: int = 10, candidates: int | None = None, **answer_settings: Any
     ) -> list[Any]:
-        """Find the nearest texts of queries.
+        """Find the texts nearest to each query.
 
         Args:
             queries: a string or a list of Q strings.
             top_k: int. Maximum number of hits.
             candidates: int. Number of nearest texts that the reranker scores; defaults to five
-                times `top_k`, and at least 50.
+                times `top_k`, but at least 50.
             **answer_settings: passed to the reader's `answer`, such as `null_threshold`.
 
         Returns:
@@ -398,7 +398,7 @@ class SearchIndex:
         return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
 
     def findable(self) -> int:
-        """The number of texts that a search can find."""
+        """Return the number of texts that a search can find."""
         return int(self._findable().sum())
 
     def _findable(self):
@@ -476,12 +476,14 @@ class SearchIndex:
                 f"Vectors must be numbers (N, D), got {vectors.dtype} {vectors.shape}."
             )
         if count is not None and len(vectors) != count:
-            raise ValueError(f"There are {len(vectors)} vectors for {count} texts; pass one each.")
+            raise ValueError(
+                f"There are {len(vectors)} vectors for {count} texts; pass one vector per text."
+            )
         width = vectors.shape[1]
         if width != (self._given_width or width):
             raise ValueError(
-                f"The vectors have {width} dimensions, but those of the index {self._given_width}: "
-                "use the model of the index, or make a new index."
+                f"The vectors have {width} dimensions, but the index has {self._given_width}: use "
+                "the model of the index, or make a new index."
             )
         if self.dims is not None and width < self.dims:
             raise ValueError(
@@ -529,7 +531,7 @@ class SearchIndex:
             ids = list(range(start, start + count))
         ids = _listed(ids, "ids")
         if len(ids) != count:
-            raise ValueError(f"There are {len(ids)} ids for {count} texts; pass one each.")
+            raise ValueError(f"There are {len(ids)} ids for {count} texts; pass one id per text.")
         are_strings = all(isinstance(id, str) for id in ids)
         if not are_strings and not all(is_whole(id) and -(2**63) <= id < 2**63 for id in ids):
             raise ValueError("ids must be all strings, or all whole numbers of 64 bits.")
@@ -677,9 +679,9 @@ class SearchIndex:
             directory: string.
             embedder: the model that the index was made with; defaults to the one in the folder.
             reranker, reader: as in the constructor.
-            mmap: bool. Memory-map vectors and texts. `False` reads them into memory, which costs
-                no speed later, and verifies them against the hashes from `save`. An engine's file
-                is always read and verified, with the vectors that it was built from.
+            mmap: bool. Memory-map vectors and texts. `False` reads them into memory, so searches
+                need no disk access, and verifies them against the hashes from `save`. An engine's
+                file is always read and verified, with the vectors that it was built from.
 
         Raises:
             ValueError: if files are missing, damaged or of another version, or if the embedder is

@@ -36,8 +36,9 @@ def mine_hard_negatives(
 ) -> Any:
     """Mine hard negatives: texts that are similar to a query but not its positives.
 
-    All texts of equal queries are positives. Empty texts, and those with only tokens unknown to the
-    embedder's tokenizer, are never negatives. Pairs with too few negatives are left out.
+    All texts paired with equal queries are positives. Empty texts, and those with only tokens
+    unknown to the embedder's tokenizer, are never negatives. Pairs with too few negatives are left
+    out.
 
     Args:
         embedder: an embedder, as for `SearchIndex`; its own prompts are used.
@@ -45,14 +46,14 @@ def mine_hard_negatives(
         texts: list of N strings, the positive of each query.
         corpus: list of further texts to choose from.
         num_negatives: int. Negatives per pair.
-        range_min, range_max: ints. Range of ranks, among texts that are no positives, to choose
-            from; defaults to the first `10 * num_negatives`. Skipped ranks below `range_min` may
-            be unlabeled positives.
-        max_score, min_score: floats. Choose only texts whose cosine, or reranker score, is below
-            and above these.
-        absolute_margin: float. Least margin below the score of the positive.
+        range_min, range_max: ints. Ranks to choose from, among texts that are not positives;
+            defaults to `10 * num_negatives` ranks. The first `range_min` ranks are skipped, since
+            they may be unlabeled positives.
+        max_score, min_score: floats. Choose only texts whose score (cosine, or the reranker's) is
+            below `max_score` and above `min_score`.
+        absolute_margin: float. Minimum margin below the positive's score.
         relative_margin: float. The same, as a share of that score: 0.05 means below 95 percent.
-        sampling_strategy: "top" chooses the nearest of them, "random" draws.
+        sampling_strategy: "top" chooses the nearest of these texts, "random" draws from them.
         reranker: a `BertReranker`, or any object with `score`. Its scores replace the cosines.
         batch_size, seed: ints.
 

@@ -1,4 +1,4 @@
-"""Adapter of embedders for the `mteb` package.
+"""Adapter to evaluate embedders with the `mteb` package.
 
 N: number of texts, D: embedding width.
 """
@@ -27,7 +27,7 @@ class MTEBEncoder:
     Args:
         embedder: an embedder, as for `SearchIndex`.
         name: string. "organization/model", under which results are stored.
-        revision: string, also for results.
+        revision: string, stored with the results.
 
     Example:
 
@@ -95,7 +95,7 @@ class MTEBEncoder:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """The metadata that mteb stores results under."""
+        """The metadata under which mteb stores results."""
         try:
             from mteb.models import ModelMeta
         except ImportError as error:

@@ -1,7 +1,7 @@
 """Serving of `SearchIndex`: retrieve texts for a query, rerank them and extract answers.
 
-Embeddings, texts and ids are variables, because constants would limit the graph's size. TensorFlow
-has no search engines, so each query is compared with all embeddings.
+Embeddings, texts and ids are variables; as constants they could exceed the graph's size limit.
+TensorFlow has no search engines, so each query is compared with all embeddings.
 
 N texts, T distinct ones, D embedding width, Q queries, C candidates, K hits, P pairs of a query
 and a text.
@@ -37,10 +37,10 @@ _PARTS = {
 }
 # Settings of an index that are saved with its rows and models.
 _SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt")
-# Number of extra candidates to score again, because the last digits of matrix products depend on a
+# Number of extra candidates to rescore, because the last digits of matrix products depend on a
 # vector's position.
 _SPARE = 8
-_BYTES = 1 << 25  # Approximate size of the products of a block of vectors with all queries.
+_BYTES = 1 << 25  # Approximate memory for the products of a block of vectors with all queries.
 # White space that `str.strip` removes.
 _BLANK = r"[\t-\r\x1c-\x20\x{85}\p{Z}]*"
 _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
@@ -50,8 +50,8 @@ _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 
 class SavedIndex:
     """An index in the process that writes the SavedModel: its models, settings and rows.
 
-    `rows` has arrays (N, ...), but "texts" has T byte strings, and "text_of" (N,) is the text of
-    each row.
+    `rows` is a dict of arrays (N, ...), except "texts", a list of T byte strings. "text_of" (N,) is
+    the position of each row's text in this list.
     """
 
     embedder: object
@@ -269,7 +269,7 @@ class ServedIndex(ServedTasks):
     # === Nearest neighbors ===
 
     def _nearest(self, queries, counts):
-        """Return `row` and `score` (Q, C) of queries' (Q, D) neighbors, -inf beyond `counts`."""
+        """Return `row` and `score` (Q, C), neighbors of queries (Q, D); -inf beyond `counts`."""
         rows = len(self.model.rows["text_of"])
         is_binary = "bits" in self.variables
         wanted = counts
@@ -291,7 +291,7 @@ class ServedIndex(ServedTasks):
         return {"row": found, "score": tf.where(there, scores, -np.inf)}
 
     def _candidates(self, queries, count):
-        """Return the rows (Q, C) of the largest products, best first, block by block."""
+        """Return the rows (Q, C) with the largest products, best first, computed by blocks."""
         variables, rows = self.variables, len(self.model.rows["text_of"])
         compare = self._bit_scores if "bits" in variables else self._products
         if "bits" in variables:
@@ -428,7 +428,7 @@ class ServedIndex(ServedTasks):
         return {**columns, "count": counts, "clear": clear}
 
     def _hits(self, queries, count):
-        """Return the index's own hits for queries, and which of them clearly lead the next."""
+        """Return the index's own hits for queries, and which lead the next one by the margin."""
         index, own = copy.copy(self.model), self._own["candidates"]
         index.engine, index.reader, candidates = "exact", None, None
         is_binary, is_reranked = index.dtype == "binary", index.reranker is not None

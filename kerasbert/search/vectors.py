@@ -19,7 +19,7 @@ def unit_vectors(vectors):
 
 
 class Vectors:
-    """N vectors of D numbers in one precision; those from a file stay in the file.
+    """N vectors of D numbers in one precision; those of a file can stay there, memory-mapped.
 
     - "float32", "float16": unchanged, 4 or 2 bytes per number.
     - "int8": whole numbers from -127 to 127 and one scale per vector; 1 byte per number.
@@ -32,8 +32,8 @@ class Vectors:
         keep_int8: bool.
         columns: dict of name to column, as read from files; `None` starts without vectors.
 
-    Source: Shakir, Aarsen and Lee 2024, "Binary and scalar embedding quantization", for the two
-    steps of "binary" and the int8 form on disk.
+    Source: Shakir, Aarsen and Lee 2024, "Binary and scalar embedding quantization", for the
+    two-step search of "binary" and the int8 form on disk.
     """
 
     def __init__(self, width, dtype, keep_int8=False, columns=None):
@@ -83,7 +83,7 @@ class Vectors:
         return vectors
 
     def scores(self, queries, rows):
-        """Return the products of queries (Q, D) with the vectors of rows (Q, K): float32 (Q, K).
+        """Return the dot products of queries (Q, D) with rows (Q, K): float32 (Q, K).
 
         Rows below 0 score -inf. Equal vectors get equal products, whatever their position.
         """
@@ -94,7 +94,7 @@ class Vectors:
         return scores
 
     def nearest(self, queries, count, alive):
-        """Find the rows with the largest products with queries, among all vectors.
+        """Find the rows whose vectors have the largest dot products with the queries.
 
         Args:
             queries: float32 (Q, D).
@@ -203,10 +203,11 @@ def _to_float32(block, buffer):
     if block.dtype == np.int8:
         np.copyto(buffer, block)
         return buffer
-    # NumPy needs 6 ns per float16. Its bits, shifted to the exponent and mantissa of float32, make
-    # a number too small by 2 ** 112, because the exponent bias is 127 instead of 15.
+    # Faster than NumPy's cast, 6 ns per number: shift the bits to the exponent and mantissa of
+    # float32. The result is too small by a factor of 2 ** 112, because float32's exponent bias is
+    # 127 instead of 15.
     bits = buffer.view("int32")
-    np.copyto(bits, block.view("int16"))  # The sign extends into the left half.
+    np.copyto(bits, block.view("int16"))  # The sign bit fills the left half.
     np.left_shift(bits, 13, out=bits)
     np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # Keep only the first bit as the sign.
     return np.multiply(buffer, np.float32(2.0**112), out=buffer)

@@ -1,6 +1,6 @@
 """Korean tasks: NSMC, KLUE (Park et al. 2021, arXiv 2105.09680) and KorQuAD 1.0.
 
-Only KLUE scores on which all versions of its paper agree are listed.
+KLUE scores are listed only where all versions of its paper agree.
 """
 
 from kerasbert.heads.base.data_task import Published, Settings, Source, Task

@@ -1,4 +1,4 @@
-"""`file_task` and `model_task`: data tasks of your own files."""
+"""`file_task` and `model_task`: data tasks for your own files and models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# A single run with the preset's learning rate; only the papers' tasks use their grid.
+# A single run with the preset's learning rate; only built-in tasks have a paper's grid.
 _SETTINGS = Settings((32,), None, (3,))
 
 
@@ -48,11 +48,12 @@ def file_task(
     Args:
         train, dev, test: strings, paths of files. At least one is required.
         head: string. See `Task`.
-        columns: string or list of strings. Text columns: one, or two for pairs (default "text");
-            "question" and "context"; "prompt"; "query" and "text"; "tokens" for lists of words.
-            For CoNLL columns the number of the words' column, 0 by default.
-        label: string. Column of the labels, "label" by default (numbers from 0 for texts of a
-            query); "answers" for questions, "tags" for lists of words. For CoNLL columns a column
+        columns: string or list of strings. Text columns, two for pairs. Depending on the head,
+            they default to "text"; "question" and "context"; "prompt"; "query" and "text"; or
+            "tokens", lists of words. For CoNLL columns, the number of the word column, 0 by
+            default.
+        label: string. Label column: by default "label" (relevance numbers from 0 for texts of a
+            query), "answers" for questions, "tags" for lists of words. For CoNLL columns, a column
             number, by default the last. A list names one column of 0 and 1 per class.
         labels: list of strings. Classes in order, or tags; defaults to those in the training file
             (or the first file, without one), sorted.
@@ -62,7 +63,8 @@ def file_task(
             unique.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one selects models. With
             more than two classes, "f1", "precision" and "recall" are means over the classes.
-        settings: a `Settings`; defaults to one run: batches of 32, 3 epochs, the preset's rate.
+        settings: a `Settings`; defaults to one run: batches of 32, 3 epochs, the preset's learning
+            rate.
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
         encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis",
             which is read as its superset cp932 (and "euc-kr" as cp949).
@@ -81,7 +83,7 @@ def file_task(
     columns = [columns] if isinstance(columns, (str, int)) else columns
     columns = kind.columns if columns is None else tuple(map(str, columns))
     if isinstance(label, (list, tuple)):
-        if head != "text_classifier":
+        if not kind.takes_label_columns:
             raise ValueError(
                 f"label={list(label)!r} names one column of 0 and 1 per class, which is for "
                 f"text_classifier; a {head} has one column of labels."

@@ -26,10 +26,10 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
 
     Returns:
         List of `kerasbert.data.DependencyTree`. Multiword tokens (`1-2`) are read as their words;
-        words that are not in the text (`1.1`) are left out.
+        empty nodes (`1.1`), which are not in the text, are left out.
 
     Raises:
-        ValueError: for an invalid word line, or a sentence that is not a tree, with its line.
+        ValueError: for an invalid word line or a sentence that is not a tree, with the line.
 
     Source: https://universaldependencies.org/format.html
     """
@@ -49,7 +49,7 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
 
 
 def _word(cells, place):
-    """Return a list of the cells of a word line, empty for other lines."""
+    """Return `[cells]` for a word, `[]` for a multiword token or an empty node."""
     if len(cells) != COLUMNS:
         raise ValueError(
             f"{place} has {len(cells)} columns; CoNLL-U has {COLUMNS}, separated by tabs."

@@ -38,7 +38,7 @@ NO_SPACES = (
 
 
 def stands_alone(char):
-    """Return whether a character is a word by itself: punctuation, and scripts without spaces.
+    """Return whether a character is a word by itself: punctuation or a script without spaces.
 
     >>> [stands_alone(char) for char in "-$語aé"]
     [True, True, True, False, False]
@@ -55,21 +55,24 @@ class AddedTokensTokenizer(SubwordTokenizer):
         added_tokens: list of dicts with `content` and, if true, `single_word` (only matched
             without a word character next to it), `lstrip`, `rstrip` (the token includes white
             space on that side), `normalized` (matched after normalization), `special`
-            (`transformers` leaves it out of decoded text) and `control` (a control token of the
-            model, like the special tokens). Matched in the text before words are split; control
-            tokens only with `special_tokens_in_strings`.
-        special_tokens_in_strings: bool. Map control tokens written in a text, such as `[SEP]`, and
-            other markers of the vocabulary, such as `[unused1]`, to their ids. By default they are
-            ordinary text.
+            (`transformers` omits it from decoded text) and `control` (a control token, like the
+            special tokens). They are matched before words are split, control tokens only with
+            `special_tokens_in_strings`.
+        special_tokens_in_strings: bool. Whether to map control tokens in texts, such as `[SEP]`,
+            and other markers of the vocabulary, such as `[unused1]`, to their ids. Otherwise they
+            are ordinary text.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
         **kwargs: further arguments of the base class, such as `name`.
 
     Raises:
         ValueError: for an added token without `content`, with an unknown field or a wrong type.
 
-    Subclasses define `_normalize(text)`, (S,) to (S,), `_split(segments, known)`, (S,) to ragged
-    (S, pieces) ids, starts and ends in bytes of the segment, and `_as_text(token)`, the token with
-    a space in place of its word-boundary mark.
+    Subclasses define:
+
+    - `_normalize(text)`: (S,) to (S,),
+    - `_split(segments, known)`: (S,) to ragged (S, pieces) ids, starts and ends in bytes of the
+      segment,
+    - `_as_text(token)`: the token with a space in place of its word-boundary mark.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return [token | {"id": self._token_ids[token["content"]]} for token in tokens]
 
     def _strips_left(self, token):
-        """Return whether a special token includes white space before it if no file specifies it."""
+        """Return the `lstrip` of a special token if no file specifies it."""
         return token == self.mask_token
 
     def _normalized(self, tokens):
@@ -207,7 +210,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Find segments (S,) that are `single_word` tokens next to a word character."""
 
         def is_any(tokens, left="*", right="*"):
-            """Find tokens with the white space that they include on each side."""
+            """Match tokens, with the white space that they include on each side."""
             return tf.strings.regex_full_match(
                 text,
                 "|".join(
@@ -224,8 +227,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         if self._spaced and tokens[0]["normalized"]:
             ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
             begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
-        # White space that the token includes separates it from its neighbors; that of its own
-        # content does not.
+        # White space included by `lstrip` or `rstrip` separates a token from its neighbors; white
+        # space in the content does not.
         after = ~is_any([token for token in tokens if token["rstrip"]], right="+")
         before = ~is_any([token for token in tokens if token["lstrip"]], left="+")
         same = rows[1:] == rows[:-1]
@@ -238,9 +241,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Split texts (N,) into segments (S,) at added tokens, and normalize them.
 
         Returns:
-            `(before, after)`, the segments before and after normalization, each a triple: texts,
-            the row of each, the id of an added token or -1. After normalization, `STAND_IN`
-            replaces the added tokens that were found before it.
+            `(before, after)`: the segments before and after normalization, each a triple of texts,
+            rows, and ids of added tokens (-1 for text). In `after`, `STAND_IN` replaces the added
+            tokens that were found before normalization.
         """
         added = self._added_tokens()
         rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
@@ -266,8 +269,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         limits, segment = tf.cast(ids.row_limits(), "int64"), tf.cast(rows_of(ids), "int64")
         ids, starts, ends = (x.flat_values for x in (ids, starts, ends))
         if self._added_tokens():
-            # The id of an added token comes after the pieces of its segment. Joining ragged tensors
-            # would make 400 operations to trace.
+            # Insert the id of each added token at the end of its segment. Concatenating ragged
+            # tensors would trace 400 operations.
             is_known = known >= 0
             earlier = tf.cumsum(tf.cast(is_known, "int64"), exclusive=True)  # (S,)
             new, place = rows_where(is_known, tf.range(tf.size(known, tf.int64)), limits + earlier)
@@ -282,7 +285,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             starts = append(starts, tf.zeros_like(new, starts.dtype))
             ends = append(ends, tf.gather(lengths, new))
             segment = append(segment, new)
-        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in all texts joined
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in the joined texts
         own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
         first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts + first, ends + first
@@ -334,7 +337,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return tuple(starts.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
 
     def _sizes(self, segments, known):
-        """Measure the normalized bytes that come from each character, for `align`."""
+        """Count the normalized bytes that each character becomes, for `align`."""
 
         def normalize(clusters, is_known=None):
             normal = self._normalize(clusters)

@@ -10,11 +10,11 @@ from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
 FORMS = ("NFC", "NFKC")
 # Replaces U+0000, where some TensorFlow Text ops end a text.
 NUL = "\ufdd0"
-# Joins the character before it and normalizes to nothing.
+# Belongs to the cluster of the character before it, and normalizes to nothing.
 FILLER = "\uffff"
 # Characters that normalization may join to the one before them: marks, Hangul vowels and final
-# consonants, and characters that NFKC and NFKD turn into these: Hangul compatibility letters,
-# half-width (han)dakuten.
+# consonants, and characters that NFKC and NFKD turn into these (Hangul compatibility letters,
+# half-width (han)dakuten).
 MARK = (
     r"[\p{M}\x{1160}-\x{11FF}\x{D7B0}-\x{D7FF}\x{3131}-\x{318E}\x{FF9E}-\x{FFDC}"
     rf"\x{{E33}}\x{{EB3}}{FILLER}]"
@@ -35,7 +35,7 @@ def valid_utf8(text):
 def distinct(points):
     """Return the distinct characters (U,) of code points (C,) as strings, and indices (C,)."""
     unique, index = tf.unique(points)
-    # Not `unique[:, tf.newaxis]`, of which `unicode_encode` makes a ragged tensor by 40 operations.
+    # `unicode_encode` would convert `unique[:, tf.newaxis]` to a ragged tensor in 40 operations.
     splits = tf.range(tf.size(unique, tf.int64) + 1)
     single = tf.RaggedTensor.from_row_splits(unique, splits, validate=False)
     return tf.strings.unicode_encode(single, "UTF-8"), index
@@ -52,13 +52,12 @@ def character_sizes(points, normalize, unit, whole=None):
 
     Args:
         points: ragged (N, None). Code points, C in total.
-        normalize: function of strings (K,); with `whole`, also of bools (K,) that say which of them
-            are whole texts.
+        normalize: function of strings (K,) and, with `whole`, of bools (K,), true for whole texts.
         unit: string. Unit of the sizes, "BYTE" or "UTF8_CHAR".
         whole: bools (N,). Texts that normalize as a single cluster.
 
     Returns:
-        `(sizes, joined)`, int32 and bool (C,).
+        `(sizes, joined)`, int32 and bool (C,); see `align`.
     """
     row, points = rows_of(points), points.flat_values
     characters, index = distinct(points)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 # From 32 on, each step is at most a quarter of the larger bucket. On film reviews of 27 tokens on
-# average, padding is 15% instead of 29% with steps of 16, for a few more compilations.
+# average, padding is 15%, not 29% as with steps of 16, at the cost of a few more compilations.
 BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 STEP = 256  # step between buckets beyond the last one above
 
@@ -48,14 +48,15 @@ def buckets_up_to(maximum: int) -> list[int]:
 
 
 def cheap_shapes(lengths, batch_size, shape_cost):
-    """Choose `buckets` and `short` of `similar_length_batches` for few shapes.
+    """Choose `buckets` and `short` for `similar_length_batches` so that there are few shapes.
 
-    A model compiled for each shape trains few epochs faster with fewer shapes and more padding.
+    Models are compiled for each shape, so a few epochs run faster with fewer shapes and more
+    padding.
 
     Args:
         lengths: ints (N,).
         batch_size: int.
-        shape_cost: number. Padding tokens per epoch that one shape less is worth.
+        shape_cost: number. Cost of one more shape, in padding tokens per epoch.
 
     Returns:
         `(buckets, short)`: the lengths to pad to and the index of the incomplete batch.
@@ -83,7 +84,7 @@ def _cheapest(rows, batch_size, short, shape_cost):
     ends = np.cumsum(sizes)
     lengths, firsts = np.unique(rows[ends - 1], return_index=True)
     firsts = [*firsts.tolist(), len(sizes)]
-    best = [(0, [])]  # for the first batches, up to each length
+    best = [(0, [])]  # cost and buckets of the batches up to each length
     for end in range(1, len(firsts)):
         length, options = int(lengths[end - 1]), []
         for begin in range(end):
@@ -112,9 +113,9 @@ def similar_length_batches(
     """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
 
     Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random, which
-    pads less, and mixes more, than sorting pools by exact length. Batches are shuffled so that
-    every few of them hold short and long examples; in a purely random order, an epoch may end with
-    steps of one length.
+    pads less and mixes more than sorting pools of examples by exact length. Batches are shuffled so
+    that any few in a row have short and long examples; in a purely random order, an epoch may end
+    with steps of one length.
 
     Args:
         lengths: ints (N,). Tokens of each example.
@@ -125,7 +126,7 @@ def similar_length_batches(
         short: int. Index of the incomplete batch in order of length; `None` takes the middle.
 
     Returns:
-        A list of int arrays (B,) with every number below N once. All but one hold `batch_size`.
+        A list of int arrays (B,): each row number once, `batch_size` in all batches but one.
 
     >>> lengths = [5, 100, 6, 101, 7, 102]
     >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
@@ -138,7 +139,7 @@ def similar_length_batches(
     places = np.searchsorted(buckets, lengths)  # (N,)
     rows = rows[np.argsort(places[rows], kind="stable")]
     num_batches = -(-len(rows) // batch_size)
-    # The incomplete batch always has the same length, which adds one shape and not one per bucket.
+    # The incomplete batch always has the same length, which adds one shape, not one per bucket.
     sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
     return [batches[i] for i in _mixed_order(num_batches, random)]
@@ -198,11 +199,10 @@ def batch_dataset(
     Python runs once per epoch; the graph makes the batches in parallel and prefetches them.
 
     Args:
-        plan: function of the epoch (int; one pass over the dataset), that returns a list of int
-            arrays (B,), always the same number of them.
-        make_batch: traced function of a tensor of row numbers (B,), that returns the batch.
-        seeds: function of the epoch, that returns ints to seed its batches. `make_batch` then also
-            takes a seed per batch, int64 (2,).
+        plan: function from the epoch (int) to a list of int arrays (B,), always the same number.
+        make_batch: traced function from row numbers (B,) to the batch.
+        seeds: function from the epoch to ints that seed its batches. `make_batch` then also takes a
+            seed per batch, int64 (2,).
         first_epoch: int. The epoch of the first pass.
     """
     epochs = itertools.count(first_epoch)
@@ -238,13 +238,13 @@ def batch_dataset(
 
 
 def rows_of_part(dataset, index, count):
-    """Take one of `count` equal parts of the rows of each batch of a `tf.data.Dataset`.
+    """Split each batch of a `tf.data.Dataset` into `count` equal parts and keep one.
 
-    An uneven batch is padded with rows of weight 0, and its own rows weigh more in turn, so that
-    losses divided by the number of rows, or by the weights, stay those of the batch.
+    An uneven batch is padded with rows of weight 0, and the weights of its other rows increase, so
+    that losses averaged over rows or weights equal those of the batch.
 
     Args:
-        dataset: dataset of `(x, y)` or `(x, y, sample_weight)`.
+        dataset: yields `(x, y)` or `(x, y, sample_weight)`.
         index: int. Which part, from 0.
         count: int. Number of parts.
 
@@ -291,10 +291,10 @@ def draw_seeds(seed, count):
 def map_ahead(dataset: Any, make: Callable[..., Any]) -> Any:
     """Map a `tf.data.Dataset` in order, in parallel, and prefetch the results."""
     options = tf.data.Options()
-    # An iterator that ends waits for the autotune thread, whose sleep doubles each time, for up to
-    # the duration of the epoch (TensorFlow 2.21).
+    # At its end, an iterator waits for the autotune thread, whose sleep doubles each time, for up
+    # to the duration of the epoch (TensorFlow 2.21).
     options.autotune.enabled = False
-    # A generator has no files to shard by, so each worker takes its part of every batch.
+    # There are no files to shard, so each worker takes its part of every batch.
     policies = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policies.DATA
     batches = dataset.map(make, num_parallel_calls=os.cpu_count() or 1, deterministic=True)

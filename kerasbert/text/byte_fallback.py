@@ -1,9 +1,9 @@
-"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as graphs.
+"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as TensorFlow graphs.
 
-Characters that no piece covers become bytes, each a piece of its own, so no text has unknown
-tokens. The models are unigram models (named like Llama's tokenizers) or byte-pair models over
-characters (Gemma's and Llama's). As in `transformers`, text is not normalized, and white space ends
-no word, so a piece may contain a space.
+A character that no piece covers becomes its bytes, one piece each, so no text has unknown tokens.
+The models are unigram models (with the class name of Llama's tokenizers) or byte-pair models over
+characters (Gemma's and Llama's). As in `transformers`, text is not normalized, and white space does
+not end a word, so a piece may contain a space.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# S segments of all texts, C code points of these, W parts that no piece crosses.
+# Shapes: S segments of all texts, C code points of these, W parts that no piece crosses.
 
 BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
 # Single-byte characters and their byte tokens.
 ASCII = {chr(byte): f"<0x{byte:02X}>" for byte in range(128)}
 # An empty character map (see `check_proto`): 256 units and no strings.
 NO_CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024 + 1)
-# When a space is put before a text: "first" and "always" are those of Metaspace in `tokenizers`,
-# which skip texts that begin with one; "prepend" is its normalizer of this name, which does not.
+# When a space is put before a text: "first" and "always" are schemes of Metaspace in `tokenizers`,
+# which skips texts that begin with a space; "prepend" is its Prepend normalizer, which does not.
 PREPEND_SCHEMES = ("never", "first", "always", "prepend")
 # Replaces -1 for a segment at the beginning of its text.
 _FIRST = -2
@@ -107,13 +107,13 @@ def byte_pair_proto(files):
         elif piece == model.get("unk_token"):
             kind = kinds.UNKNOWN
         elif len(piece) > 1 and (piece not in places or not known.issuperset(piece)):
-            kind = kinds.CONTROL  # No text can become it.
+            kind = kinds.CONTROL  # No text produces it.
         proto.pieces.add(piece=piece, score=-float(places.get(piece, len(places))), type=kind)
     return proto
 
 
 def _isolated(files):
-    """Return added tokens that a SentencePiece model matches by itself before merging."""
+    """Return the added tokens that a SentencePiece model itself matches before merging."""
     found = set()
     for token in files.added_tokens().values():
         others = ("special", "lstrip", "rstrip", "single_word")
@@ -157,7 +157,7 @@ def prepend_scheme(files):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ByteFallbackTokenizer(SentencePieceTokenizer):
-    """The SentencePiece tokenizers of ModernBERT-ja (unigram) and mmBERT (byte pairs).
+    """SentencePiece tokenizer of ModernBERT-ja (unigram) and mmBERT (byte-pair).
 
     A character that no piece covers becomes its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with the
     offsets of the whole character. As in `transformers`, the model's normalization is not applied.
@@ -242,7 +242,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
     def _in_order_of_ids(cls, proto, special_tokens):
         is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
         names = {piece.piece for piece in proto.pieces}
-        # Gemma's byte-pair files have a tab itself in place of its byte; `_to_run` renames it.
+        # Gemma's byte-pair files have the tab character instead of its byte; `_to_run` renames it.
         there = names if is_unigram else names | {ASCII[char] for char in names & set(ASCII)}
         for name in BYTES:
             if name not in there:
@@ -264,7 +264,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         return proto
 
     def _to_run(self, proto):
-        # Without any character map, SentencePiece logs its absence each time.
+        # Without a character map, SentencePiece logs its absence each time.
         proto.normalizer_spec.precompiled_charsmap = NO_CHARSMAP
         names = {piece.piece for piece in proto.pieces}
         for piece in proto.pieces:
@@ -279,7 +279,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         if token not in BYTES:
             return super()._as_text(token)
         data = BYTES[token]
-        # The first bytes of a Chinese or Japanese character count as one.
+        # The first bytes of a Chinese or Japanese character count as a character.
         return "\u4e00" if 0xE3 <= data[0] <= 0xE9 else data.decode("utf-8", "replace")
 
     def _normalize(self, text):
@@ -313,10 +313,10 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
     def _split(self, segments, known):
         prefixes = self._prefixes(segments, known)
         text = tf.where(known < 0, prefixes + segments, "")
-        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in total
         row, points = rows_of(points), points.flat_values
-        # Parts that no piece crosses are tokenized separately: equal ones once, and sums of scores
-        # stay small enough to be exact in float32.
+        # Parts that no piece crosses are tokenized separately, so that equal parts are tokenized
+        # once and sums of scores are small enough to be exact in float32.
         seen = tf.where(points == ord(" "), ord(WORD_BEGIN), points)
         pairs = tf.cast(seen[:-1], "int64") * 2**21 + tf.cast(seen[1:], "int64")
         joined = tf.constant(self._joined())

@@ -1,6 +1,7 @@
-"""Byte-level byte-pair tokenizers (Radford et al. 2019), as `transformers` runs them, as graphs.
+"""Byte-level byte-pair tokenizers (Radford et al. 2019) as TensorFlow graphs.
 
-KerasHub's `BytePairTokenizer` splits text with other rules (see the test of the differences).
+They give the tokens of `transformers`; KerasHub's `BytePairTokenizer` splits text with other rules
+(see the test of the differences).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# N texts, S segments of all texts (added tokens and the text between them), W words of all texts,
-# U different words, P pieces of a text, C code points of all texts, B bytes of all words.
+# Shapes: N texts, S segments of all texts (added tokens and the text between them), W words of all
+# texts, U different words, P pieces of a text, C code points of all texts, B bytes of all words.
 
 VOCABULARY_FILE = "vocabulary.json"
 MERGES_FILE = "merges.txt"
 
-# Model options that all these classes support, and their values.
+# Model options that all these classes support, and the supported values.
 OPTIONS = {
     "dropout": (None, 0.0, 0),
     "byte_fallback": (False,),
@@ -214,7 +215,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     @once
     def _whole_words(self):
-        """Return tokens that their own bytes merge to: sorted fingerprints and their ids."""
+        """Return the tokens whose bytes merge back to them: sorted fingerprints, and ids."""
         with tf.init_scope(), tf.device("cpu"):
             words = tf.constant(self._tables()["contents"])
             ids, _ = self._merge(words)
@@ -234,7 +235,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _as_text(self, token):
         data = self._tables()["contents"][self._token_ids[token]]
         text = data.decode("utf-8", "replace")
-        # The first bytes of a Chinese or Japanese character count as one.
+        # The first bytes of a Chinese or Japanese character count as a character.
         cut = text.startswith("\ufffd") and 0xE3 <= data[0] <= 0xE9
         return "\u4e00" + text if cut else text
 
@@ -247,7 +248,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     def _words(self, text):
         """Split segments (S,) into words (W,); also return the segment of each."""
-        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in all
+        points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in total
         row = rows_of(points)
         points = points.flat_values
         characters, index = distinct(points)
@@ -267,7 +268,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         last = tf.concat([change, tf.ones_like(row[:1], "bool")], 0)
         space = kind == SPACES
         after_space = earlier(space) & ~begin
-        # The last white space of a run belongs to the next word if it is " ", else to none.
+        # The last white space of a run begins the next word if it is " ", else it is a word.
         starts = space & (~after_space | ~(later(space) | last))
         starts |= ~space & after_space & (earlier(points) != ord(" "))
         starts |= begin | (~space & ~after_space & (kind != earlier(kind)))
@@ -297,7 +298,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tuple(tf.gather(x, tf.gather(row, index)) for x in (ids, begins))
 
     def _lookup(self, words):
-        """Split words (U,) into ragged tables as of `_merge`; also return each word's row in them.
+        """Tokenize words (U,) to ragged tables like those of `_merge`, and each word's row in them.
 
         Most words are a single token and need no merging.
         """
@@ -338,7 +339,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             chosen = (rank == best) & (best < none)
             index = tf.range(tf.size(ids))
             if tables["in_order"]:
-                # Of overlapping pairs, as in "aaaa", choose every other one.
+                # Choose every other one of overlapping pairs, as in "aaaa".
                 run = tf.concat([chosen[:1], chosen[1:] & ~chosen[:-1]], 0)
                 first = tf.concat([tf.where(run)[:, 0], [0]], 0)
                 first = tf.gather(first, tf.maximum(tf.cumsum(tf.cast(run, "int32")) - 1, 0))
@@ -406,7 +407,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
 
 def merge_text(pair):
-    """Return a merge as `"a b"`, however it is written."""
+    """Return a merge, a string or a pair, as `"a b"`."""
     if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
         pair = " ".join(pair)
     if not isinstance(pair, str) or len(pair.split(" ")) != 2:
@@ -421,7 +422,7 @@ def fingerprint(words):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RobertaTokenizer(BytePairTokenizer):
-    """RoBERTa's byte-level byte-pair tokenizer, as `transformers` runs it.
+    """RoBERTa's byte-level byte-pair tokenizer.
 
     Args: see `BytePairTokenizer`.
 
@@ -470,7 +471,7 @@ class RobertaTokenizer(BytePairTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class GPT2Tokenizer(BytePairTokenizer):
-    """GPT-2's byte-level byte-pair tokenizer, whose one special token serves as all of them.
+    """GPT-2's byte-level byte-pair tokenizer, with one special token in all roles.
 
     Args: see `BytePairTokenizer`.
 

@@ -1,6 +1,6 @@
-"""Characters of texts, in TensorFlow's graph.
+"""Code points and substrings of texts, in TensorFlow graphs.
 
-N texts, S substrings.
+Shapes: N texts, S substrings.
 """
 
 from kerasbert.backend.tensorflow import tf

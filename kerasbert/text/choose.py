@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kerasbert.text.subword import SubwordTokenizer
 
 # Classes for each kind of model; the first is the default for families of another kind.
-KINDS = {
+CLASSES_OF = {
     "WordPiece": (BertTokenizer,),
     "BPE": (RobertaTokenizer, ModernBertTokenizer, GPT2Tokenizer, GPTTokenizer),
     "Unigram": (XLMRobertaTokenizer, AlbertTokenizer, DebertaV3Tokenizer, XLNetTokenizer),
@@ -50,7 +50,7 @@ CLASSES = {
     "Llama": ByteFallbackTokenizer,
     "Gemma": ByteFallbackTokenizer,
 }
-# Class names that do not tell the algorithm.
+# Class names that do not determine the algorithm.
 GENERIC = ("PreTrained", "TokenizersBackend", "")
 
 
@@ -69,7 +69,7 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
         ValueError: if there are no tokenizer files, or if their kind is not supported.
     """
     if get_family(family).tokenizer == MarianTokenizer.__name__:
-        # Marian's two models, which no other class reads.
+        # Marian has two SentencePiece models, which no other class reads.
         return MarianTokenizer.from_files(directory, **overrides)
     files = TokenizerFiles(directory)
     name = files.config.get("tokenizer_class") or ""
@@ -86,10 +86,10 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
             "spiece.model, sentencepiece.bpe.model, spm.model and tokenizer.model exists; download "
             "them, or load the model with preprocessor=None and pass token ids."
         )
-    if kind not in KINDS:
+    if kind not in CLASSES_OF:
         raise ValueError(
             f"The tokenizer.json in '{directory}' has a {kind} model, which is not supported; "
-            f"supported are {', '.join(KINDS)}."
+            f"supported are {', '.join(CLASSES_OF)}."
         )
     return tokenizer_class(kind, family, name).from_files(directory, **overrides)
 
@@ -101,6 +101,6 @@ def tokenizer_class(kind, family, name=""):
     'BertTokenizer'
     """
     # The kind decides first: some checkpoints have the tokenizer of another family.
-    known = {cls.__name__: cls for cls in KINDS[kind]}
+    known = {cls.__name__: cls for cls in CLASSES_OF[kind]}
     wanted = (getattr(CLASSES.get(name), "__name__", None), get_family(family).tokenizer)
-    return next((known[one] for one in wanted if one in known), KINDS[kind][0])
+    return next((known[one] for one in wanted if one in known), CLASSES_OF[kind][0])

@@ -21,8 +21,8 @@ class ClassNumbers:
 
     With `labels=[1, 2, 3]`, the label 1 means the class named "1", which is the first. A number
     that may mean two classes is an error, as with `labels=[1, 0]`. If all names are numbers, other
-    numbers are errors too, so that all batches of a dataset are read alike. The names "True" and
-    "False" count as 1 and 0.
+    numbers are errors too, so that all batches of a dataset are interpreted alike. The names "True"
+    and "False" count as 1 and 0.
 
     Args:
         names: list of C strings, at least one of them a number.
@@ -37,7 +37,7 @@ class ClassNumbers:
         self._named = named = {}
         for number, name in enumerate(names):
             value = _value(name)
-            # Of "007" and "7", the number 7 means the second.
+            # With both "007" and "7", the number 7 means "7".
             if value is not None and (value not in named or name == f"{value:g}"):
                 named[value] = number
         positions = {float(number): number for number in range(len(names))}
@@ -46,7 +46,7 @@ class ClassNumbers:
             value: number
             for value, number in named.items()
             if positions.get(value, number) != number
-            # Names 1 to 5, or -1 and 1, are not the positions, so numbers are always names.
+            # Names such as 1 to 5, or -1 and 1, differ from positions, so numbers are always names.
             and (not self.only_names or named.keys() == positions.keys())
         }
         readable = named if self.only_names else {**positions, **named}
@@ -123,12 +123,12 @@ class ClassNumbers:
 
 
 def check_positions(names, y):
-    """Check labels that go with ready arrays, where numbers are positions and never names.
+    """Check the labels of preprocessed arrays, where numbers are positions and never names.
 
-    Tensors pass, since preprocessors return the positions of classes as such.
+    Tensors pass, since preprocessors return class positions as tensors.
 
     Raises:
-        ValueError: for other numbers that are names of classes at other positions.
+        ValueError: if the labels are names of classes at other positions.
     """
     numbers = class_numbers(names)
     if numbers is None or keras.ops.is_tensor(y) or hasattr(y, "numpy"):

@@ -1,4 +1,4 @@
-"""Detection of blank and unknown texts, which a search index neither returns nor answers."""
+"""Detection of texts without content, which a search index neither returns nor answers."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""GPT's tokenizer (Radford et al. 2018), as `transformers` runs it, as a TensorFlow graph."""
+"""GPT's tokenizer (Radford et al. 2018) as a TensorFlow graph, equal to `transformers`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# S segments of all texts, W words of all texts, U different words, C code points of these.
+# Shapes: S segments and W words of all texts, U different words, C code points of these.
 
 END_OF_WORD = "</w>"
 
@@ -109,7 +109,7 @@ class GPTTokenizer(BytePairTokenizer):
         return plain_text(text, lowercase=True, strip_accents=True)
 
     def _symbols(self, words):
-        points = tf.strings.unicode_decode(words, "UTF-8")  # (U, None), C in all
+        points = tf.strings.unicode_decode(words, "UTF-8")  # (U, None), C in total
         characters, index = distinct(points.flat_values)
         sizes = tf.gather(tf.strings.length(characters), index)  # (C,), in bytes
         is_last = tf.range(tf.size(index, tf.int64)) + 1

@@ -11,13 +11,13 @@ import numpy as np
 from kerasbert.text.subword import is_reported
 from kerasbert.text.tagging import word_spans
 
-# Texts, and characters of each, in a close check.
+# Maximum number of texts, and of characters per text, in a close check.
 TEXTS, CHARACTERS = 64, 2000
-# Least number and share of unknown words for a warning.
+# Minimum number and share of unknown words for a warning.
 LEAST, SHARE = 3, 0.1
 # Shares that trigger a close check: unknown tokens, and texts not in NFC.
 TOKENS, NOT_COMPOSED = 0.03, 0.1
-# A full row was truncated or just fits. Checks stop after this many without a truncated row.
+# A full row was truncated or just fits. Stop after this many checks without a truncated row.
 FRUITLESS = 3
 
 
@@ -54,7 +54,7 @@ class Looks:
             return
         composed = _unknown_words(tokenizer, [unicodedata.normalize("NFC", t) for t in texts])[0]
         if 2 * composed < unknown:
-            return  # Composing the texts helps: `_forms` reports that.
+            return  # NFC helps, which `_forms` reports.
         self.is_told = True
         example = _example(tokenizer, texts)
         out = (
@@ -96,7 +96,7 @@ class Looks:
 
         Args:
             rows: bools (N,), true for truncated rows.
-            texts: one column of the N texts, for an example.
+            texts: one column of the N texts, to quote an example.
             length: int. The preprocessor's `sequence_length`.
         """
         if self.is_cut_told or not rows.any() or not is_reported():

@@ -33,10 +33,10 @@ SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarianTokenizer(SentencePieceTokenizer):
-    """The tokenizer of Marian's translation models for sources; see `for_targets`.
+    """Tokenizer of Marian's translation models, for source texts; see `for_targets`.
 
-    Pieces that are not in the vocabulary are unknown. A language code in it, such as `>>fra<<`,
-    is one token. As in Marian, a target begins with the padding token.
+    Pieces outside the vocabulary are unknown. Language codes of the vocabulary, such as `>>fra<<`,
+    are single tokens. As in Marian, a target begins with the padding token.
 
     Args:
         source, target: bytes of the SentencePiece models, or their paths.
@@ -86,7 +86,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         self.proto = self._by_ids(source)
 
     def _by_ids(self, data):
-        """Return a SentencePiece model with the vocabulary's ids, followed by its other pieces."""
+        """Return a SentencePiece model in the order of the vocabulary, then its other pieces."""
         proto = read_proto(data)
         kinds = proto.SentencePiece
         own = {piece.piece: piece for piece in proto.pieces}
@@ -109,7 +109,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     def for_targets(self) -> Self:
         """Return the tokenizer for targets, sharing the vocabulary.
 
-        It is not a property, because Keras would follow it endlessly when saving.
+        It is not a property, because Keras would traverse it endlessly when saving.
         """
         self._check_vocabulary()
         if "targets" not in self._graphs:
@@ -141,7 +141,7 @@ class MarianTokenizer(SentencePieceTokenizer):
                 "but this model has one table for both; use a checkpoint with a shared vocabulary."
             )
         tokens = tokens_by_id(read_json(files.path(IDS_FILE)))
-        named = files.special_tokens(XLMRobertaTokenizer, tokens)  # Its names are Marian's.
+        named = files.special_tokens(XLMRobertaTokenizer, tokens)  # Marian has the same names.
         arguments = {name: named[name] for name in ("unk_token", "sep_token", "pad_token")}
         arguments |= {"source": files.path(SOURCE_FILE), "target": files.path(TARGET_FILE)}
         return cls(**{**arguments, "tokens": tokens, **files.settings(), **overrides})
@@ -169,7 +169,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     def _split_words(self, words):
         ids, starts, ends = super()._split_words(words)
         flat, unknown = ids.flat_values, self.unk_token_id
-        # A piece that this language's model does not have may be a token of the other language.
+        # A piece that this language's model lacks may be a token of the other language.
         sizes = ends.flat_values - starts.flat_values
         text = tf.gather(words, rows_of(ids))
         text = tf.strings.substr(text, starts.flat_values, sizes)
@@ -186,7 +186,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     def _others(self):
         """Return the tokens that the model lacks: sorted fingerprints, tokens, and ids.
 
-        As in `BytePairTokenizer`, they are constants, as a SavedModel could lose track of a table.
+        They are constants, because a SavedModel could lose track of a table.
         """
         proto = read_proto(self.proto)
         pieces = proto.pieces[: len(self.vocabulary)]

@@ -86,7 +86,7 @@ def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
 
 
 def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
-    """Return how many of `length` tokens to predict: an int, or a tensor of the same shape.
+    """Return how many of `length` tokens to predict: an int, or a tensor of the shape of `length`.
 
     >>> prediction_slots(128, 0.15), prediction_slots(128, 0.15, 16), prediction_slots(2, 0.15)
     (19, 16, 1)
@@ -95,7 +95,7 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
     if not hasattr(length, "dtype"):
         count = max(1, round(mask_selection_rate * length))
         return count if most is None else min(count, most)
-    # In float64 and half to even, as in BERT's released Python code.
+    # Rounded in float64, half to even, as in BERT's released Python code.
     count = tf.round(mask_selection_rate * tf.cast(length, tf.float64))
     count = tf.maximum(1, tf.cast(count, tf.int32))
     return count if most is None else tf.minimum(count, most)
@@ -116,33 +116,33 @@ def mask_tokens(
     unit: str = "token",
     word_starts: Tensor = None,
 ) -> dict[str, Any]:
-    """Choose tokens to predict and mask them, eagerly or in a graph; each seed masks others.
+    """Choose tokens to predict and mask them, eagerly or in a graph; the seed decides which.
 
-    In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, but no more than are
-    maskable. A share of `mask_token_rate` of these becomes the mask token, a share of
-    `random_token_rate` a random token of the vocabulary, and the rest stays.
+    In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, or all maskable ones if
+    there are fewer. A share of `mask_token_rate` of these becomes the mask token, a share of
+    `random_token_rate` random tokens of the vocabulary, and the rest stays.
 
-    `unit` is what is chosen as a whole:
+    `unit` says which tokens are chosen together:
 
     - "token": each token by itself.
     - "word": all word pieces of a word.
     - "span": 1 to 10 consecutive words, with the length distribution of SpanBERT.
     - "ngram": 1 to 3 consecutive words, n with a probability proportional to 1 / n as in ALBERT.
 
-    Only whole words are chosen, and the number of tokens is as exact as for "token": words are
-    taken in random order, spans as such, and skipped if they would overshoot or leave a rest
-    that no later words add up to. So the last span of a row may be cut between words. If whole
-    words cannot give that number, they give the largest possible one below it: none in a row with a
-    single word that is too long. No unit crosses a token that is not maskable.
+    Only whole words are chosen, yet the number of tokens is as exact as for "token". Words, or
+    spans of them, are taken in random order. A word is skipped if it would exceed the number, or
+    leave a remainder that no later words add up to, so the last span of a row may be cut between
+    words. If no whole words add up to the number, the largest possible number below it is chosen:
+    none in a row with a single word that is too long. No unit crosses a token that is not maskable.
 
-    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code; a span
-    as a whole becomes mask tokens, or different random tokens, or stays, as in SpanBERT.
+    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code. All
+    tokens of a span become mask tokens, or become different random tokens, or stay, as in SpanBERT.
 
     Args:
         token_ids: int32 (B, T).
         maskable: bool (B, T). Tokens that may be chosen: no padding, no special tokens.
-        seed: ints (2,). The same seed masks the same tokens. Or a function of a shape (4, B, T),
-            that draws numbers from 0, below 1.
+        seed: ints (2,). The same seed masks the same tokens. Or a function from a shape (4, B, T)
+            to random numbers, at least 0 and below 1.
         vocabulary_size: int.
         mask_token_id: int.
         lengths: int32 (B,). n of each row, special tokens included; `None` takes the number of
@@ -152,16 +152,16 @@ def mask_tokens(
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
-        word_starts: bool (B, T). The tokens that begin a word, found by the function `word_starts`,
-            or for Chinese by a word segmenter. `None` makes each token a word.
+        word_starts: bool (B, T). The tokens that begin a word, from the function `word_starts` or,
+            for Chinese, a word segmenter. `None` makes each token a word.
 
     Returns:
-        A dict of `token_ids` (B, T), with the chosen ones masked; `mask_positions` int32 (B, P),
+        A dict of `token_ids` (B, T), with the chosen tokens masked; `mask_positions` int32 (B, P),
         ascending; `mask_ids` int32 (B, P), the original tokens; `mask_weights` float32 (B, P). P
         depends only on T. Unused slots come last, as zeros.
 
     Raises:
-        ValueError: for a rate outside 0 to 1, an unknown unit, and "word" without `word_starts`.
+        ValueError: for a rate outside 0 to 1, an unknown unit, or "word" without `word_starts`.
 
     >>> ids, free = [[1, 5, 6, 7, 2]], [[False, True, True, True, False]]
     >>> hidden = mask_tokens(
@@ -255,8 +255,8 @@ def _words(maskable, starts):
     """Number the words of each row.
 
     Returns:
-        The word of each token (B, T), the number of tokens of each word (B, W), 0 for unused
-        numbers, and whether each word comes after a token that is not maskable (B, W).
+        The word of each token (B, T), the number of tokens of each word (B, W; 0 for unused words),
+        and whether each word follows a token that is not maskable (B, W).
     """
     after_break = maskable & ~tf.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
     starts = (maskable & starts) | after_break
@@ -284,7 +284,7 @@ def _spans(odds, breaks, draws):
         limits = np.cumsum(odds)[:-1].astype("float32")
         return 1 + tf.reduce_sum(tf.cast(draws[..., None] >= limits, tf.int32), axis=-1)
 
-    # A row starts at a random place in a span, so the rest of its first span has other odds.
+    # A row starts inside a span, so the length of its first span has other probabilities.
     left = np.cumsum(odds[::-1])[::-1]
     lengths = [drawn(left / left.sum(), draws[:, :1]), drawn(odds, draws[:, 1:])]
     ends = tf.cumsum(tf.concat(lengths, axis=1), axis=1)
@@ -331,9 +331,9 @@ def _fill(sizes, count):
 
 
 def _fill_exactly(sizes, count, taken, left):
-    """Repeat rows with tokens left, and take no word that later words cannot complete.
+    """Choose again in rows with tokens left, skipping words that later words cannot complete.
 
-    Solves the subset-sum problem exactly. It would leave rows that `_fill` completes unchanged.
+    Solves the subset-sum problem exactly. It would not change rows that `_fill` completes.
     """
     rows = tf.where(left > 0)  # (R, 1)
     sizes, count = tf.gather_nd(sizes, rows), tf.gather_nd(count, rows)

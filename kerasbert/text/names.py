@@ -1,4 +1,4 @@
-"""Names from files and callers: compared in one Unicode form, as macOS decomposes them."""
+"""Comparison of names in one Unicode form, because macOS decomposes file names."""
 
 import unicodedata
 
@@ -18,12 +18,12 @@ def trimmed(name):
 
 
 def composed(name):
-    """Return a name in the form in which names are compared, NFC."""
+    """Return a name in NFC, the form in which names are compared."""
     return unicodedata.normalize("NFC", name)
 
 
 def known_name(name, names):
-    """Find an equal name in a list, whatever their Unicode forms.
+    """Find an equal name in a list, ignoring Unicode forms.
 
     Returns:
         The name as written in `names`, or `None`.

@@ -1,6 +1,6 @@
 """`BertPreprocessor`, the base class of all preprocessors: texts to packed batches.
 
-N examples, B batch, T tokens of the packed row.
+Shapes: N examples, B batch, T tokens of the packed row.
 """
 
 from __future__ import annotations
@@ -95,17 +95,19 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, special tokens included.
         truncate: string. How to truncate long pairs. "longest_first" shortens the longer text until
-            both fit, as in transformers; if both are truncated and the room is odd, the longer one
-            keeps the extra token, or the second one of equals. "only_second" and "only_first" spare
-            the other text unless it is too long by itself. KerasHub's "round_robin" is
-            "longest_first" with the extra token for the first text, its "waterfall" "only_second".
+            both fit, as in transformers; if both are truncated to an odd total, the longer text
+            gets the extra token, the second text if they are equally long. "only_second" and
+            "only_first" truncate the other text only if it is too long by itself. KerasHub's
+            "round_robin" is "longest_first" with the extra token for the first text; its
+            "waterfall" is "only_second".
         num_segments: int. 0 omits `segment_ids`, 1 fills it with zeros.
         normalize: string. Unicode normal form to apply before tokenizing, "NFC" or "NFKC"; offsets
             refer to the original texts. It is a setting of the tokenizer, saved in presets, exports
-            and files for `transformers`. `None` leaves the tokenizer's.
+            and files for `transformers`. `None` keeps the tokenizer's setting.
 
     Raises:
-        ValueError: for settings that leave no room, and inputs that are not text.
+        ValueError: for invalid settings, such as a `sequence_length` without room for the special
+            tokens, and for inputs that are not text.
         ImportError: when called without TensorFlow installed.
 
     Example:
@@ -120,9 +122,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in transformers.
     """
 
-    # Constructor arguments that a config holds, as attributes of the same names.
+    # Constructor arguments in the config; the attributes have the same names.
     settings = ("sequence_length", "truncate", "num_segments")
-    usual_tokenizer = BertTokenizer  # Errors about keywords know its arguments.
+    usual_tokenizer = BertTokenizer  # For errors about keywords that are its arguments.
     # Whether `assemble` takes a `seed`, for tasks that draw at random in every epoch.
     draws = False
     # Form of the rows; see `PACKINGS`.
@@ -138,7 +140,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.built = True  # there is nothing to build
+        self.built = True
         if not hasattr(tokenizer, "num_separators"):
             raise ValueError(
                 f"tokenizer={tokenizer!r} is not a tokenizer of `kerasbert.tokenizers`; "
@@ -170,7 +172,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     @property
     def normalize(self) -> str | None:
-        """Unicode normal form applied to texts; `None` for none."""
+        """Unicode normal form applied to texts, or `None`."""
         return self.tokenizer.normalize
 
     @normalize.setter
@@ -185,7 +187,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Raise an error if encoders of a family need rows of another form.
 
         Args:
-            family: string; `None` for an encoder of no family.
+            family: string; `None` for an encoder without a family.
             where: string. Where the encoder was found, for the error.
         """
         needed = cls.packing if family is None else get_family(family).packing
@@ -218,7 +220,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         """Load from a local directory that `save_to_preset` wrote.
 
-        From another task's preprocessor, take only the tokenizer, length, truncation and segments.
+        The preprocessor of another task provides only tokenizer, length, truncation and segments.
         """
         saved_cls, config = as_called(_read_json(directory, "preprocessor.json"), cls)
         fits = saved_cls is not None and issubclass(saved_cls, cls)
@@ -226,7 +228,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         made.check_family(_family_in(directory), f" in '{directory}'")
         config = dict(config or {})
         check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
-        # A task's preprocessor may extend another's, but not replace it.
+        # A subclass that belongs to another task does not replace the requested class.
         if not fits or cls is not BertPreprocessor and own_class(saved_cls) is not own_class(cls):
             backbone = _read_json(directory, "config.json").get("config", {})
             config = {"num_segments": backbone.get("num_segments", 2), **config}
@@ -251,8 +253,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return preprocessor
 
     def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        # Keras' `__call__` would take the second text of `((a, b),)` for labels, and add a page of
-        # arguments to each error.
+        # Keras' `__call__` would take the second text of `((a, b),)` for labels, and list all
+        # arguments in each error.
         return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
@@ -334,7 +336,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         Args:
             columns: one or two lists of strings.
             most: int. Maximum row length; tokens that no row can hold are dropped.
-            owners: ints (M,). Index of each second text's first text, unless paired one to one.
+            owners: ints (M,). Index of each second text's first text; `None` pairs one to one.
         """
 
         def tokenize(chunk):
@@ -346,14 +348,14 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         found = [self._tokenize_column(column, tokenize) for column in columns]
         segments = [tokens for tokens, _ in found]
         if most is not None and len(found) == 2:
-            # Truncation depends on which text is longer, so keep it the longer one.
+            # Truncation depends on which text is longer, so the shorter text loses one more token.
             first, second = (np.asarray(lengths) for _, lengths in found)
             first = first if owners is None else first[owners]
             segments[1] = _without_last(segments[1], (second < first) & (second > most))
         return tuple(segments)
 
     def _tokenize_column(self, column, tokenize):
-        """Run `tokenize`, strings (N,) to one or more ragged tensors, on parallel chunks."""
+        """Run `tokenize`, from strings (N,) to one or more ragged tensors, on parallel chunks."""
 
         chunks = in_chunks(len(column), lambda chunk: tokenize(tf.constant(column[chunk])))
         found = chunks[0]
@@ -477,9 +479,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             length: int. T; by default the bucket of the longest row.
 
         Returns:
-            The dict of the class description.
+            The dict that the class documents.
         """
-        # KerasHub's packer needs an op that servers lack.
+        # KerasHub's packer needs an op that TensorFlow Serving lacks.
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         kept = [keep[:, None] for keep in self._kept(segments)]  # (B, 1)
@@ -519,7 +521,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     ) -> Any:
         """Turn a batch of segments into `x`, `(x, y)` or `(x, y, sample_weight)`.
 
-        Tasks override it, eager and in a graph.
+        Tasks override it; it must run eagerly and in graphs.
         """
         return keras.utils.pack_x_y_sample_weight(self.pack(segments, length), y, sample_weight)
 
@@ -539,7 +541,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     ) -> Any:
         """Batch examples of similar length for `fit`, reshuffled every epoch.
 
-        All texts are tokenized now, once. Each epoch has every example once.
+        All texts are tokenized once, now. Each epoch has every example once.
 
         Args:
             x: texts or pairs, as for a call.
@@ -551,13 +553,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 `keras.utils.set_random_seed`.
             buckets: bool. `False` pads only to the batch's longest row, for models that are not
                 compiled per shape.
-            shape_cost: number. Padding tokens per epoch to accept for one compiled shape less; see
+            shape_cost: number. Cost of one more compiled shape, in padding tokens per epoch; see
                 `kerasbert.text.batching.cheap_shapes`.
             first_epoch: int. Epoch of the first pass: with the same seed, a resumed run sees the
                 batches of an uninterrupted one.
 
         Returns:
-            A `tf.data.Dataset` of `(x, y, sample_weight)`, as far as given.
+            A `tf.data.Dataset` of `(x, y, sample_weight)`, without those not given.
         """
         segments, targets = self._examples(x, y, sample_weight)
         self.check_variety(segments, *targets)
@@ -656,7 +658,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             return segments, [None if t is None else tf.constant(t) for t in targets]
 
     def _maker(self, segments, targets, buckets):
-        """Return the function from row numbers (B,), and a seed where it draws, to a batch."""
+        """Return a function from row numbers (B,), and a seed if the task draws, to a batch."""
         given = [target is not None for target in targets]
 
         def make(rows, *tensors):
@@ -686,8 +688,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Preprocess a `tf.data.Dataset` of batches of texts.
 
         Args:
-            dataset: of `x`, `(x, y)` or `(x, y, sample_weight)`.
-            anew: bool. Whether random draws, if any, differ between passes.
+            dataset: yields `x`, `(x, y)` or `(x, y, sample_weight)`.
+            anew: bool. Whether random draws differ between passes.
         """
         dataset = self._looking(dataset)
         if not self.draws:

@@ -1,6 +1,6 @@
-"""Texts as pieces (tokens) and units that take labels: words, or the pieces themselves.
+"""Texts as pieces (tokens) and labeled units: words, or the pieces themselves.
 
-N texts, U units, P pieces.
+Shapes: N texts, U units, P pieces.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from kerasbert.text.names import known_name
 
 @dataclass
 class Pieces:
-    """Texts in memory as pieces and units; the arrays run over all texts.
+    """Texts in memory as pieces and units; the arrays concatenate all texts.
 
     Args:
         rows: list of N strings, or of N lists of words.
@@ -42,7 +42,7 @@ class Pieces:
 
 
 def units_of_pieces(pieces, units):
-    """Match pieces to units: those that share a character.
+    """Match pieces to the units with which they share a character.
 
     Args:
         pieces: `(rows, starts, ends)`, ints (P,): text index and character offsets.
@@ -55,7 +55,7 @@ def units_of_pieces(pieces, units):
     rows, starts, ends, unit_rows, unit_starts, unit_ends = (
         tf.cast(array, tf.int64) for array in (*pieces, *units)
     )
-    # Offsets through all texts never overlap between texts.
+    # Shift the offsets so that those of different texts never overlap.
     most = tf.reduce_max(tf.concat([ends, unit_ends, [0]], 0)) + 1
     unit_starts, unit_ends = unit_rows * most + unit_starts, unit_rows * most + unit_ends
     unit = tf.searchsorted(unit_ends, rows * most + starts, side="right", out_type=tf.int64)

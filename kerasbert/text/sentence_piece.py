@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# S segments of all texts (added tokens and the text between them).
+# Shapes: S segments of all texts (added tokens and the text between them).
 
 VOCABULARY_FILE = "vocabulary.spm"
 WORD_BEGIN = "\u2581"
@@ -76,8 +76,8 @@ def check_proto(proto):
     """Raise for a model that would make SentencePiece abort, or read outside its memory.
 
     Raises:
-        ValueError: for a piece without text or score, unless there is exactly one unknown piece,
-            and for a damaged character map.
+        ValueError: for a piece without text or finite score, for more or fewer than one unknown
+            piece, and for a damaged character map.
     """
     unknown = [piece.piece for piece in proto.pieces if piece.type == piece.UNKNOWN]
     if len(unknown) != 1:
@@ -102,8 +102,8 @@ def check_proto(proto):
 def _is_charsmap(data):
     """Return whether all indexes in a character map stay inside it.
 
-    Four bytes hold the size of a double array, followed by that array, made by Darts, and by the
-    strings that it refers to, each ended by a zero.
+    A map consists of the size of a double array (four bytes), that array, built by Darts, and the
+    strings that it refers to, each ending with a zero byte.
     """
     size = int.from_bytes(data[:4], "little")
     units, strings = data[4 : 4 + size], data[4 + size :]
@@ -166,9 +166,9 @@ def fairseq_order(proto, unk, cls, sep, pad, mask):
 
 
 def original_order(tokenizer):
-    """Return an `XLMRobertaTokenizer`'s model in the order of the original file, or `None`.
+    """Return an `XLMRobertaTokenizer`'s model in the order of the original file.
 
-    `fairseq_order` must turn it back into the tokenizer's own model.
+    Return `None` if `fairseq_order` would not restore the tokenizer's own model.
     """
     proto = read_proto(tokenizer.proto)
     pieces = list(proto.pieces)
@@ -221,7 +221,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             unknown = arguments["unk_token"]
             unknown = [None, names.index(unknown)] if unknown in names else ANY
             files.follow_model(cls, {"unk_id": unknown})
-        # Pieces are first put in the order of their ids, and then added tokens inserted at theirs.
+        # Put the pieces in the order of their ids first, then append the added tokens.
         proto = cls._in_order_of_ids(proto, arguments)
         kinds = proto.SentencePiece
         tokens = [piece.piece for piece in proto.pieces]
@@ -267,7 +267,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             "Replace": [*joins, *hides, *(quotes if cls._cleans else ())],
         }
         if any(step["type"] == "Precompiled" for step in files.normalizers()):
-            known["NFC"] = [{}]  # The character map composes them as well.
+            known["NFC"] = [{}]  # The character map composes characters as well.
         if cls._cleans:
             known |= {"NFKD": [{}], "StripAccents": [{}], "Lowercase": [{}]}
         steps = files.follow("normalizer", cls, known)
@@ -303,7 +303,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     @classmethod
     def _settings(cls, files, proto):
-        """Return further arguments, from the files and the model as stored in them."""
+        """Return further arguments, from the files and their model."""
         return {}
 
     @classmethod
@@ -362,7 +362,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     @once
     def _composes(self):
-        """Return whether added tokens are matched in normalized text, which only the model has."""
+        """Return whether to apply NFKC, for added tokens that are matched after normalization."""
         normalized = any(token["normalized"] for token in self._added_tokens())
         return normalized and bool(read_proto(self.proto).normalizer_spec.precompiled_charsmap)
 
@@ -396,8 +396,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def _split_words(self, words):
         """Split words (U,) into ragged (U, pieces): ids, and their starts and ends in bytes."""
         ops = keras_internals.sentencepiece_ops()
-        # The model is part of an op of the graph, because a SavedModel could lose track of an
-        # object. Its unique name keeps it from being confused with another model.
+        # The model is part of a graph op, because a SavedModel could lose track of an object. Its
+        # unique name keeps it from being confused with another model.
         name = f"kerasbert_{hashlib.sha256(self._model()).hexdigest()}"
         model = ops.sentencepiece_op(model=self._model(), shared_name=name)
         ids, splits, starts, ends = ops.sentencepiece_tokenize_with_offsets_op(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath, Tensor
     from kerasbert.checkpoints.checkpoint import Checkpoint
 
-# N texts, P pieces of a text, V tokens in the vocabulary.
+# Shapes: N texts, P pieces of a text, V tokens in the vocabulary.
 
 # Special tokens with a second name in KerasHub.
 _NAMES = {"cls": ("cls", "start"), "sep": ("sep", "end")}
@@ -60,7 +60,7 @@ _is_reported = contextvars.ContextVar("is_reported", default=True)
 
 @contextlib.contextmanager
 def unreported():
-    """Return a context without warnings about texts, for texts that are not the user's."""
+    """Return a context that suppresses warnings about texts, for texts that are not the user's."""
     token = _is_reported.set(False)
     try:
         yield
@@ -91,11 +91,11 @@ def once(make):
 
 
 class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
-    """Base class of tokenizers: text to token ids, in Python and in a TensorFlow graph alike.
+    """Base class of tokenizers: text to token ids, eagerly and in TensorFlow graphs.
 
-    Python inputs return Python outputs: a `str` a list of ids, a list of strings a list of lists. A
-    `tf.Tensor` or `tf.RaggedTensor` of any rank returns a `tf.RaggedTensor` with one more axis.
-    Both run the same graph, with ops that a stock TensorFlow Serving 2.12 supports.
+    Python inputs give Python outputs: a list of ids for a `str`, a list of lists for a list of
+    strings. A `tf.Tensor` or `tf.RaggedTensor` of any rank gives a `tf.RaggedTensor` with one more
+    axis. Both run the same graph, with ops that a stock TensorFlow Serving 2.12 supports.
 
     Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from strings (N,) to
     ragged (N, P), the inverse `_detokenize(ids)`, `_word_edges(token)` and the assets.
@@ -131,7 +131,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         self.sep_token = sep_token
         self.pad_token = pad_token
         self.mask_token = mask_token
-        # Keras would otherwise consume a batch in each `fit` to build it.
+        # Otherwise, Keras would consume a batch in each `fit` to build the tokenizer.
         self.built = True
         self._forget_graphs()
 
@@ -240,9 +240,9 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     def word_edges(self) -> np.ndarray:
         """Return which tokens begin a word, and after which tokens a word begins.
 
-        Words are BERT's, whatever the vocabulary marks: the parts between white space, and each
-        punctuation mark. In byte-pair and SentencePiece vocabularies, which mark only white space,
-        each piece of scripts without spaces (Chinese, Japanese, Thai, ...) is a word.
+        Words are those of BERT, whatever the vocabulary marks: the parts between white space, and
+        each punctuation mark. In byte-pair and SentencePiece vocabularies, which mark only white
+        space, each piece of scripts without spaces (Chinese, Japanese, Thai, ...) is a word.
 
         Returns:
             bool array (V, 2), for `kerasbert.data.word_starts`.
@@ -268,7 +268,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     @classmethod
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
-        # KerasHub's loader requires the encoder's config.json beside it.
+        # KerasHub's loader requires the encoder's config.json in the same directory.
         path = os.path.join(directory, "tokenizer.json")
         saved = read_json(path)
         name = saved.get("registered_name")
@@ -393,7 +393,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return self._graphs[key]
 
     def report_control(self, texts: Any) -> None:
-        """Warn once of a text with a control token, which is treated as text.
+        """Warn once about a text with a control token, which is treated as text.
 
         Args:
             texts: list of strings, or string tensor (N,).

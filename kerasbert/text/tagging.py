@@ -1,6 +1,6 @@
 """Tagging schemes: conversion between entities and tags, and splitting texts into words.
 
-C classes, W words.
+Shapes: C classes, W words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-# Letters of the first, middle and last word of an entity, and of one with a single word.
+# Letters of the first, middle and last word of an entity, and of a single-word entity.
 # IOB1 and IOE are left out, because their tags depend on neighboring entities.
 SCHEMES = {
     **dict.fromkeys(("BIO", "IOB", "IOB2"), "BI"),
@@ -49,7 +49,7 @@ _LETTERS = {
 }
 # BMES and BMEWO have other letters for middle and single words.
 LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
-# ASCII ones first, then full-width ones, and dashes that editors substitute for "-".
+# ASCII separators first, then full-width ones, and dashes that editors substitute for "-".
 SEPARATORS = "-_:/.－＿：／．–—‐‑−"
 # Names of the outside tag in published taggers.
 OUTSIDES = ("o", "-", "–", "—", "_", "0", "out", "outside", "none", "other")
@@ -62,7 +62,7 @@ def is_outside(name):
 
 @dataclass(frozen=True)
 class Spelling:
-    """The notation of a tag set for tags such as "B-PER".
+    """Notation of tags such as "B-PER" in a tag set.
 
     Args:
         separator: string, such as "-" or "_".
@@ -146,7 +146,7 @@ class TagSet:
 
     "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle one, "E-PER" (or "L-") the
     last, "S-PER" (or "U-", "W-") a single one, "O" a word outside. Other notations, such as "PER-B"
-    and "-", must be shared by all names, see `spelling_of`. Any other name, such as a part of
+    and "-", must be shared by all names; see `spelling_of`. Any other name, such as a part of
     speech, is an entity of one word.
 
     Args:
@@ -161,12 +161,12 @@ class TagSet:
         self.names = list(names)
         bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
         spelling = None if bare else spelling_of(self.names)
-        # (type, begins, ends) per class, `None` outside; types take their first Unicode form.
+        # (type, begins, ends) per class, `None` outside; a type keeps its first Unicode form.
         meanings = [self._meaning(name, bare, spelling) for name in self.names]
         types = {composed(m[0]): m[0] for m in reversed(meanings) if m is not None}
         self.meanings = [m and (types[composed(m[0])], *m[1:]) for m in meanings]
         self.outside = self.meanings.index(None) if None in self.meanings else None
-        # The first of classes with the same meaning.
+        # Of classes with the same meaning, the first counts.
         self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}
         self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
 
@@ -238,7 +238,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     """Split a text into words: list of `(start, end)` in characters.
 
     Words end at white space; punctuation marks and CJK characters are single words, as in BERT's
-    tokenizer, whatever the model's.
+    tokenizer, for any model.
 
     >>> word_spans("Ann's in 北京.")
     [(0, 3), (3, 4), (4, 5), (6, 8), (9, 10), (10, 11), (11, 12)]
@@ -262,7 +262,7 @@ def character_kinds():
             return SPACE
         if category[0] == "P" or (category[0] == "S" and char.isascii()) or cjk.match(char):
             return ALONE
-        # Accents, joiners and the like belong to the character before them.
+        # Accents and joiners belong to the character before them.
         return MARK if category[0] == "M" or category in ("Cc", "Cf") else LETTER
 
     runs = itertools.groupby(range(sys.maxunicode + 1), kind)

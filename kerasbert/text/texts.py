@@ -94,7 +94,7 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
         x: a tuple of prompts (a column, as in `text_columns`) and choices (a list of nonempty lists
             of strings), a list of such pairs, or a dict or table of `prompt` and `choices`. In
             arrays, tensors and tables of choices, empty strings at the end of a row are padding.
-        names: strings. Words for one prompt, several and choices, in dicts and errors.
+        names: strings. Words for one prompt, several prompts and choices, in dicts and errors.
 
     Returns:
         `((prompts, choices), batched)`: strings, lists of strings, and false for a single prompt.
@@ -168,7 +168,7 @@ def holds_lists(x):
 
 
 def _choices(choices):
-    """Return a list of each prompt's choices, without the padding of rectangles."""
+    """Return a list of each prompt's choices, without the padding of rectangular arrays."""
     for method in ("to_list", "to_pylist"):  # a ragged tensor or a column of lists
         if hasattr(choices, method):
             return getattr(choices, method)()
@@ -193,10 +193,10 @@ def label_rows(y, count, name="labels"):
         y: any column that `text_columns` reads; a table or a dict, where one column gives values
             and several give rows; a `tf.data.Dataset` of labels or batches.
         count: int. N.
-        name: string. What is read, for errors.
+        name: string. Name of the values in errors.
 
     Raises:
-        ValueError: for any other number of them.
+        ValueError: if the number of values is not N.
     """
     y = read_once(y)
     if keras.ops.is_tensor(y):
@@ -233,7 +233,7 @@ def read_once(y):
 
 
 def label_list(labels):
-    """Return class names by number.
+    """Return class names in the order of their numbers.
 
     Args:
         labels: list of names; or a dict of number to name or of name to number, from 0 on.
@@ -259,7 +259,7 @@ def label_list(labels):
         return [str(label) for label in labels]
     by_number = {}
     for key, value in labels.items():
-        # JSON keys are strings, also for numbers.
+        # JSON keys are strings, even numbers.
         is_number = isinstance(key, str) and key.isdecimal() and isinstance(value, str)
         number, name = (key, value) if is_number or not isinstance(key, str) else (value, key)
         if isinstance(name, str) and (is_whole(number) or is_number):
@@ -273,7 +273,7 @@ def label_list(labels):
 
 
 def number_rows(y, count, fits, wanted):
-    """Read labels of one number each, bare or in a list, into a list (N).
+    """Read labels that are single numbers, bare or in a list, into a list (N).
 
     Args:
         fits: function of a number; false for invalid labels.
@@ -307,7 +307,7 @@ def numbers_in_graph(y, dtype, each):
 
 
 def assert_all(good, values, message):
-    """Raise an error inside `tf.data` that shows the bad values."""
+    """Assert inside `tf.data` that all values are good; the error shows the bad ones."""
     tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
 
 

@@ -10,7 +10,7 @@ from kerasbert.base.files import read_json, settle
 from kerasbert.text.alignment import FORMS
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
-# Names in files of models whose texts have a beginning and an end, but no class and separators.
+# Names in files of models with begin and end tokens, but no class and separator tokens.
 _ALSO = {"cls": "bos", "sep": "eos"}
 # Usual names, for directories that do not specify any.
 USUAL = {
@@ -60,7 +60,7 @@ _CONFIG = {
 # ids do not depend on it.
 ANY = object()
 # All fields of a `tokenizer.json`, of its models and of its added tokens. Any other field could
-# change ids in an unknown way, so it is refused.
+# change ids in an unknown way, so it is rejected.
 _JSON_FIELDS = (
     *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer"),
     *("post_processor", "decoder", "model"),
@@ -117,13 +117,13 @@ _PARTS = {
     "post_processor": ("frames rows with", "processors"),
 }
 _WAY_OUT = "load the model with preprocessor=None and pass token ids."
-# Classes of `transformers` that add special tokens as a `tokenizer.json` says, not by themselves.
+# Classes of `transformers` that add special tokens as `tokenizer.json` says, not by own rules.
 GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 _GENERIC = (None, "", *GENERIC)
 
 
 def read_vocabulary(path):
-    """Read a `vocab.txt`: one token per line, whose number is its id.
+    """Read a `vocab.txt`: one token per line, in the order of the ids.
 
     Only the newline is stripped, because a token may be an unusual Unicode space.
     """
@@ -141,7 +141,7 @@ def read_merges(path):
 
 
 def _lines_of(path):
-    """Return the lines of a file without line ends, including those of Windows."""
+    """Return the lines of a file without line ends, of Unix or Windows."""
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -190,7 +190,7 @@ def _place(tokens, known, more):
 
 
 def _settings(token):
-    """Return an added token's content and those of its settings that are true."""
+    """Return an added token's content and its true settings."""
     names = ("lstrip", "rstrip", "normalized", "single_word", "special", "control")
     return {"content": token["content"], **{name: True for name in names if token.get(name)}}
 
@@ -201,7 +201,7 @@ def _fits(value, values):
 
 
 def _special_of(part):
-    """Return the special token in a part of a template; `None` for a text's place."""
+    """Return the special token in a part of a template; `None` for the place of a text."""
     special = part.get("SpecialToken") if isinstance(part, dict) else None
     token = special.get("id") if isinstance(special, dict) else None
     return token if isinstance(token, str) else None
@@ -266,13 +266,13 @@ class TokenizerFiles:
                 )
 
     def follow(self, part, cls, known, orders=None):
-        """Return the steps of a part of the `tokenizer.json`; all must be supported by a class.
+        """Return the steps of a part of the `tokenizer.json`, all supported by a class.
 
         Args:
             part: string. "normalizer", "pre_tokenizer" or "post_processor".
             cls: type. The tokenizer's class, for errors.
-            known: dict of a step's type to a list of its valid forms, each a dict of field to the
-                allowed values, or `ANY`.
+            known: dict of a step's type to a list of its valid forms, each a dict of field to
+                allowed values or `ANY`.
             orders: list of valid lists of types, or `None` for any order.
 
         Raises:
@@ -322,7 +322,7 @@ class TokenizerFiles:
         """Return a tokenizer after checking that the files add the same special tokens."""
         by_itself = self.config.get("tokenizer_class") not in _GENERIC
         if "post_processor" not in self.json or by_itself and not self.json["post_processor"]:
-            return tokenizer  # Its class in transformers adds them.
+            return tokenizer  # The class in transformers adds them.
         found = self._rows(type(tokenizer))
         cls, sep = tokenizer.cls_token, tokenizer.sep_token
         single = [cls, None, sep]
@@ -352,7 +352,7 @@ class TokenizerFiles:
         return tokenizer
 
     def _rows(self, cls):
-        """Return the layouts of a text and a pair: lists of special tokens, `None` for a text."""
+        """Return the layouts of a text and a pair: lists of special tokens, `None` for texts."""
         ends = {"cls": ANY, "sep": ANY, "trim_offsets": ANY, "add_prefix_space": ANY}
         known = {
             "TemplateProcessing": [{"single": ANY, "pair": ANY, "special_tokens": ANY}],
@@ -474,8 +474,8 @@ class TokenizerFiles:
     def found_tokens(self, tokens):
         """Return the `added_tokens` argument for a tokenizer with these tokens.
 
-        Those with `control` stay text by default: tokens with a role, such as `[CLS]`, and all
-        special ones if transformers does not match these (`split_special_tokens`).
+        By default, tokens with `control` stay text: those with a role, such as `[CLS]`, and all
+        special tokens if transformers does not match them (`split_special_tokens`).
         """
         found = {token["content"]: token for token in self.added_tokens().values()}
         for content, token in self._special_by_name().items():
@@ -490,7 +490,7 @@ class TokenizerFiles:
         ]
 
     def _roles(self):
-        """Return the tokens with a role in the files, as a dict of "cls", ... to the token."""
+        """Return the tokens with a role in the files: a dict of role, such as "cls", to token."""
         found = {role: self._special_token(f"{role}_token") for role in (*ROLES, "bos", "eos")}
         return {role: token for role, token in found.items() if token}
 
@@ -505,7 +505,7 @@ class TokenizerFiles:
                 tokens = where.get(key) or []
                 if not isinstance(tokens, dict):
                     check_value(key, tokens, "list", self.path(name))
-                # In a dict, each has a name of its own.
+                # In a dict, each token has its own name.
                 for token in tokens.values() if isinstance(tokens, dict) else tokens:
                     check_value(f"a token of {key}", token, "token", self.path(name))
                     token = token if isinstance(token, dict) else {"content": token}
@@ -514,7 +514,7 @@ class TokenizerFiles:
 
     def longest_word(self):
         """Return the maximum length of a word that WordPiece splits into pieces."""
-        # The configuration has it without a tokenizer.json; 200 is the default of Google's code.
+        # Without a tokenizer.json, it is in the configuration; 200 is the default of Google's code.
         said = self.config.get("max_input_chars_per_word")
         said = self.model.get("max_input_chars_per_word", said)
         is_googles = self.path("bert_config.json") or not self.path("config.json", *_SIDE_FILES)
@@ -534,7 +534,7 @@ class TokenizerFiles:
         tokens[id] = token
 
     def with_added_tokens(self, tokens):
-        """Return the tokens in the order of their ids, with the added ones inserted at theirs."""
+        """Return the tokens in the order of their ids, with added tokens at their ids."""
         tokens = list(tokens)
         known = {token: id for id, token in enumerate(tokens)}
         added = self.added_tokens().items()
@@ -544,7 +544,7 @@ class TokenizerFiles:
         return [*tokens, *(token for token in self._special_by_name() if token not in known)]
 
     def special_tokens(self, cls, tokens):
-        """Return `{"unk_token": ...}` from the files, or else the class's or other usual names."""
+        """Return `{"unk_token": ...}` from the files, else the class's or other usual names."""
         parameters = inspect.signature(cls).parameters
         tokens = set(tokens)
         names = {}
@@ -571,7 +571,7 @@ class TokenizerFiles:
     def row_tokens(self):
         """Return `cls_token`, `sep_token` and `begins_second`: the tokens at the ends of rows.
 
-        Files may name a `cls_token` and a `sep_token` that no row has, beside a `bos_token` and an
+        Files may name a `cls_token` and a `sep_token` that no row has, besides a `bos_token` and an
         `eos_token` that each row has.
         """
         steps = self._steps("post_processor", "processors")

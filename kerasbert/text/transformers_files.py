@@ -1,9 +1,9 @@
 """Conversion of tokenizers to the files that `transformers` reads: the reverse of `from_files`.
 
-transformers' model-specific classes rebuild much by rules of their own, but the generic class uses
-`tokenizer.json` as it is, and so returns our tokens.
+transformers' model-specific classes follow rules of their own, but the generic class uses
+`tokenizer.json` as it is, and so returns the same tokens as kerasbert.
 
-`tokenizer.json` is written as a dict. The library `tokenizers` would need as much code, and its
+`tokenizer.json` is built as a dict. The library `tokenizers` would need as much code, and its
 versions write different files: from 0.20 on, merges that older versions cannot read.
 """
 
@@ -36,21 +36,20 @@ def transformers_files(
 ):
     """Return the files of a tokenizer.
 
-    In raw text they match `[MASK]`, `[SEP]` and so on if the tokenizer does. Tokens that it does
-    not match are missing from the added tokens of `tokenizer.json`, which would match them, and are
-    only named in the configuration, where `transformers` finds them and, with
-    `split_special_tokens`, does not match them.
+    The files match `[MASK]`, `[SEP]` and so on in raw text if the tokenizer does. Otherwise these
+    tokens are not among the added tokens of `tokenizer.json`, which are always matched. Only the
+    configuration names them; its `split_special_tokens` keeps `transformers` from matching them.
 
     Args:
         tokenizer: a tokenizer of kerasbert.
         family: string. The family of its encoder.
         sequence_length: int. The encoder's maximum number of tokens.
         has_segments: bool. Whether the second text of a pair has another segment id.
-        finds_special: bool. Match special tokens in any case, as `fill_mask` does.
+        finds_special: bool. Whether to always match special tokens, as `fill_mask` does.
         padded_to: "batch" or int. Let `tokenizers` truncate rows to `sequence_length` and pad them
-            to the longest of the batch or to that length; `None` leaves both to the reader.
-        also: list of strings. Tokens that are matched in any case, such as those that readers put
-            before texts.
+            to the longest row of the batch or to this length; `None` leaves both to the reader.
+        also: list of strings. Tokens that are always matched, such as those that readers put before
+            texts.
 
     Returns:
         A dict of file name to bytes.
@@ -74,7 +73,7 @@ def transformers_files(
     model, files = described.pop("model"), described.pop("files")
     settings = described.pop("settings")
     if tokenizer.normalize is not None:
-        # Files of other kinds of tokenizers have their own normal forms.
+        # Identifies the first step, as some tokenizers have normal forms of their own.
         settings["normalize"] = tokenizer.normalize
         steps = [{"type": tokenizer.normalize}, described["normalizer"]]
         described["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
@@ -94,7 +93,7 @@ def transformers_files(
         "model": model,
     }
     config = {
-        # If files of the family usually have another class, its name tells readers which.
+        # Names the class if the family's files usually have another one.
         "tokenizer_class": GENERIC_CLASS if is_usual else type(tokenizer).__name__,
         "model_max_length": sequence_length,
         "model_input_names": [
@@ -111,7 +110,8 @@ def transformers_files(
         **settings,
     }
     if tokenizer.special_tokens_in_strings or not finds_special:
-        # Omitted if only the model matches special tokens, so that the same tokenizer is read back.
+        # Omitted if only the argument asks to match special tokens, so that the same tokenizer is
+        # read back.
         config["split_special_tokens"] = not finds_special
     files["tokenizer.json"] = _json(content)
     files["tokenizer_config.json"] = _json(config)
@@ -164,8 +164,8 @@ def _json(value):
 def _added_tokens(tokenizer, finds_special, also=()):
     """Return control, marker and added tokens with their ids, sorted by id; `also` is not special.
 
-    Unless special tokens are matched, only control tokens are marked as special, because
-    `transformers` matches the others.
+    Unless special tokens are matched, only control tokens are marked as special, so that
+    `transformers` still matches the others.
     """
     found = {
         token: {"lstrip": tokenizer._strips_left(token), "special": True}
@@ -192,9 +192,9 @@ def _added_tokens(tokenizer, finds_special, also=()):
 
 
 def _size_without(tokenizer, extra):
-    """Return the model's vocabulary size without those added tokens at its end.
+    """Return the model's vocabulary size without `extra` added tokens at its end.
 
-    Readers number them after all others and never split words into them.
+    Readers number these after all others and never split words into them.
     """
     found = {t["content"] for t in tokenizer.added_tokens if not tokenizer._is_control(t)}
     size = len(tokenizer.vocabulary)
@@ -379,7 +379,7 @@ def _sentence_piece(tokenizer):
     charsmap = proto.normalizer_spec.precompiled_charsmap
     if charsmap:
         if proto.normalizer_spec.name != "user_defined":
-            # The map composes characters, but `transformers` applies it to each character alone.
+            # `transformers` applies the map to each character alone, so it composes none.
             steps.append({"type": "NFC"})
         charsmap = base64.b64encode(charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
@@ -474,7 +474,7 @@ def _found(piece):
 def _scored(proto):
     """Return pieces with scores, the lowest for pieces that text must not become.
 
-    The format has no types of pieces, and `transformers` would match "<s>" like any piece, so every
+    The format has no piece types, and `transformers` would match "<s>" like any piece, so every
     other segmentation must score higher.
     """
     lowest = min((piece.score for piece in proto.pieces if _found(piece)), default=0.0)
@@ -485,9 +485,9 @@ def _scored(proto):
 
 
 def _hidden(proto):
-    """Return steps that keep control pieces without another segmentation from being matched.
+    """Return steps that keep control pieces that have no other segmentation from being matched.
 
-    Next to an unknown character, an inserted one changes nothing: both form one unknown piece.
+    The steps insert a filler after an unknown character, with which it forms one unknown piece.
     """
     single = {piece.piece for piece in proto.pieces if _found(piece) and len(piece.piece) == 1}
     steps = []

@@ -32,7 +32,7 @@ def cut_windows(
 
     Returns:
         `(rows, starts, ends)`, ints (R,): the text of each window, in order, and its first and
-        end token (exclusive) in that text. An empty text has one empty window.
+        end token (exclusive). An empty text has one empty window.
 
     Raises:
         ValueError: for a stride that skips tokens or does not advance.

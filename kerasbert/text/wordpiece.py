@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# N texts, P pieces of a text, W words of a text, C code points of all texts, U different ones.
+# Shapes: N texts, P pieces and W words of a text, C code points of all texts, U different ones.
 
 VOCABULARY_FILE = "vocabulary.txt"
 MAX_WORD_CHARACTERS = 200
@@ -45,7 +45,7 @@ CJK = (
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
     r"\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
-# Capitals added after TensorFlow's Unicode 13: first, last, distance to the lowercase letter.
+# Capitals newer than TensorFlow's Unicode 13: first, last, distance to the lowercase letter.
 YOUNG_CAPITALS = (
     (0x2C2F, 0x2C2F, 0x30),
     (0xA7C0, 0xA7C0, 1),
@@ -57,7 +57,7 @@ YOUNG_CAPITALS = (
 
 
 def plain_text(text, lowercase, strip_accents):
-    """Remove control characters, and optionally capitals and accents, from texts (N,)."""
+    """Remove control characters from texts (N,); optionally lowercase them and drop accents."""
     clean = tf.strings.regex_full_match(text, DELETED.replace("[", "[^").replace("]+", "]*"))
     text = tf.cond(
         tf.reduce_all(clean),
@@ -101,7 +101,7 @@ class BertTokenizer(AddedTokensTokenizer):
         split_characters: bool. Make every character a word (`subword_tokenizer_type` "character"
             of Japanese checkpoints).
         split_on: string. Further characters that become words, as in the brackets of a regular
-            expression, such as "ㄱ-ㆎ": characters such as ㅋㅋ and emoji that people attach to
+            expression, such as "ㄱ-ㆎ". For characters such as ㅋㅋ and emoji that people attach to
             words, which are otherwise unknown.
         suffix_indicator: string. Prefix of pieces inside a word.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
@@ -183,7 +183,7 @@ class BertTokenizer(AddedTokensTokenizer):
         config = files.config
         # If no file specifies the case, a vocabulary with capitals belongs to a cased checkpoint.
         cased = any(token[:1] != "[" and token != token.lower() for token in tokens)
-        # The generic class of transformers takes a tokenizer.json as it is.
+        # The generic class of transformers uses a tokenizer.json as it is.
         said = {} if rules and config.get("tokenizer_class") in GENERIC else config
         arguments = {
             "lowercase": said.get("do_lower_case", rules.get("lowercase", not cased)),
@@ -293,7 +293,7 @@ class BertTokenizer(AddedTokensTokenizer):
 
     @once
     def _wordpiece(self):
-        """TF.Text's WordPiece tokenizer for the vocabulary."""
+        """Return TF.Text's WordPiece tokenizer for the vocabulary."""
         extra = {token["content"] for token in self.added_tokens if token.get("extra")}
         tokens = [
             f"\x01{id}" if token in extra else self._matchable(token, id)
@@ -317,7 +317,7 @@ class BertTokenizer(AddedTokensTokenizer):
             ) from error
 
     def _matchable(self, token, id):
-        """Return the token, or a name that no text matches if no word can become the token."""
+        """Return the token; if no word can become it, a name that no text matches."""
         word = token.removeprefix(self.suffix_indicator)
         if not word or re.search(r"[\x00-\x20\x7f-\x9f\ufffd\U0010ffff]|\s", token):
             return f"\x01{id}"
@@ -342,14 +342,14 @@ class BertTokenizer(AddedTokensTokenizer):
         return tf.cond(tf.reduce_any(rare), lambda: self._rewrite(text), lambda: text)
 
     def _single_words(self):
-        """Return the characters that are words of their own, for a regular expression."""
-        # Never empty, as regular expressions require: no text has the stand-in.
+        """Return the characters that are single words, for a regular expression."""
+        # The stand-in, which no text has, keeps the character class nonempty.
         cjk = CJK if self.split_on_cjk else STAND_IN
         return cjk + (PUNCTUATION if self.split_on_punctuation else "")
 
     def _rare(self):
         """Return a fast regular expression for texts that may need `_rewrite`."""
-        # RE2 has no room for 201 repetitions of PUNCTUATION and CJK, or many more of any class.
+        # RE2 allows neither 201 repetitions of PUNCTUATION and CJK, nor many more of any class.
         length = min(self.max_input_chars_per_word, MAX_WORD_CHARACTERS) + 1
         long_word = rf"[^{SPACE}!-/:-@\[-`{{-~、。一-鿿]{{{length}}}"
         capitals = "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b, _ in YOUNG_CAPITALS)
@@ -357,7 +357,7 @@ class BertTokenizer(AddedTokensTokenizer):
         return f"(?s).*{found}.*"
 
     def _rewrite(self, text):
-        """Lowercase new capitals, and replace too long words by unknown ones of the same length."""
+        """Lowercase newer capitals, and replace too long words by unknown ones of equal length."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None)
         rows = rows_of(points)
         points = points.flat_values  # (C,)
@@ -405,14 +405,14 @@ class BertTokenizer(AddedTokensTokenizer):
         return super()._tighten(starts, ends, points) if strips else (starts, ends)
 
     def _sizes(self, segments, known):
-        # A text's normal form is that of its characters: count the bytes from each.
-        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in all
+        # Characters are normalized one by one, so count the normalized bytes of each.
+        points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in total
         row = rows_of(points)
         characters, index = distinct(points.flat_values)  # (U,)
         sizes = tf.strings.length(self._normalize(characters))  # (U,)
         # Dropped accents belong to the preceding letter.
         accent = tf.strings.regex_full_match(characters, r"\p{Mn}") & (sizes == 0)
-        # An added token is one character, at the position of its first one.
+        # An added token counts as one character, at the position of its first character.
         is_known = tf.gather(known >= 0, row)
         is_later = tf.concat([tf.zeros_like(is_known[:1]), row[1:] == row[:-1]], 0)
         whole = tf.where(is_later, 0, len(STAND_IN.encode()))

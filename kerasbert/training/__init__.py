@@ -1,1 +1,1 @@
-"""The loops: fine-tuning with its search, pretraining, evaluation, checkpoints and recording."""
+"""Pre-training, fine-tuning with grid search, `advise`, evaluation, checkpoints and logs."""

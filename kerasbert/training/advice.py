@@ -11,7 +11,7 @@ from kerasbert.training.report import duration
 METRICS = ("accuracy", "macro_f1")
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 _RESAMPLES = 1000
-_CLOSE = 0.02  # Largest difference that does not matter.
+_CLOSE = 0.02  # Largest negligible difference.
 
 
 # === Scores ===
@@ -40,8 +40,8 @@ def resampled(y, predictions, groups, classes, seed=0):
     Returns:
         `(values, samples)`: accuracy and macro-F1, floats (S, 2) and (R, S, 2).
 
-    Source: Efron and Tibshirani 1993, the paired bootstrap; over groups, because equal texts are
-    not independent.
+    Source: Efron and Tibshirani 1993, the paired bootstrap. Groups are resampled, because equal
+    texts are not independent.
     """
     cells = [[y * classes + column for column in columns] for columns in predictions]
 
@@ -79,7 +79,7 @@ def calibration(y, rows, folds):
         folds: int array (N,). A fold is scaled with the temperature fitted on the others.
 
     Returns:
-        `(facts, after)`: a dict of `temperature` (of all rows) and the expected calibration errors
+        `(facts, after)`: a dict of `temperature` (for all rows) and the expected calibration errors
         `error` and `error_after`; and the scaled probabilities (N, C).
     """
     after = np.empty_like(rows)
@@ -100,9 +100,9 @@ def calibration(y, rows, folds):
 def wrong_labels(y, rows):
     """Find labels that are probably wrong, least probable first, by confident learning.
 
-    A class is confident for a row if its probability reaches its mean over the rows labeled with
-    it. A row is listed if its label is neither the most probable class nor the most probable
-    confident one, which is suggested.
+    A class is confident for a row if its probability is at least its mean over the rows labeled
+    with it. A row is listed if its label is neither its most probable class nor its most probable
+    confident class; the latter is suggested.
 
     Args:
         y: int array (N,).
@@ -135,8 +135,8 @@ def wrong_labels(y, rows):
 def agreed(systems):
     """Combine systems by the geometric mean of their probabilities.
 
-    It is confident only where all are. In 500 TREC questions with 21 flipped labels, it listed 33
-    rows to find 16 of these; the best single system listed 52.
+    The result is confident only where all are. In 500 TREC questions with 21 flipped labels, it
+    listed 33 rows to find 16 of these; the best single system listed 52.
 
     Args:
         systems: list of floats (N, C). Calibrated probabilities.
@@ -150,7 +150,7 @@ def agreed(systems):
 
 
 def contradictions(y, groups, known):
-    """Find rows whose text has another label at least as often.
+    """Find rows whose text has another label elsewhere at least as often as theirs.
 
     Args:
         y, groups: int arrays (N,).
@@ -179,8 +179,8 @@ def contradictions(y, groups, known):
 def most_useful(rows, features, count):
     """Choose rows to label next: uncertain and diverse ones.
 
-    The `5 * count` rows with the smallest margins form `count` clusters; each gives its row with
-    the smallest margin.
+    The `5 * count` rows with the smallest margins form `count` k-means clusters; the row with
+    the smallest margin is taken from each.
 
     Args:
         rows: floats (P, C). Probabilities of the unlabeled rows.
@@ -217,7 +217,7 @@ def choose(arms, samples, metric):
 
     Args:
         arms: dict of name to results, cheapest first. Each gets `behind`, its distance to the best
-            one with an interval.
+            one, with an interval.
         samples: dict of name to floats (R, 2).
         metric: string.
 
@@ -274,7 +274,7 @@ def recommend(arms, chosen, baseline, metric):
 
 
 def curve_sentence(curve, samples, metric):
-    """Return a sentence on the value of more labels, from the last doubling.
+    """Return a sentence on the value of more labels, judged by the last doubling.
 
     Args:
         curve: list of dicts of `share`, `labels` and the metric, the last for all labels.

@@ -71,18 +71,18 @@ def advise(
         columns: list of strings. The text column, or two for pairs; "text" by default.
         label: string. The label column, "label" by default.
         encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
-        arms: list of "tfidf", "frozen", "setfit", "lora" and "full"; all by default.
-        folds: int. Classes with fewer different texts are left out.
+        arms: list. Methods to compare: "tfidf", "frozen", "setfit", "lora", "full"; all by default.
+        folds: int. Number of folds; classes with fewer different texts are left out.
         seeds: int or list of ints. Each draws its own folds.
         shares: floats. Shares of the training labels to learn from; 1 is always included.
-        metric: string. The decisive score: "macro_f1", with equal class weights, or "accuracy".
+        metric: string. Compared score: "macro_f1", with equal class weights, or "accuracy".
         batch_size, learning_rate, epochs: for full fine-tuning and adapters. The learning rate
             defaults to the preset's, or else 1e-4 for small encoders and 3e-5 for others; adapters
-            take ten times that, up to 1e-3. Defaults to 3 epochs, for few rows up to 20.
+            take ten times that, up to 1e-3. Epochs default to 3, or up to 20 for few rows.
         lora_rank: int. Rank of the adapters.
         sequence_length: int. Maximum tokens per row.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16".
-        limit: int. Maximum number of labeled, and of unlabeled, rows, drawn at random.
+        limit: int. Maximum number of labeled rows and of unlabeled rows, drawn at random.
         label_next: int. Number of rows to suggest.
         overwrite: bool. Whether to remove earlier runs.
         verbose: bool. Whether to show progress.
@@ -91,8 +91,8 @@ def advise(
         The content of `advice.json`: a dict of `advice` (sentences), `recommended` (an arm),
         `command` (which trains it), `arms` (scores, costs and calibration), `baseline`,
         `learning_curve`, `check_labels`, `label_next`, `data`, `notes` and `files`. Intervals cover
-        95 % of 1,000 bootstrap resamples of the texts, shared by all arms, but not the variation of
-        the training rows.
+        95 % of 1,000 bootstrap resamples of the texts, the same for all arms; they exclude the
+        variation of the training rows.
 
     Raises:
         ValueError: for unsuitable data, presets or settings, before anything is written.
@@ -155,7 +155,7 @@ class Trial:
             preset=self.preset,
             labels=self.labelled.labels,
             settings=self.settings,
-            # Named by all texts, because changed unlabeled rows need new embeddings.
+            # Named by a hash of all texts, because changed unlabeled rows need new embeddings.
             folder=self.path("vectors", digest_of(*rows.x, *pool.x)),
             texts=[text for column in (*rows.x, *pool.x) for text in column],
         )
@@ -198,7 +198,7 @@ class Trial:
         os.makedirs(self.path("runs"), exist_ok=True)
 
     def run(self):
-        """Do all runs; returns a dict of `(arm, share, seed)` to a list of results per fold."""
+        """Do all runs; returns a dict of `(arm, share, seed)` to a list with a result per fold."""
         settings, labelled = self.settings, self.labelled
         plan = [
             (name, share, seed)
@@ -234,7 +234,7 @@ class Trial:
         return found
 
     def train(self, run, name, seed, learned, asked):
-        """Train an arm on `learned` and predict `asked`, unless it is done."""
+        """Train an arm on the rows `learned` and predict `asked`, or load the results if done."""
         self.check_interrupt()
         path, folder = self.path("runs", f"{run}.npz"), self.path("runs", run)
         if not os.path.exists(path):
@@ -412,7 +412,7 @@ class Trial:
         return f"{shlex.join(words)} {arm.options(len(self.labelled))}"
 
     def calibrate(self, name, rows):
-        """Return an arm's mean calibration, and its scaled probabilities per seed."""
+        """Return an arm's mean calibration, and its temperature-scaled probabilities per seed."""
         found = [
             advice.calibration(self.labelled.y, rows[name, 1.0, seed], self.folds[seed])
             for seed in self.settings.seeds
@@ -499,7 +499,7 @@ class Trial:
 
 
 def _words(pool):
-    """Return TF-IDF features of texts, sparse."""
+    """Return sparse TF-IDF features of texts."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     texts = [" ".join(map(plain, texts)) for texts in zip(*pool.x)]

@@ -27,7 +27,7 @@ from kerasbert.training.checkpoints import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 from kerasbert.training.settings import AdviseSettings
 
-_BLOCK = 2048  # Texts per file of vectors.
+_BLOCK = 2048  # Texts per file of embeddings.
 _UPDATES = 300  # Minimum number of updates on few rows, unless that takes more than _MOST epochs.
 _MOST = 20
 # SetFit is for few labels: at most 20 pairs of each kind per text, and fewer for many texts.
@@ -43,7 +43,7 @@ class Arms:
         preset: string.
         labels: tuple of class names.
         settings: an `AdviseSettings`.
-        folder: string. Where the texts' vectors are stored.
+        folder: string. Where the texts' embeddings are stored.
         texts: list of all texts that may be embedded.
     """
 
@@ -55,7 +55,7 @@ class Arms:
 
     @functools.cached_property
     def embedder(self):
-        """The untrained encoder as an embedder, `None` without a preset."""
+        """The preset's encoder as an embedder, not fine-tuned; `None` without a preset."""
         if self.preset is None:
             return None
         return BertTextEmbedder.from_preset(self.preset, **self.arguments)
@@ -78,7 +78,7 @@ class Arm:
 
     # The name in tables, and the `method` of `finetune`.
     title = method = ""
-    # The duration of the training before it was interrupted, and of embedding one text.
+    # Seconds of training before an interruption, and seconds to embed one text.
     seconds_before = seconds_a_text = 0.0
 
     def __init__(self, shared, seed, folder):
@@ -141,7 +141,7 @@ class Frozen(Arm):
 
     For text pairs: on both embeddings, their absolute difference and their product.
 
-    Source of the latter: Reimers and Gurevych 2019, arXiv 1908.10084, table 6.
+    Source of these features: Reimers and Gurevych 2019, arXiv 1908.10084, table 6.
     """
 
     title = "frozen encoder"
@@ -177,7 +177,7 @@ class Trained(Arm):
     """Base class of models that are trained by `fit` and resume from the last epoch."""
 
     def _from_preset(self, kind, **arguments):
-        """Load a model with its own weights; new weights depend on the seed."""
+        """Load a separate copy of the model; its new weights depend on the seed."""
         gc.collect()  # Frees the previous model and its optimizer.
         keras.utils.set_random_seed(self.seed)
         with warnings.catch_warnings():
@@ -268,7 +268,7 @@ class Tuned(Trained):
         self._train(self.model, x, names, size, epochs)
 
     def _prepare(self):
-        """Choose the trained weights."""
+        """Choose the weights to train."""
 
     def predict_proba(self, x):
         return self.model.predict_proba(x, self.shared.settings.batch_size)

@@ -46,9 +46,9 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         model: a compiled model whose optimizer is built.
         step: int.
         kept: list of further arrays, which `load_checkpoint` returns.
-        write: bool. `False` in all but one of several processes. All must call this if weights are
-            sharded over their devices: the file holds whole weights, so that training resumes on
-            any number of processes and any mesh. One weight at a time is gathered in memory.
+        write: bool. `False` in all but one of several processes; all must call this if weights are
+            sharded over their devices. The file holds whole weights, gathered one at a time, so
+            that training resumes on any number of processes and any mesh.
         keep_older: bool. Whether to keep earlier checkpoints.
         **facts: further values that JSON can hold, which `load_checkpoint` returns.
 
@@ -123,7 +123,7 @@ def load_checkpoint(path, model):
 
 
 class EpochCheckpoints(keras.callbacks.Callback):
-    """Callback that saves a checkpoint per epoch, from which training resumes bit by bit.
+    """Callback that saves a checkpoint per epoch, from which training resumes bit-identically.
 
     Before `fit` on raw texts, call `keras.utils.set_random_seed` with the training's seed and then
     `resume`, and pass the epoch that it returns as `initial_epoch`.
@@ -165,8 +165,8 @@ class EpochCheckpoints(keras.callbacks.Callback):
 def random_mark():
     """Return a function that resets the global random generators to their current state.
 
-    On PyTorch `fit` draws from them when it builds a model and when it begins to read data, and
-    dropout does in its steps. Resetting makes the steps draw the same in one call of `fit` and two.
+    On PyTorch, `fit` draws from them when it builds a model and starts reading data, and dropout
+    draws in each step. Resetting gives the steps the same draws in one call of `fit` as in two.
     """
     states = backend.random_states()
     return lambda: backend.set_random_states(states)
@@ -206,12 +206,12 @@ def _variables(model):
     seeds = [variable for variable in model.variables if id(variable) not in known]
     named = [(f"weight/{weight.path}", weight) for weight in weights]
     named += [(f"seed/{number}", seed) for number, seed in enumerate(seeds)]
-    # Named below the optimizer's name, which has a counter; of nested optimizers, the inner one's.
+    # The optimizer's own name, which has a counter, is left out of the names.
     inner = getattr(model.optimizer, "inner_optimizer", None)
     own = {id(variable) for variable in (inner.variables if inner else ())}
     for variable in model.optimizer.variables:
         kind = "scaled" if inner and id(variable) not in own else "optimizer"
-        # The inner optimizer's name comes second if the outer one built it.
+        # If the outer optimizer built the variable, the inner one's name comes second.
         path = variable.path
         if kind == "optimizer" and inner:
             path = path[max(path.find(f"{inner.name}/"), 0) :]
@@ -250,7 +250,7 @@ def _facts(file, path):
 
 
 def _check(path, file, variables, others=()):
-    """Raise unless a file has exactly these variables by name, shape and type, besides `others`.
+    """Raise unless a file has exactly these names, shapes and types, apart from `others`.
 
     Args:
         others: list of name prefixes to ignore.

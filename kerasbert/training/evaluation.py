@@ -57,7 +57,7 @@ def evaluate(
         encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string, such as "mixed_bfloat16"; `None` takes Keras' global policy.
-        limit: int. Maximum number of examples, the first ones.
+        limit: int. Maximum number of examples, from the start.
         verbose: bool. Whether to show progress.
 
     Returns:
@@ -132,7 +132,7 @@ def predict(
 
 
 def open_model(source, task=None, precision=None):
-    """Load a model; returns it, its task and its threshold for "no answer" or `None`.
+    """Load a model; returns `(model, task, threshold)`, the "no answer" threshold or `None`.
 
     Raises:
         ValueError: if the model does not fit the task.

@@ -53,7 +53,7 @@ def finetune(
 
     Args:
         task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or
-            your own files by `kerasbert.tasks.file_task`.
+            a task for your own files from `kerasbert.tasks.file_task`.
         preset: string, as for `from_preset`.
         output: string. The output folder.
         data: string. Folder of the task's official files; `None` loads them with the `datasets`
@@ -63,14 +63,14 @@ def finetune(
             which are for large encoders. Each number of epochs is a separate run, because the
             schedule ends with it.
         seeds: int or list of ints. Each grid point runs with every seed.
-        warmup: float. Share of the steps.
+        warmup: float. Share of the steps for warmup.
         sequence_length: int. Maximum tokens per row.
         early_stopping: int. Patience in epochs; keeps the best epoch. `None` keeps the last one.
         class_weights: dict of class to the weight of its examples, or "balanced", which gives all
             classes the same total weight. For text classifiers.
         method: string. "full" trains all weights. "lora" trains adapters of the encoder and the
             head, at higher learning rates (1e-4 to 1e-3), and saves them merged. "frozen" trains
-            only the head, with one class per text by logistic regression on `BertTextEmbedder`
+            only the head: for one class per text, by logistic regression on `BertTextEmbedder`
             embeddings. "setfit", for few labels, first trains that embedder to bring texts of a
             class together. Defaults to "lora" with a `lora_rank`, otherwise to "full". "frozen" and
             "setfit" have their own default grids.
@@ -81,17 +81,17 @@ def finetune(
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` takes Keras'
             global policy.
         model: dict. Further arguments of `from_preset`, such as `{"doc_stride": 64}`.
-        dev_share: float. Share of the training examples, always the same, that is held out for
-            validation if a task has no dev split.
+        dev_share: float. Share of the training examples, always the same ones, to hold out for
+            validation if the task has no dev split.
         limit: int. Maximum number of examples per split, drawn at random.
-        record_rate: bool. Write the learning rate with the best mean score over all other settings
-            into the preset, a local folder in kerasbert's format, as the default of later calls and
-            of `compile`.
+        record_rate: bool. Whether to record the learning rate with the best mean score over all
+            other settings in the preset, a local folder in kerasbert's format, as the default of
+            later calls and of `compile`.
         part: tuple or string. `(3, 16)` or "3/16" does the third of 16 parts of the runs, in its
             own folder within `output`; machines that share `output` can run parts in parallel. The
             same call without `part` then takes over their runs, does missing ones and writes the
-            results. Of several processes from a launcher (`torchrun`, `srun`, as for `pretrain`),
-            each does a part, and the last one combines them.
+            results. With a launcher (`torchrun`, `srun`, as for `pretrain`), each process does a
+            part, and the last one to finish combines them.
         overwrite: bool. Whether to remove earlier runs.
         verbose: bool. Whether to show progress.
 
@@ -146,7 +146,7 @@ def _in_folder(task, preset, place, settings, launched=False):
         for part in others:
             stack.enter_context(in_use(part, "finetune"))
         results = _finetune(task, preset, place, folder, others, settings, launched)
-    with contextlib.suppress(OSError):  # It is missing, or in use by another process.
+    with contextlib.suppress(OSError):  # The folder is missing, or in use by another process.
         os.rmdir(parts)
     return results
 
@@ -291,7 +291,7 @@ def _check_setfit(task, train):
 
 
 def _check_classes(task, train, method):
-    """Raise for a single class if the method fits a logistic regression."""
+    """Raise if there is one class and the method fits a logistic regression."""
     needs = {
         "setfit": "SetFit needs two classes",
         "frozen": "logistic regression needs two classes",
@@ -349,7 +349,7 @@ def _limited(splits, limit, notes):
 
 
 def _test(task, data, notes):
-    """Read the test set, or return `None`, as official ones may be withheld."""
+    """Read the test set; returns `None` if it is missing, as official ones may be withheld."""
     if "test" not in task.splits:
         return None
     try:

@@ -34,17 +34,17 @@ class Rows:
         return len(self.places)
 
     def take(self, rows):
-        """Return some texts in the form that models take."""
+        """Return the texts of some rows: a list, or two in a tuple for pairs."""
         columns = tuple([column[row] for row in rows] for column in self.x)
         return columns if len(columns) > 1 else columns[0]
 
     def part(self, rows):
-        """Return some of the `Rows`."""
+        """Return some rows as new `Rows`."""
         columns = tuple([column[row] for row in rows] for column in self.x)
         return Rows(columns, [self.places[row] for row in rows], self.unit, self.names)
 
     def keys(self):
-        """Return a key per row that ignores case, width and spaces."""
+        """Return a key per row that ignores case, character width and extra spaces."""
         return [tuple(map(plain, texts)) for texts in zip(*self.x)]
 
 
@@ -57,7 +57,7 @@ class Labelled:
         y: int array (N,). Indices into `labels`.
         labels: tuple of the C classes.
         groups: int array (N,). Equal texts have the same number.
-        pool: the unlabeled `Rows`, without texts that are repeated or labeled.
+        pool: the unlabeled `Rows`, without repeated or labeled texts.
         notes: list of sentences on omitted and repeated rows.
     """
 
@@ -77,7 +77,7 @@ class Labelled:
         return digest_of(*self.rows.x, named)
 
     def folds(self, count, seed):
-        """Assign rows to folds (N,), stratified by class, equal texts to the same fold."""
+        """Return each row's fold (N,), stratified by class, with equal texts in the same fold."""
         from sklearn.model_selection import StratifiedKFold
 
         _, first, inverse = np.unique(self.groups, return_index=True, return_inverse=True)
@@ -104,7 +104,7 @@ class Labelled:
 
 
 def plain(text):
-    """Normalize case, width and spaces.
+    """Normalize case, character width and spaces.
 
     >>> plain("Ｇood  Film ") == plain("good film")
     True
@@ -133,7 +133,7 @@ def read_labelled(data, settings):
         A `Labelled`.
 
     Raises:
-        ValueError: if the labels are not classes that can be learned.
+        ValueError: if the labels are not classes, or too few.
     """
     task = file_task(
         train=data,
@@ -204,7 +204,7 @@ def _drawn(rows, limit, what, notes):
 
 
 def _check_classes(source, labels):
-    """Raise for a single class, scores or free text."""
+    """Raise if the labels are a single class, scores or free text."""
     counts = Counter(labels)
     if len(counts) == 1:
         raise ValueError(
@@ -234,7 +234,7 @@ def _frequent(marked, labels, keys, folds, source, notes):
     """Keep the rows of classes with at least one distinct text per fold."""
     texts = {}
     for i in marked:
-        # Equal texts share a fold, which is assigned by the class of the first.
+        # Equal texts share a fold, assigned by the class of the first one.
         texts.setdefault(keys[i], labels[i])
     counts = Counter(texts.values())
     rare = {labels[i]: counts[labels[i]] for i in marked if counts[labels[i]] < folds}
@@ -258,7 +258,7 @@ def _frequent(marked, labels, keys, folds, source, notes):
 
 
 def _note_equal(groups, y, notes):
-    """Note repeated texts, and those with several labels."""
+    """Add notes on repeated texts and on texts with several labels."""
     sizes = Counter(groups)
     repeated = sum(size - 1 for size in sizes.values())
     several = len(set(zip(groups, y.tolist()))) - len(sizes)

@@ -12,19 +12,19 @@ from kerasbert.training.setfit import contrastive_pairs, logistic_head
 
 
 class Whole:
-    """Trains a model of the task, all of it or LoRA adapters.
+    """Trains all weights of the task's model, or LoRA adapters.
 
     Args:
         search: a `kerasbert.training.search.Search`, with the settings.
         point: dict of `batch_size`, `learning_rate`, `epochs` and `seed`.
     """
 
-    # Arguments of the optimizer besides the rate, and of `compile` besides the optimizer.
+    # Arguments of the optimizer besides the learning rate, and of `compile` besides the optimizer.
     optimizer, compiled = {}, {}
 
     def __init__(self, search, point):
         self.search, self.train, self.point = search, search.train, point
-        # The model that predicts, and the one that `fit` trains, or `None`.
+        # `model` predicts; `fit` trains `trained`, which may be `None`.
         self.model = self.trained = self.make()
         self.data = (self.train.x, self.train.y, search.weights)
         self.prepare()
@@ -40,7 +40,7 @@ class Whole:
         return {**self.search.task.model_settings(), **self.search.arguments}
 
     def prepare(self):
-        """Choose the trained weights."""
+        """Choose the weights to train."""
         if self.search.shared["lora_rank"] is not None:
             self.model.backbone.enable_lora(self.search.shared["lora_rank"])
 
@@ -136,7 +136,7 @@ def classifier_of(embedder, labels):
     """Make a classifier whose logits are linear in an embedder's output, with the same encoder.
 
     Raises:
-        ValueError: for a pooling or layers that no classification head has.
+        ValueError: if the classification head does not support the embedder's pooling or layers.
     """
     pooling, encoder = embedder.pooling, embedder.backbone
     if isinstance(pooling, list) or pooling == "tokens" or embedder.layers_used != "last":

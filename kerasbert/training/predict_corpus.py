@@ -1,4 +1,4 @@
-"""Predictions for a whole corpus as JSON lines, on one machine or on many by Apache Beam."""
+"""Predictions for a whole corpus as JSON lines, on one machine or, with Apache Beam, on many."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def predict_corpus(
 
     The same call rebuilds missing or damaged shards, detected by the hashes in the manifest, and no
     others. Each line of `predictions-00000-00000.jsonl`, the first shard of the first file, has
-    `file`, the `id` of an example, `prediction`, and `probabilities` if `predict` gives them: the
-    same ones, in the same order.
+    `file`, the example's `id`, `prediction`, and `probabilities` if `predict` gives them. Values
+    and order are those of `predict`.
 
     Args:
         model: string, as for `kerasbert.predict`; without `options` also a model.
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
-            `predict`: tables, or plain text with one text per line. A worker holds a whole file.
+            `predict`: tables, or plain text with one text per line. A worker holds a whole file in
+            memory.
         output: path of the folder.
         task, columns, encoding, precision: as for `predict`.
         rows: int. Maximum number of examples per shard. A shard's examples are sorted by length

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath, Corpus
 
 SETTINGS = "settings.json"
-# Written when a training diverged: the next call may then change `_MAY_CHANGE`.
+# Written when a training diverged; the next call may then change the settings `_MAY_CHANGE`.
 DIVERGED = "diverged.json"
 _MAY_CHANGE = ("learning_rate", "schedule", "warmup_steps", "decay_share", "weight_decay")
 # The folder of the generator that is trained with an ELECTRA encoder.
@@ -106,21 +106,21 @@ SAMPLE = 2000
 def pretrain(corpus: Corpus, output: AnyPath, *, settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train an encoder on masked tokens and sentence pairs, from text to a preset.
 
-    Trains a new encoder, or continues with a preset on text of its domain. The recipe is BERT's
-    (linear warmup and decay, nine tenths of the steps at length 128, the rest at 512), except for
-    the optimizer of new encoders: Muon is ahead of Adam in equal time
+    Trains a new encoder, or continues training a preset on text of your domain. The recipe is
+    BERT's (linear warmup and decay, nine tenths of the steps at length 128, the rest at 512),
+    except that new encoders use Muon, which is ahead of Adam in equal time
     (benchmarks/notes/recipe.md). `optimizer="adamw"` is BERT's, with decoupled weight decay and no
     bias correction.
 
     `output` holds `preset`, for `from_preset`, with its model card; `log.jsonl` and `curves.png`;
     the newest checkpoint; and the `vocabulary` and `examples` made on the way. The same call
-    resumes an interrupted training from its checkpoint and ends with the same weights as without
-    the interruption: bit-identical on the same machine and backend if the backend's operations are
+    resumes an interrupted training from its checkpoint and ends with the same weights as an
+    uninterrupted one, bit-identical on the same machine and backend if the backend is
     deterministic, as on CPUs. Ctrl-C stops after writing a checkpoint.
 
     Processes started by a launcher (see `kerasbert.distribution.join`) train together, with the
     same batches as a single process: each reads its part, and the first one writes to `output`,
-    which all must see. Any number of processes can resume a checkpoint.
+    which all must access. Any number of processes can resume a checkpoint.
 
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples: a folder of `write_examples`,
@@ -128,17 +128,17 @@ def pretrain(corpus: Corpus, output: AnyPath, *, settings: PretrainSettings) -> 
         output: path of a folder, or a URL such as "s3://bucket/mini". At a URL, files are
             transferred atomically after each checkpoint and at the end; of two runs that write to
             one URL, the one started last continues and the other stops.
-        preset: string. An encoder to continue with, and its heads if it has them. Also the `output`
-            of an earlier training.
+        preset: string. An encoder to continue training, with its heads if it has them; or the
+            `output` of an earlier training.
         num_layers, hidden_dim, num_heads, intermediate_dim: ints. The size of a new encoder; by
-            default 12 and 768, heads of 64, and four times `hidden_dim`.
+            default 12 layers, width 768, heads of width 64, and four times `hidden_dim`.
         family: string. Family of a new encoder, by default "bert"; see `kerasbert.families`.
         encoder: dict. Other arguments of `BertBackbone`, for new and loaded encoders.
         generator: dict. For "replaced_tokens": see `ElectraPretrainer`.
-        teacher: string. An embedder whose text embeddings the mean of the tokens also learns to
-            match. It must have the encoder's vocabulary and width, as "minilm_mini_demo_en" has
-            those of "bert_mini_demo_en_uncased". See `BertPretrainer`.
-        teacher_weight: float. The weight of that loss, by default 10.
+        teacher: string. An embedder to distill from: the mean of the token outputs also learns to
+            match its text embeddings. It must have the encoder's vocabulary and width, as
+            "minilm_mini_demo_en" has those of "bert_mini_demo_en_uncased". See `BertPretrainer`.
+        teacher_weight: float. The weight of the distillation loss, by default 10.
         vocabulary: a tokenizer, a `vocab.txt`, or a preset or folder with one, such as the output
             of `kerasbert.vocab(..., kind="unigram")`. `None` takes the preset's, or trains a
             WordPiece vocabulary on the corpus.
@@ -146,15 +146,15 @@ def pretrain(corpus: Corpus, output: AnyPath, *, settings: PretrainSettings) -> 
         lowercase: bool. For a trained vocabulary, or a plain `vocab.txt`.
         reading: dict. Settings of `documents` for the corpus.
         objective: string. "next_sentence", "sentence_order" or "full_sentences", see
-            `write_examples`; the last has no second task, and its new encoders no pooler. Or
+            `write_examples`; the last has no second task, and its new encoders have no pooler. Or
             "replaced_tokens", ELECTRA's, on examples of full sentences: see `ElectraPretrainer`.
-            The encoder's family is then "electra" unless named, with embeddings of 128 if it is
-            narrower than 768; `preset` is its detector, and the folder `generator` beside it the
-            generator, as a `BertMaskedLM`.
+            The family then defaults to "electra", with embeddings of width 128 if the encoder is
+            narrower than 768; the written `preset` is the detector, and the folder `generator`
+            beside it holds the generator, a `BertMaskedLM`.
         cut_sentences: bool. Fill rows of full sentences to the last token and split sentences
             there; otherwise a sentence that does not fit starts the next row.
-        steps: int. Updates of the weights, for the default of `phases`.
-        batch_size: int. Examples per update, also for that default.
+        steps: int. Number of weight updates, for the default `phases`.
+        batch_size: int. Examples per update, for the default `phases`.
         phases: list of `(sequence_length, steps, batch_size)`, trained in this order.
         optimizer: string. "adamw", "lamb" for large batches, or "muon" for the layers' matrices
             with Adam for the rest; see `kerasbert.optimizers`. `None` means Muon for a new encoder
@@ -163,32 +163,31 @@ def pretrain(corpus: Corpus, output: AnyPath, *, settings: PretrainSettings) -> 
         schedule: string. After the warmup, "linear" falls steadily to 0; "wsd" (warmup, stable,
             decay) stays constant and falls to 0 in the last steps, see `WarmupStableDecay`.
         warmup_steps: int. `None` means a hundredth of all steps, as for BERT, but at least 1,000,
-            or a fifth of fewer than 5,000: Adam's second moment averages over that many steps, and
-            with fewer a small encoder fell back to predicting word frequencies for good.
-        decay_share: float. For "wsd": share of the steps in which the rate falls, by default 0.2.
+            or a fifth of them if fewer than 5,000: Adam's second moment averages over that many,
+            and with fewer, a small encoder never learned more than word frequencies.
+        decay_share: float. For "wsd": share of the steps in which the rate decays, by default 0.2.
         weight_decay: float. Not applied to biases and norms.
-        ema_momentum: float. Momentum, such as 0.999, of a moving average of the weights, for the
-            preset and the final scores but not for the training and its log. `None` uses the last
-            weights.
+        ema_momentum: float. Momentum, such as 0.999, of a moving average of the weights, used for
+            the preset and the final scores, but not for the training and its log. `None` uses the
+            last weights.
         optimizer_state: string. "new", or "kept" to continue with that of an earlier training,
             whose `output` is the `preset`; the schedule starts again.
-        finetuning_learning_rate: float. A good rate for fine-tuning, recorded in the preset;
-            `finetune(..., learning_rates=[...], record_rate=True)` searches one and records it.
-        accumulate: int. Number of parts that a batch is computed in, to save memory.
+        finetuning_learning_rate: float. The learning rate for fine-tuning to record in the preset;
+            `finetune(..., learning_rates=[...], record_rate=True)` searches for one.
+        accumulate: int. Number of parts to split each batch into, to save memory.
         precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; weights stay in float32.
         masking: string. "dynamic" masks again in every epoch, "static" masks once.
         masker: dict. Settings of `mask_tokens`, such as
-            `{"mask_selection_rate": 0.3, "unit": "word"}`. Two rates, such as `(0.3, 0.15)`, are
-            those at the start and the end, with a linear change over all phases; held-out examples
-            use the last one.
+            `{"mask_selection_rate": 0.3, "unit": "word"}`. Of two rates, such as `(0.3, 0.15)`, the
+            first changes linearly to the second over all phases; held-out examples use the second.
         copies: int. Number of passes over the corpus when making examples.
         held_out: float. Share of the examples, in whole shards, held out for evaluation.
         seed: int.
-        log_every: int. Steps between lines of the log; by default a 200th of all, 10 to 100.
+        log_every: int. Steps between lines of the log; by default 1/200 of all, from 10 to 100.
         evaluate_every: int. Steps between evaluations on 2,000 held-out examples, a multiple of
-            `log_every`; by default a 20th of all. The final evaluation uses all of them.
-        checkpoint_every: int. Steps, a multiple of `log_every`; by default as `evaluate_every`,
-            1,000 at most.
+            `log_every`; by default 1/20 of all. The final evaluation uses all held-out examples.
+        checkpoint_every: int. Steps between checkpoints, a multiple of `log_every`; by default
+            `evaluate_every`, at most 1,000.
         resume: bool. `False` starts over, and removes an earlier checkpoint, log and preset.
         jit_compile: bool or "auto", as in `keras.Model.compile`.
         devices: int. Devices of this process that share each batch, on JAX and TensorFlow; several
@@ -274,8 +273,8 @@ def _pretrain(corpus, place, copies, settings, group):
     optimizer = _optimizer(settings, start, model.backbone)
     model.compile(optimizer, jit_compile=settings.jit_compile)
     model.optimizer.build(model.trainable_variables)
-    # Keras copies averaged weights over the model's at the end of each `fit`, one per phase. They
-    # are copied below instead, after the last phase.
+    # Keras overwrites the weights with their averages at the end of each `fit`. There is a `fit`
+    # per phase, so this is done below instead, after the last phase.
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
@@ -331,7 +330,7 @@ def _pretrain(corpus, place, copies, settings, group):
 
 
 def _fetched(given, copies, left_out=()):
-    """Return a local path as it is, or copy what is at a URL into a folder of `copies`."""
+    """Return a local path, or copy a URL's file or folder into `copies` and return its path."""
     if not isinstance(given, (str, os.PathLike)):
         return given
     url = as_path(given).rstrip("/")
@@ -375,7 +374,7 @@ def _is_resumed(output, settings):
     before = json_in(output, SETTINGS)
     if not before:
         return False
-    # Settings that earlier versions did not have.
+    # Earlier versions did not have these settings.
     before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if os.path.exists(os.path.join(output, DIVERGED)):
@@ -403,7 +402,7 @@ def _described(value):
 
 
 def _start_over(output):
-    """Remove the files of a training, except vocabulary and examples, which check themselves."""
+    """Remove a training's files except vocabulary and examples, which are checked before reuse."""
     for name in (SETTINGS, LOG, CURVES, "preset", GENERATOR, "tensorboard", DIVERGED):
         remove(os.path.join(output, name))
     while newest := find_checkpoint(output):
@@ -414,7 +413,7 @@ def _start_over(output):
 
 
 def _train_vocabulary(corpus, examples, output, settings, line):
-    """Train the vocabulary of the corpus in its folder, unless that is done."""
+    """Train a vocabulary on the corpus, unless that is already done."""
     if examples is not None:
         raise ValueError(
             "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
@@ -529,19 +528,19 @@ def _loaded(preset, arguments):
     except NoHeadError:
         pass
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It would name all heads, even existing ones.
+        warnings.simplefilter("ignore")  # The warning would name all heads, even existing ones.
         model = BertPretrainer.from_preset(preset, new_head=True, **arguments)
     new = "its heads are"
     with contextlib.suppress(NoHeadError):
         masked = BertMaskedLM.from_preset(preset, preprocessor=None)
         _copy(masked.mlm_head, model.mlm_head)
         new = "the head of the sentences is"
-    warnings.warn(f"'{preset}' lacks some of what is trained here: {new} new.", stacklevel=3)
+    warnings.warn(f"'{preset}' lacks heads that this training needs: {new} new.", stacklevel=3)
     return model
 
 
 def _with_dropout(model, rate, arguments):
-    """Copy a model with another encoder dropout; in `from_preset` dropout is the head's."""
+    """Copy a model and set its encoder's dropout; the `dropout` of `from_preset` is the head's."""
     config = {**model.backbone.get_config(), "dropout": rate}
     settings = {**model.get_config(), "preprocessor": model.preprocessor}
     settings |= {
@@ -573,7 +572,7 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
         detector = BertReplacedTokenDetector.from_preset(preset, **encoder)
     except NoHeadError:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It would name the masked-word head, which is dropped.
+            warnings.simplefilter("ignore")  # A warning about the unused masked-LM head.
             detector = BertReplacedTokenDetector.from_preset(preset, new_head=True, **encoder)
         new.append("the head of the detector")
     model = ElectraPretrainer(detector.backbone, preprocessor, generator)
@@ -587,14 +586,14 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
 
 
 def _copy(source, target):
-    """Copy weights by their paths into a part of a pre-trainer."""
+    """Copy weights, matched by path, into a part of a pre-trainer."""
     values = {weight.path: weight for weight in source.weights}
     for weight in target.weights:
         weight.assign(values[weight.path.removeprefix("generator/")])
 
 
 def _optimizer(settings, start, backbone):
-    """Make the optimizer and its schedule, both counting batches, of which `start` came before."""
+    """Make the optimizer and its schedule; both count batches, the schedule from `start`."""
     parts = settings.accumulate
     steps = settings.total * parts, settings.warmup_steps * parts
     rate = float(settings.learning_rate)
@@ -635,7 +634,7 @@ def _train(model, number, data, recorder, callbacks, settings):
     tokens = None
     while recorder.step < end:
         done, left = recorder.step - start, end - recorder.step
-        # One call trains whole intervals; a begun or a shorter last one gets its own call.
+        # One call trains whole intervals; a partly done or shorter last one gets its own call.
         inside = done % every
         length = min(every - inside, left)
         intervals = 1 if inside else max(1, left // every)

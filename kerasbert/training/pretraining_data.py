@@ -1,4 +1,4 @@
-"""Examples for `pretrain`: given ones or those made from the corpus, and a held-out part."""
+"""Examples for `pretrain`: given or made from the corpus, with a share held out."""
 
 import os
 
@@ -19,7 +19,7 @@ SHARDS = 100
 
 
 def given_examples(corpus):
-    """Return the examples by sequence length, a dict; `None` for a text corpus."""
+    """Return a dict of sequence length to examples, or `None` for a text corpus."""
     if isinstance(corpus, dict):
         return {int(length): files for length, files in corpus.items()}
     if not isinstance(corpus, (str, os.PathLike)):
@@ -73,7 +73,7 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
 
 
 def _shard_sizes(corpus):
-    """Choose blocks and shards so small that a hundredth of the shards can be held out."""
+    """Choose block and shard sizes small enough to hold out a hundredth of the shards."""
     size = corpus_bytes(corpus)
     block = min(max(size // SHARDS, 1 << 16), 1 << 20)
     return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
@@ -140,7 +140,7 @@ def _paths(files):
 
 
 def _split_list(items, share):
-    """Take out a share of the items, evenly spaced, at least one of several: `(rest, taken)`.
+    """Split off a share of several items, evenly spaced and at least one: `(rest, taken)`.
 
     >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
     ([0, 2, 3, 5], [1, 4])
@@ -168,7 +168,7 @@ class Data:
         self.settings = {"tokenizer": tokenizer, "shard": group.shard, **settings}
 
     def training(self, phase, accumulate, seed, start, masker):
-        """Return the batches of a phase from number `start`; an update takes `accumulate`."""
+        """Return a phase's batches from number `start`; each update takes `accumulate` of them."""
         batches = read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
@@ -179,7 +179,7 @@ class Data:
         return backend.of_this_process(batches)
 
     def held_out(self, phase, accumulate, examples=None):
-        """Return the held-out batches, in order and always masked alike; `None` without any."""
+        """Return the held-out batches, in order and with the same masks each time, or `None`."""
         batches, size = self._held_out(phase, accumulate)
         if examples is not None and batches is not None:
             batches = batches.take(max(1, examples // size))

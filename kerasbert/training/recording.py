@@ -21,7 +21,7 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
-# Steps between two exchanges of the processes on whether one was told to stop.
+# Steps between exchanges of the processes on whether one must stop.
 ASK_EVERY = 10
 
 
@@ -36,12 +36,12 @@ class Recorder(keras.callbacks.Callback):
         step: int. Steps done before; later lines of the log are removed.
         total: int. Steps of the whole training.
         accumulate: int. Batches per step.
-        checkpoint_every: int. Steps, a multiple of an interval.
-        save: function of the model and the step, that writes a checkpoint.
+        checkpoint_every: int. Steps between checkpoints, a multiple of an interval.
+        save: function of the model and the step that writes a checkpoint.
         second: string. Short name of the second task, such as "nsp".
         line: a `Line`.
         processes: `kerasbert.distribution.Processes`. The first one writes the log. A signal to
-            any of them stops all, after the next tenth step.
+            any of them stops all, at the next multiple of ten steps.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Recorder(keras.callbacks.Callback):
         self.stopped = None
 
     def start_phase(self, first, last, facts, tokens_per_step):
-        """Set what the next call of `fit` trains on.
+        """Set the phase that the next call of `fit` trains.
 
         Args:
             first, last: ints. The step before the phase, and its last step.
@@ -78,7 +78,7 @@ class Recorder(keras.callbacks.Callback):
         self.stopped = signal.Signals(number).name
         self.line.say("stopping after this step, to save it; interrupt again to stop at once")
 
-    # Keras' methods. `self.model` synchronizes on JAX, `model_of` does not.
+    # Keras' methods. On JAX, `self.model` first synchronizes the weights; `model_of` does not.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches, self._before = 0, self.step
@@ -111,7 +111,7 @@ class Recorder(keras.callbacks.Callback):
             keras_internals.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
-        # Keep evaluation, and steps that the device has yet to finish, out of the timing.
+        # Wait for the device to finish its steps, and stop the timing before the evaluation.
         keras.ops.convert_to_numpy(self.model.optimizer.iterations)
         self._pace = self._seconds_and_steps()
 
@@ -121,7 +121,7 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self.processes.is_first:
-            # Finite losses have followed the newest checkpoint.
+            # The losses after the newest checkpoint are finite.
             remove_older(os.path.dirname(self.path))
         values = short_names(logs, self.second)
         values = mean_scores(values, self.processes)
@@ -170,8 +170,8 @@ def short_names(scores, second):
 def mean_scores(scores, processes):
     """Average losses and metrics over processes that each have their own rows; returns a dict.
 
-    Losses and perplexities are exact. A share is the mean of the processes' shares, whose numbers
-    of tokens differ slightly.
+    Losses and perplexities are exact. Other scores are approximate, because the
+    processes' numbers of tokens differ slightly.
     """
     logarithms = [math.log(x) if "perplexity" in name else x for name, x in scores.items()]
     means = processes.mean(logarithms)
@@ -319,7 +319,7 @@ def draw_curves(log, path):
         path: string. The PNG to write.
 
     Returns:
-        Whether a picture was written: not without matplotlib, or for an empty log.
+        Whether a picture was written; `False` without matplotlib or for an empty log.
     """
     if not log:
         return False

@@ -19,7 +19,8 @@ def over_seeds(runs, metric, mode="max"):
 
     Returns:
         List of dicts of the three settings, `seeds` (their number), `diverged` (how many of them),
-        and `mean`, `deviation` (of the sample) and `best`, `None` without a finite score.
+        `mean`, `deviation` (sample standard deviation) and `best`; these three are `None` if too
+        few scores are finite.
 
     >>> runs = [
     ...     {"batch_size": 16, "learning_rate": 5e-5, "epochs": 2, "scores": {"accuracy": x}}
@@ -50,7 +51,7 @@ def over_seeds(runs, metric, mode="max"):
 
 
 def grid_table(results):
-    """Make a rich table of the grid points, with the best run's marked."""
+    """Make a rich table of the grid points, with that of the best run marked."""
     metric, best = results["metric"], results["best"]
     table = Table(title=f"{metric} on dev, method {results['method']}")
     for name in ("batch", "learning rate", "epochs", "mean", "", "seeds", "deviation", "best"):
@@ -97,7 +98,7 @@ def score_table(results):
 
 
 def class_tables(results):
-    """Make a list of one rich table of the scores of each class, or of none without scores."""
+    """Return a list with a rich table of the scores by class, or an empty list without them."""
     if not results.get("classes"):
         return []
     table = Table(title=f"by class, {results.get('split', 'dev')}")

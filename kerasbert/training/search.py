@@ -1,4 +1,4 @@
-"""`Search`: the runs of `finetune`, from a grid point to the output files."""
+"""`Search`: does the runs of `finetune` and writes its output files."""
 
 import contextlib
 import csv
@@ -48,7 +48,7 @@ _SAID = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
 
 
 def run_name(point):
-    """Return the name of a run."""
+    """Return the name of a grid point's run."""
     return _SAID.format(**point).replace(", ", "-").replace(" ", "")
 
 
@@ -62,7 +62,7 @@ def _read_runs(folder):
     """Read a folder's finished runs: list of `(path, run)`.
 
     Raises:
-        ValueError: if a file does not describe a run, or names an outside folder.
+        ValueError: if a file does not describe a run, or names a run outside the folder.
     """
     runs = os.path.join(folder, "runs")
     found = []
@@ -134,9 +134,9 @@ class Search:
                 )
 
     def begin(self):
-        """Create the folder, once the model is made and the data are read."""
+        """Create the folder; called once the model is made and the data are read."""
         if self.overwrite:
-            # Runs go first, so that an interrupted removal leaves nothing to resume.
+            # Runs are removed first, so that an interrupted removal leaves nothing to resume.
             remove(self.path("runs"))
             for name in names_in(self.output):
                 if name not in ("settings.json", PARTS):
@@ -159,7 +159,7 @@ class Search:
         for path, run in found:
             others = self.done()
             model = os.path.join(inside(os.path.dirname(path), run["run"], path), "model")
-            # Of equal runs, the part kept the model of the first to finish.
+            # Of runs with equal scores, the part kept the model of the first to finish.
             if os.path.isdir(model) and self.best([*others, run])["run"] == run["run"]:
                 with new_folder(os.path.join(self.folder_of(run), "model")) as folder:
                     link_files(model, folder)
@@ -203,7 +203,7 @@ class Search:
         return sorted(found, key=lambda run: [run[name] for name in _GRID])
 
     def rank(self, run):
-        """Return a run's score, higher is better; `-inf` without one."""
+        """Return a run's score, negated if lower is better; `-inf` without one."""
         score = run["scores"].get(self.task.main_metric)
         if score is None:
             return -math.inf
@@ -298,7 +298,7 @@ class Search:
         runs = self.done()
         best = self.best(runs)
         if self.rank(best) == -math.inf:
-            # Earlier versions did not record where.
+            # Earlier versions did not record where a run diverged.
             said = best["history"][-1].get("diverged") or "Their losses are not finite."
             raise ValueError(
                 f"All runs diverged. {said} Pass learning rates below {best['learning_rate']:g} "
@@ -422,7 +422,7 @@ class Search:
     def said_of(self, run):
         """Describe how a run was trained, for the model card."""
         method = self.shared["method"]
-        if method == "frozen" and self.task.head == "text_classifier":
+        if method == "frozen" and self.task.has_one_class:
             return "logistic regression on the frozen encoder"
         how = {
             "lora": f", LoRA adapters of rank {self.shared['lora_rank']}",
@@ -453,7 +453,7 @@ class _Watch(EpochCheckpoints):
         self.every = max(steps // _POINTS, 1)
         self.history = []
         self.best = []  # With early stopping, the weights of the best epoch.
-        # Elsewhere, Keras' progress bar would print a line per batch.
+        # In a file or pipe, Keras' progress bar would print a line per batch.
         self.in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
         self.steps = steps
 
@@ -475,14 +475,14 @@ class _Watch(EpochCheckpoints):
         return diverged or waited >= (self.patience or math.inf)
 
     def at_once(self, method):
-        """Fit a head without gradient steps, recorded as one epoch."""
+        """Fit the head without gradient steps, and record this as one epoch."""
         self.set_model(method.model)
         self.on_epoch_begin(0)
         self.on_epoch_end(0, {"loss": method.fit_head()})
 
     @contextlib.contextmanager
     def until_it_diverges(self):
-        """Context that ends at a non-finite value and records the diverged epoch."""
+        """Context manager that catches `NonFiniteError` and records the diverged epoch."""
         try:
             yield
         except NonFiniteError as error:

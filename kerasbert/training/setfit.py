@@ -11,7 +11,7 @@ from kerasbert.base.errors import is_whole
 
 # Ways to sample from all pairs.
 SAMPLING = ("oversampling", "undersampling", "unique")
-# More texts have too many pairs to list them all.
+# With more texts, the pairs are too many to list.
 MOST_TEXTS = 5000
 # The logit of a class without examples: its probability is 0.
 NEVER = -1e4
@@ -113,7 +113,7 @@ def logistic_head(vectors, classes, num_classes, sample_weight=None):
 
     head = LogisticRegression(max_iter=1000).fit(vectors, classes, sample_weight)
     coefficients, intercept = head.coef_, head.intercept_
-    if len(coefficients) == 1:  # For two classes: those of the second, relative to zeros.
+    if len(coefficients) == 1:  # With two classes, only the second has coefficients.
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
         intercept = np.array([0.0, *intercept])
     kernel = np.zeros((vectors.shape[1], num_classes), "float32")

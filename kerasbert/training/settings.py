@@ -276,22 +276,22 @@ class PretrainSettings:
 
     @property
     def replaces(self):
-        """Whether a generator is trained with the encoder, which detects the tokens it replaces."""
+        """Whether the encoder learns to detect tokens replaced by a jointly trained generator."""
         return self.objective == "replaced_tokens"
 
     @property
     def rows(self):
-        """The objective of the examples."""
+        """The objective that the examples are made for."""
         return "full_sentences" if self.replaces else self.objective
 
     @property
     def has_pairs(self):
-        """Whether the examples are pairs, with a second task."""
+        """Whether the examples are text pairs for a second task."""
         return self.rows != "full_sentences"
 
     @property
     def hiding(self):
-        """Settings of `mask_tokens` with the last rate, or `None` for its defaults."""
+        """Settings of `mask_tokens`, with the last masking rate, or `None` for its defaults."""
         masker = {**MASKING, **(self.masker or {})} if self.replaces else self.masker
         rates = (masker or {}).get("mask_selection_rate")
         if isinstance(rates, (list, tuple)):
@@ -299,7 +299,7 @@ class PretrainSettings:
         return masker
 
     def hiding_in(self, number):
-        """Return `hiding` for a phase, with a changing rate in the form of `read_examples`."""
+        """Return `hiding` for a phase, with a changing masking rate as `read_examples` takes it."""
         rates = (self.masker or {}).get("mask_selection_rate")
         if not isinstance(rates, (list, tuple)):
             return self.hiding
@@ -321,7 +321,7 @@ class PretrainSettings:
         return list(dict.fromkeys(phase.sequence_length for phase in self.phases))
 
     def compared(self):
-        """Return the settings that a resumed training must have in common, as a dict."""
+        """Return the settings that a resumed training must share, as a dict."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
 
 
@@ -329,9 +329,9 @@ _DICTS = ("encoder", "generator", "reading", "masker")
 
 
 def _warmup(steps):
-    """Return BERT's share of the steps, but 1 / (1 - beta_2) steps if there is room for them.
+    """Return BERT's hundredth of the steps, but at least 1 / (1 - beta_2), or a fifth if less.
 
-    Ma and Yarats 2021, arXiv 1910.04209, recommend twice as many for Adam.
+    Ma and Yarats 2021, arXiv 1910.04209, recommend 2 / (1 - beta_2) for Adam.
 
     >>> _warmup(1_000_000), _warmup(20_000), _warmup(100)
     (10000, 1000, 20)
@@ -433,7 +433,7 @@ class FinetuneSettings:
         object.__setattr__(self, "method", method)
 
     def of(self, task):
-        """Return the task with the given settings, or else the method's, instead of its own."""
+        """Return the task with its settings replaced by the given ones, or else the method's."""
         names = {one.name for one in dataclasses.fields(task.settings)}
         given = {x: value for x, value in vars(self).items() if x in names and value is not None}
         own = _SETFIT if self.method == "setfit" else {}
@@ -521,7 +521,7 @@ class AdviseSettings:
             object.__setattr__(self, name, value)
 
     def compared(self):
-        """Return the settings that all runs of a folder have in common, as a dict."""
+        """Return the settings that all runs in a folder must share, as a dict."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self) if x.compare}
 
 

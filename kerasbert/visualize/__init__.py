@@ -10,7 +10,7 @@
     kerasbert.visualize.embedding_map(embedder.embed(texts), labels)
     kerasbert.visualize.training_curves(model.fit(...))
 
-A notebook displays what they return: a matplotlib `Figure` (write it with `savefig`; needs
+Notebooks display the results: a matplotlib `Figure` (write it with `savefig`; needs
 `pip install matplotlib`) or, for highlighted texts, an `Html` (write it with `save`).
 """
 

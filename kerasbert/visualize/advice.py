@@ -18,8 +18,8 @@ def label_curves(curves: Mapping[str, Any], metric: str) -> Figure:
     """Draw scores of several systems over the number of training labels, with intervals.
 
     Args:
-        curves: dict of a title to a list of dicts of `labels` and of the metric, which is a dict
-            of `value`, `low` and `high`.
+        curves: dict of title to a list of dicts of `labels` and the metric, itself a dict of
+            `value`, `low` and `high`.
         metric: string.
 
     Returns:
@@ -50,7 +50,7 @@ def reliability_diagram(systems: Mapping[str, Any]) -> Figure:
     """Draw accuracy over confidence, one panel per system.
 
     Args:
-        systems: dict of a title to a dict of a name, such as "as it is", to the result of
+        systems: dict of title to a dict of name, such as "as it is", to the result of
             `kerasbert.metrics.reliability`.
 
     Returns:

@@ -26,7 +26,7 @@ _MOST_INCHES = 20
 
 
 class Attention(typing.NamedTuple):
-    """Attention weights of an encoder over one text, or over any tokens.
+    """Attention weights of an encoder over the tokens of a text.
 
     Attributes:
         tokens: list of T strings.
@@ -46,7 +46,7 @@ def attention(model: Any, text: Any, special_tokens: bool = True) -> Attention:
         text: string, or a pair of strings, truncated to the preprocessor's length. A mask token in
             it counts as one token.
         special_tokens: bool. `False` leaves out special tokens such as `[CLS]` and `[SEP]`, which
-            take most of the attention of many heads; the other weights are not rescaled.
+            receive most of the attention in many heads; the other weights are not rescaled.
 
     Returns:
         An `Attention`. Tokens are named by their characters in the text, with "##" before those
@@ -154,13 +154,13 @@ def attention_lines(
 
     Args:
         attention: see `attention_map`.
-        layer: int, as there.
+        layer: int. See `attention_map`.
         heads: int or list of ints, each in its own color; `None` takes all.
         token: int or string. The only attending token to draw, given by its position or as in
             `attention.tokens`.
 
     Returns:
-        A `Figure`. Stronger attention gives stronger lines.
+        A `Figure`. Stronger attention gives more opaque lines.
 
     >>> figure = attention_lines((["a", "b"], np.full((1, 1, 2, 2), 0.5)), token="b")
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -239,6 +239,6 @@ def _indices(values, count, what):
 
 
 def _font_size(inches, most):
-    """Return the font size in points for lines at this distance; 0 if it were unreadable."""
+    """Return the font size in points for a line spacing in inches; 0 if it were unreadable."""
     points = 72 * inches * 0.75
     return min(points, most) if points >= 4 else 0

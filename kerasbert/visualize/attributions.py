@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 METHODS = ("integrated_gradients", "gradient_x_input", "attention_rollout")
 BASELINES = ("mask", "pad", "zero")
-# Tokens per batch: the gradient of 12 layers of 768 keeps about 120 kB per token and layer.
+# Tokens per batch. With 12 layers of width 768, gradients take about 120 kB per token and layer.
 _TOKENS = 1024
 _FOR, _AGAINST = "#2f6fd0", "#d9641a"  # Distinguishable with red-green color blindness.
 
@@ -53,7 +53,7 @@ class Attributions:
         token_scores: float array (T,).
         target: string. The explained output.
         method: string.
-        output: float. The value of this output: for classes a logit, unless the model has an
+        output: float. The explained output: for classes a logit, unless the model has an
             activation. `None` for attention rollout.
         baseline_output: float. Its value at the baseline (integrated gradients only).
         error: float. How much the sum of `token_scores` differs from `output - baseline_output`
@@ -117,7 +117,8 @@ def attributions(
     text, and sum to the difference of the two outputs; `error` says how exactly. Gradient times
     input is a cheap approximation in one step, which has no such sum and may get a word's sign
     wrong where the gradient changes along the line. Attention rollout estimates from all layers'
-    attention how much of each token reaches the position that is read, without target and sign.
+    attention how much of each token reaches the position that the head reads; it has no target or
+    sign.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor: a text or token classifier,
@@ -234,7 +235,7 @@ _LOCK = threading.RLock()
 def giving(embedding, vectors):
     """Replace an embedding layer's output by vectors (R, T, E), in this thread only.
 
-    A gradient cannot start at token ids, so it starts at these vectors.
+    Token ids have no gradient, so it is taken with respect to these vectors.
     """
     here = threading.get_ident()
     with _LOCK:
@@ -298,7 +299,7 @@ def output_of(model, read, target, at):
 
 
 def _chosen(target, names, values):
-    """Return the number of the given class, or of the largest of the values (C,)."""
+    """Return the index of the target class, or of the largest of the values (C,)."""
     if target is None:
         return int(np.argmax(values))
     if isinstance(target, str):
@@ -447,7 +448,7 @@ def _rollout(model, read, at):
         return np.zeros(0)
     reached = np.eye(length)[place]
     for image in reversed(maps):
-        # The residual connection passes half of a token around the attention.
+        # Attention and the residual connection count equally.
         step = image[:length, :length].astype("float64") + np.eye(length)
         reached = reached @ (step / step.sum(-1, keepdims=True))
     return reached

@@ -43,9 +43,9 @@ _DPI = 120
 
 @contextlib.contextmanager
 def style():
-    """Draw with the installed fonts that have CJK glyphs, without warnings about missing glyphs.
+    """Draw with installed CJK fonts, without warnings about missing glyphs.
 
-    Also a decorator for functions.
+    A context manager and a decorator.
 
     Raises:
         ImportError: without matplotlib.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 _MOST_NUMBERS = 20  # With more classes the cells are too small for numbers.
-_MOST_NAMES = 60  # Points of a map.
+_MOST_NAMES = 60  # Maximum number of points with names.
 
 
 @style()
@@ -33,7 +33,7 @@ def confusion_matrix(gold: Any, predictions: Any, labels: Sequence[str]) -> Figu
         labels: list of C strings. The classes in order.
 
     Returns:
-        A `Figure`; colors are shares of the true class, numbers are counts.
+        A `Figure`; colors show shares of the true class, numbers are counts.
 
     >>> figure = confusion_matrix(["a", "b"], ["a", "a"], labels=["a", "b"])
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -106,7 +106,7 @@ def embedding_map(
         labels: list of N classes, each drawn in its own color.
         names: list of N strings to write beside up to 60 points.
         method: string. "pca", the two directions of greatest variance, or "tsne", which keeps
-            neighbors together, with meaningless distances.
+            neighbors together but whose distances mean nothing.
         seed: int. For "tsne".
 
     Returns:

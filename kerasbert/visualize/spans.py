@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Texts
 
-# Light enough for black text, and consecutive ones are easy to tell apart.
+# Colors light enough for black text; consecutive ones are easy to tell apart.
 _COLORS = (
     "#ffd6a5",
     "#a0e8af",
@@ -31,7 +31,7 @@ _COLORS = (
     "#c9e265",
     "#f3b0e3",
 )
-# Paragraphs follow their own text direction; black on white also in dark notebooks.
+# Paragraphs have their own text direction. Text is black on white in dark notebooks, too.
 BOX = (
     "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext;text-align:start;"
     "line-height:1.9;padding:0.6em 0.8em;background:#fff;color:#111;"
@@ -159,7 +159,7 @@ def marked(text, spans):
         piece = html.escape(text[begin:end])
         if over:
             look = f"background:{over[0]['color']};{_MARK}"
-            if len(over) > 1:  # One underline for each further span, below each other.
+            if len(over) > 1:  # One underline per further span.
                 lines = (f"0 {3 * i}px 0 {span['color']}" for i, span in enumerate(over[1:], 1))
                 look += f"box-shadow:{','.join(lines)};"
             hint = html.escape(", ".join(span["hint"] for span in over))

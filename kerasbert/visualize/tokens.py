@@ -20,7 +20,7 @@ class ReadText:
 
     Attributes:
         texts: tuple of one or two strings.
-        features: dict of int arrays (1, T), padded: the encoder's inputs.
+        features: dict of int arrays (1, T or more). The encoder's inputs, with padding.
         tokens: list of T strings. Tokens are named by their characters in the text, with "##"
             before those that continue a word.
         spans: int array (T, 3): each token's text, and its start and end in characters; -1 for
@@ -37,11 +37,11 @@ class ReadText:
     ids: np.ndarray
 
     def framing(self):
-        """Return which tokens belong to no text: bool (T,)."""
+        """Return which tokens are special tokens around the texts: bool (T,)."""
         return self.spans[:, 0] < 0
 
     def words(self, of_tokens):
-        """Sum the values of tokens over words.
+        """Sum token values per word.
 
         Args:
             of_tokens: floats (T,).

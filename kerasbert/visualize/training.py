@@ -159,7 +159,7 @@ def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
 
 
 def _losses(history):
-    """Yield `(epoch, loss)` within each epoch, or only at its end if it had a single step."""
+    """Yield `(epoch, loss)` within each epoch, or only at its end if none was recorded within."""
     for row in history:
         steps = [(count, value) for count, value in row["losses"] if value is not None]
         if not steps:

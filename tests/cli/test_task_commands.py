@@ -255,7 +255,10 @@ def wrong_files(folder):
             [*train, "--head", "text_regressor"],
             "train.csv', line 2: the label 'yes' must be a finite number",
         ),
-        "grades": ([*train, "--head", "reranker"], "the label 'yes' must be a number from 0"),
+        "grades": (
+            [*train, "--head", "reranker"],
+            "the label 'yes' must be a number of at least 0",
+        ),
         "rank of nothing": (
             [*train, "--method", "setfit", "--lora-rank", "4"],
             "lora_rank=4 needs method='lora'; leave it out for 'setfit'",

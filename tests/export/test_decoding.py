@@ -72,7 +72,7 @@ def random_pieces(count):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
-def testpieces_as_units(count):
+def test_pieces_as_units(count):
     pieces = random_pieces(count)
     rows, spans = pieces_as_units(*pieces)
     found = decoding.piece_units(*map(tf.constant, pieces))

@@ -103,7 +103,7 @@ def test_advice():
     exact = [row("onnx/float32", 0, 3, 100), row("saved_model/float32", 1e-6, 7, 500)]
     said = advice([*exact, {"error": "no"}], 8)
     assert said == (
-        "For single texts take onnx/float32 (3.0 ms); for batches of 8 saved_model/float32 "
+        "For single texts use onnx/float32 (3.0 ms); for batches of 8 saved_model/float32 "
         "(500 texts/s)."
     )
     said = advice([*exact, row("onnx/int8", 0.1, 1, 200)], 8)
@@ -168,7 +168,7 @@ def test_formats_in_processes_of_their_own(tiny_preset, texts, tmp_path):
     assert keras["memory_mb"] > 10 and onnx["memory_mb"] > 10
     # No Keras and no TensorFlow in there.
     assert onnx["memory_mb"] < 0.5 * keras["memory_mb"]
-    assert "onnx/int8" in done.stdout and "For single texts take" in done.stdout
+    assert "onnx/int8" in done.stdout and "For single texts use" in done.stdout
 
 
 def check(found, formats):

@@ -1,4 +1,4 @@
-"""Readers for exports of annotation tools, such as Label Studio and doccano: spans and choices."""
+"""Readers for spans and choices exported from annotation tools (Label Studio, doccano)."""
 
 import ast
 import json
@@ -6,21 +6,21 @@ import warnings
 
 from kerasbert.base.errors import is_whole
 
-# Field names that tools use for the start, the end and the type of a span.
+# Tools' field names for a span's start, end and type.
 _STARTS = ("start", "start_offset", "begin")
 _ENDS = ("end", "end_offset")
 _TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
 
 
 def flat_annotations(rows, source):
-    """Flatten the tasks of a Label Studio export to their data plus columns of labels.
+    """Flatten a Label Studio export to one row per task: its data and columns of labels.
 
-    Each column has the name of its tag in the labeling interface. If there is only one, its labels
-    are in "label" as well. Rows of other files are returned unchanged.
+    Label columns have the names of their tags in the labeling interface. A single one is also
+    copied to "label". Rows of other files are returned unchanged.
 
     Args:
         rows: list of dicts.
-        source: string. Name of the file in warnings.
+        source: string. File name, for warnings.
     """
     key = next((x for x in ("annotations", "completions") if x in rows[0]), None)
     if key is None or not all(isinstance(row.get("data"), dict) and key in row for row in rows):
@@ -50,7 +50,7 @@ def flat_annotations(rows, source):
 
 
 def _labels_by_tag(results):
-    """Return the labels of an annotation by tag of the labeling interface."""
+    """Return an annotation's labels as a dict by tag of the labeling interface."""
     found = {}
     for result in results:
         value, tag = result.get("value") or {}, result.get("from_name", "label")
@@ -65,16 +65,16 @@ def _labels_by_tag(results):
 
 
 def as_lists(values):
-    """Parse the cells of a column that are lists written as text.
+    """Parse a column's cells that contain lists as text.
 
     Returns:
-        List of the same length. Cells other than text are unchanged, and so are all cells if any
-        of them is other text.
+        List of the same length. Non-text cells are unchanged; if any other text is not a list, all
+        cells are.
 
     >>> as_lists(["['a', 'b']", "[]", ""])
     [['a', 'b'], [], '']
     """
-    # Label Studio writes several choices as such an object, and single ones as text.
+    # Label Studio writes several choices as a JSON object, but a single one as plain text.
     values = [_loads(x) if isinstance(x, str) and x.startswith('{"choices"') else x for x in values]
     values = [x["choices"] if isinstance(x, dict) and set(x) == {"choices"} else x for x in values]
     texts = [x for x in values if isinstance(x, str) and x.strip()]
@@ -93,7 +93,7 @@ def _list_in(text):
 
 
 def _loads(text):
-    """Parse a text as JSON or as a Python literal, as pandas writes it; else return the text."""
+    """Parse JSON or a Python literal, as pandas writes it; return other text unchanged."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -103,7 +103,7 @@ def _loads(text):
 
 
 def spans_in(value):
-    """Return spans of a text as sorted `(start, end, type)`, or `None` for anything else.
+    """Convert an annotation to a sorted list of spans `(start, end, type)`, or else `None`.
 
     >>> spans_in([[0, 3, "PER"], {"start": 7, "end": 11, "labels": ["LOC"]}])
     [(0, 3, 'PER'), (7, 11, 'LOC')]

@@ -1,4 +1,4 @@
-"""Batching by length inside served graphs, which saves the cost of padding.
+"""Batching by length inside served graphs, to save computation on padding.
 
 N rows, T tokens, R rows per part.
 """

@@ -1,4 +1,4 @@
-"""Class weights, as `fit(class_weight=...)` takes them: by number, by name or "balanced".
+"""Class weights for `fit(class_weight=...)`: by number, by name or "balanced".
 
 C classes.
 """
@@ -18,9 +18,9 @@ def class_weights(given, names, count):
     """Return the weight of each class.
 
     Args:
-        given: dict of class name or number to weight, 1 for missing classes; or "balanced", where
-            each class has the same total: examples / (C * examples of the class). Numbers are read
-            like labels: names that are numbers take precedence.
+        given: dict of class name or number to weight, 1 for missing classes; or "balanced", which
+            gives each class the same total: examples / (C * examples of the class). As in labels,
+            class names that are numbers take precedence over positions.
         names: list of C strings.
         count: function that returns the number of labels of each class, (C,).
 
@@ -68,14 +68,14 @@ def class_weights(given, names, count):
 
 
 def count_classes(y, sample_weight, classes):
-    """Count the labels of each class that have a weight above 0: (C,)."""
+    """Count each class's labels with a weight above 0: (C,)."""
     counted = np.ones(y.shape) if sample_weight is None else np.asarray(sample_weight) > 0
     counted = counted.reshape(counted.shape + (1,) * (y.ndim - counted.ndim))
     return np.bincount(y.ravel(), np.broadcast_to(counted, y.shape).ravel(), classes)[:classes]
 
 
 def class_numbers(y, rank):
-    """Return class numbers with `rank` axes, for such labels, (..., 1), or rows (..., C)."""
+    """Convert labels, also (..., 1) or one-hot rows (..., C), to class numbers with `rank` axes."""
     y = np.asarray(y)
     if y.ndim > rank:
         y = y[..., 0] if y.shape[-1] == 1 else y.argmax(axis=-1)
@@ -83,7 +83,7 @@ def class_numbers(y, rank):
 
 
 def weigh(y, sample_weight, weights, rank):
-    """Return sample weights by class, in a `tf.data` graph."""
+    """Multiply sample weights by class weights, in a `tf.data` graph."""
     if y.shape.rank > rank:
         y = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
     by_class = tf.gather(tf.constant(weights), tf.cast(y, "int32"))
@@ -91,7 +91,7 @@ def weigh(y, sample_weight, weights, rank):
 
 
 def weigh_arrays(task, class_weight, y, sample_weight):
-    """Return sample weights by class, for labels in memory."""
+    """Multiply sample weights by class weights, for labels in memory."""
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
     y = class_numbers(keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else y, rank)
     weights = _of_task(task, class_weight, lambda: count_classes(y, sample_weight, classes))
@@ -100,13 +100,13 @@ def weigh_arrays(task, class_weight, y, sample_weight):
 
 
 def weigh_dataset(task, class_weight, dataset, is_raw):
-    """Return a `tf.data.Dataset` of batches with their sample weights by class.
+    """Multiply the sample weights of a `tf.data.Dataset` of batches by class weights.
 
     Args:
         task: a task model.
         class_weight: see `class_weights`.
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
-        is_raw: bool. Whether it was made from texts in memory, whose labels can be counted.
+        is_raw: bool. Whether it was made from texts in memory, so that labels can be counted.
     """
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
 

@@ -42,14 +42,14 @@ _IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
 
 
 class ComparingTask(BertTask):
-    """Base class of tasks whose embeddings a loss of `kerasbert.losses` compares.
+    """Base class of tasks trained with a loss of `kerasbert.losses` that compares embeddings.
 
-    A tuple of several columns of texts becomes embeddings (B, C, D'). Such a task has a
-    `BertTextEmbedderPreprocessor` and an attribute `pooling`.
+    The outputs for a tuple of several columns of texts are embeddings (B, C, D'). Subclasses have
+    a `BertTextEmbedderPreprocessor` and an attribute `pooling`.
     """
 
     chunk_size = None
-    # Computes the embeddings (B, L + 1, D') of all layers, if the loss is an `AdaptiveLayer`.
+    # Model that outputs all layers' embeddings (B, L + 1, D'), for the loss `AdaptiveLayer`.
     _layers_model = None
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class ComparingTask(BertTask):
     ) -> Tensor:
         if isinstance(inputs, (list, tuple)):  # On JAX, `fit` skips `__call__`.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
-        # Read here, because chunks may be recomputed in another thread.
+        # Read the context variable here, because chunks may be recomputed in another thread.
         gives_layers = self._layers_model is not None and _IN_STEP.get() is self._layers_model
 
         def embed(inputs):
@@ -86,9 +86,9 @@ class ComparingTask(BertTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            chunk_size: int. Embed this many rows at a time, and again for the gradient (GradCache).
-                Batches of thousands then fit into the memory of one chunk and train equally, about
-                a third slower.
+            chunk_size: int. Embed this many rows at a time, and again in the backward pass
+                (GradCache). Batches of thousands then fit into the memory of one chunk and give the
+                same gradients, but training is about a third slower.
             optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
 
         Source: Gao et al. 2021, arXiv 2101.06983.
@@ -99,7 +99,7 @@ class ComparingTask(BertTask):
         layers_model = self._of_all_layers() if needs_layers else None
         self.chunk_size = chunk_size
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
-        # Keras would track a `setattr`, but the weights are this model's own.
+        # Avoids Keras' attribute tracking, because the weights are already this model's own.
         self.__dict__["_layers_model"] = layers_model
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class ComparingTask(BertTask):
         drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
         return [*super().variables, *itertools.chain(*drawing)]
 
-    # No `super()`: with several processes on PyTorch, `self` is a wrapper around the model.
+    # `super()` would fail: with several processes on PyTorch, `self` is a wrapper around it.
 
     def train_step(self, *args: Any) -> Any:
         with _step_of(self):
@@ -148,16 +148,16 @@ class ComparingTask(BertTask):
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """Train; see the class for the kinds of data, and `keras.Model.fit`.
+        """Train on data of the kinds that the class describes; see `keras.Model.fit`.
 
         Args:
             x: a tuple of two or more lists of texts to compare; a list of texts; preprocessed
                 arrays, with a tuple of dicts for columns; or a `tf.data.Dataset` of such batches.
-            y: scores (N,), classes (N,), embeddings (N, D') or none.
+            y: scores (N,), classes (N,), embeddings (N, D') or `None`.
             **kwargs: as in `BertTask.fit`.
 
         Raises:
-            ValueError: for columns of different sizes and labels of other kinds.
+            ValueError: for columns of different sizes, or other kinds of labels.
         """
         y = read_once(y) if self._is_raw(x) else y
         held_out = kwargs.get("validation_data")
@@ -264,7 +264,7 @@ class ComparingTask(BertTask):
         )
 
     def _generated(self, batches):
-        """Return batches of texts to compare as a dataset of preprocessed ones."""
+        """Convert a generator of texts to compare to a dataset of preprocessed batches."""
         first = next(batches, None)
         if first is None:
             return batches  # An empty generator is reported later.
@@ -297,13 +297,13 @@ class ComparingTask(BertTask):
     def _compared(self, x, y):
         """Return the columns of raw texts to compare, or `None` for other data.
 
-        Texts without labels give two equal columns (SimCSE).
+        A single column without labels is returned twice (SimCSE).
         """
         if not self._is_raw(x):
             return None
         if isinstance(x, tuple) and len(x) > 2:
             return x
-        # Target embeddings belong to one text or pair per row.
+        # Labels with more axes are target embeddings per text or pair; nothing is compared.
         if y is not None and _axes(y) != 1:
             return None
         columns = self.preprocessor.columns(x)[0]
@@ -354,7 +354,7 @@ class ComparingTask(BertTask):
         training: bool | None = True,
     ) -> Tensor:
         if self._layers_model is not None and not self._has_layers(x, y_pred):
-            # Before the first step, Keras passes outputs of a call outside a step.
+            # Keras builds the loss before the first step, on outputs that lack the other layers.
             with _step_of(self):
                 y_pred = self(x, training=training)
         y = self._labels(y, self._last(x, y_pred))
@@ -368,7 +368,7 @@ class ComparingTask(BertTask):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _labels(self, y, y_pred):
-        """Return valid labels; preprocessed columns without labels get dummies."""
+        """Check and return labels; preprocessed columns without labels get dummy labels."""
         of_tokens = self.pooling == "tokens"
         if y is None and len(y_pred.shape) == 3 + of_tokens:
             vector = y_pred[:, :, 0, 0] if of_tokens else y_pred[:, :, 0]  # (B, C)
@@ -410,7 +410,7 @@ def _stacked(columns, embed):
 
 
 def _three(parts):
-    """Return `(x, y, sample_weight)` from a dataset or from two or three of these."""
+    """Return `(x, y, sample_weight)` for a dataset, or a tuple that may lack the last one."""
     if is_dataset(parts):
         return parts, None, None
     return (*parts, None)[:3]
@@ -430,7 +430,7 @@ def check_alike(queries, documents):
     widths = queries.shape[-1], documents.shape[-1]
     if widths[0] != widths[1]:
         raise ValueError(
-            f"The embeddings have widths {widths[0]} and {widths[1]}; pass those of one model."
+            f"The embeddings have widths {widths[0]} and {widths[1]}; pass embeddings of one model."
         )
 
 

@@ -1,4 +1,4 @@
-"""Losses by name in `compile`, matched to outputs that are logits or probabilities."""
+"""Losses for `compile`, matched to outputs that are logits or probabilities."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CROSSENTROPIES = {
 
 
 class KeepsCompile:
-    """Mixin of models with their own `compile`: a loaded model is compiled as it was saved."""
+    """Mixin for models with their own `compile`: compile a loaded model as it was saved."""
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # `keras.models.clone_model` passes all other entries to Keras' own `compile`.
+            # `keras.models.clone_model` would pass a separate entry to Keras' own `compile`.
             config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
         return config
 
@@ -37,7 +37,7 @@ class KeepsCompile:
         optimizer = config.get("optimizer")
         is_built = isinstance(optimizer, dict) and optimizer.get("built", False)
         config = keras.saving.deserialize_keras_object(config)
-        # Files of version 0.1 store it here.
+        # Files of version 0.1 store the flag here.
         is_built = config.pop("optimizer_built", is_built)
         try:
             self.compile(**config)
@@ -53,10 +53,10 @@ class KeepsCompile:
 
 
 def fitting_losses(task, losses):
-    """Return losses for `compile`: named ones take logits or probabilities as the task returns.
+    """Return losses for `compile`; named ones get the `from_logits` that fits the task.
 
     Raises:
-        ValueError: for a loss object that expects the other.
+        ValueError: for a loss object with the wrong `from_logits`.
     """
     if isinstance(losses, (list, tuple, dict)):
         return _each(losses, lambda loss: fitting_losses(task, loss))
@@ -74,7 +74,7 @@ def _each(parts, fit):
 
 
 def _key(chosen, module):
-    """Normalize the name of a string or of Keras' own function or class; `None` for others."""
+    """Normalize a name, or that of Keras' own function or class; return `None` for others."""
     if not isinstance(chosen, str):
         name = getattr(chosen, "__name__", "")
         if not name or getattr(module, name, None) is not chosen:
@@ -88,7 +88,7 @@ def _check(task, chosen, base):
         return
     try:
         from_logits = chosen.get_config().get("from_logits")
-    except NotImplementedError:  # A user's own loss without a config.
+    except NotImplementedError:  # A custom loss without a config.
         return
     if from_logits is None or bool(from_logits) == task.gives_logits():
         return

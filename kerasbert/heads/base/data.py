@@ -1,6 +1,6 @@
-"""Base class of data kinds: convert columns to examples, and predictions to files.
+"""Base class of the kinds of data, which convert columns to examples and predictions to files.
 
-N: number of examples. Each kind is one stateless class with these methods, in a file of its name.
+N: number of examples. Each kind is a stateless class, in a file of its name.
 """
 
 import math
@@ -15,15 +15,16 @@ from kerasbert.text.names import composed, trimmed
 
 
 class Data:
-    """Base class with the most common behavior."""
+    """Base class with common defaults."""
 
-    # Defaults for your own files: text columns, their allowed numbers, the label column, metrics
-    # and the prediction file.
+    # Defaults for your own files: text columns, their allowed counts, the label column, metrics and
+    # the prediction file.
     columns = ("text",)
     column_counts = (1,)
     label = "label"
     metrics = ("accuracy",)
     submission = "predictions.tsv"
+    takes_label_columns = False  # Whether `label` may name one column of 0 and 1 per class.
 
     def fields_of_files(self, task, given):
         """Return further `Task` fields for your own files.
@@ -116,7 +117,7 @@ def column_of(task, table, name):
 
 
 def name_in(task, table, name):
-    """Return the table's name of a column: that in the task's files, or else the task's."""
+    """Return a column's name in the files, or the task's name if the table has only that."""
     there = task.source.columns.get(name, name)
     return name if table.find(there) is None and table.find(name) is not None else there
 
@@ -126,13 +127,13 @@ def texts_of(table, values):
     for position, value in enumerate(values):
         if isinstance(value, (list, dict)):
             raise ValueError(f"{table.place(position)}: {value!r} is not a text.")
-        # Tables do not distinguish missing texts from empty ones.
+        # Tables do not distinguish missing from empty texts.
         texts.append(value if isinstance(value, str) else written(value))
     return texts
 
 
-def ids_of(task, table):
-    """Return the examples' ids; they are counted if there are none or they are ambiguous."""
+def ids_of(task, table, unique=False):
+    """Return the examples' ids, or running numbers if ids are missing or ambiguous."""
     given, counted = task.source.id, list(range(len(table)))
     if not task.has_own_files:  # Submissions of built-in tasks use running numbers.
         found = table.find(given)
@@ -144,9 +145,9 @@ def ids_of(task, table):
         ids = table.column(name) if given else table.columns[table.find(name)]
         is_clear = len(set(map(str, ids))) == len(ids) and not any(i in (None, "") for i in ids)
         # Answers are stored by id, so duplicate ids would lose one.
-        if is_clear or (given and task.head != "question_answering"):
+        if is_clear or (given and not unique):
             return ids
-        if not given and task.head != "question_answering":
+        if not given and not unique:
             return counted
         lack = f"whose column '{name}' has empty or duplicate ids"
     elif given:
@@ -163,7 +164,7 @@ def examples_of(x, y, ids=None, gold=None, sentences=None):
 
 
 def written(value):
-    """Normalize a label to its text; 1.0, which pandas makes of 1 if others are missing, is "1".
+    """Normalize a label to text: "1" for 1.0, which pandas reads for 1 if values are missing.
 
     >>> written(1.0), written(" ham "), written(None), written(math.nan)
     ('1', 'ham', '', '')
@@ -176,7 +177,7 @@ def written(value):
 
 
 def by_size(text):
-    """Return a key that sorts labels: numbers by value, before names."""
+    """Return a sort key of labels: numbers by value, before names."""
     try:
         return 0, float(text), text
     except ValueError:

@@ -29,9 +29,9 @@ class Settings:
     """Fine-tuning settings: one value each, or several to search.
 
     Args:
-        batch_sizes, learning_rates, epochs: tuples. `None` as learning rates takes the one recorded
-            in the preset, or 3e-5.
-        warmup: float. Share of the steps used for warmup; the rate then decays to 0.
+        batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` takes the preset's
+            learning rate, or 3e-5 if it has none.
+        warmup: float. Share of warmup steps; the learning rate then decays to 0.
         sequence_length: int. Maximum tokens per row.
 
     >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
@@ -59,11 +59,11 @@ class Published:
     """A published score.
 
     Args:
-        model: string. The publication's name of it, such as "BERT-Base".
+        model: string. Name in the publication, such as "BERT-Base".
         split: string. "dev" or "test".
-        metric: string. Its name among the task's scores.
+        metric: string. Name in the task's scores.
         value: float. A fraction, like our scores.
-        where: string. The paper and the table.
+        where: string. Paper and table.
     """
 
     model: str
@@ -75,23 +75,23 @@ class Published:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task's data come from, and the format of its files.
+    """Source of a task's data, and format of its files.
 
     Args:
         page: string. Download page.
-        license: string. License of the data; "" if the page says more than fits here.
+        license: string. License of the data; "" if it is too long to state here, see `page`.
         files: dict of split to a path in the folder, or to a tuple of alternatives.
-        columns: dict of column name to the different name in the files, or to the column number in
-            files with one word per line.
+        columns: dict of column name to its name in the files, if different, or to the column number
+            in files with one word per line.
         header: tuple. Column names of files without a header.
-        values: tuple. Labels as written in the files, if these are not the names.
-        id: string. Column of the ids; for your own files "id" by default, if unique. Otherwise
-            examples are counted from 0.
+        values: tuple. Labels as written in the files, if different from the class names.
+        id: string. Column of the ids; for your own files "id" by default, if its values are unique.
+            Otherwise examples are counted from 0.
         quotes: bool. See `readers.read_table`.
         comment: string. See `readers.read_columns`.
         encoding: string. Encoding of your own files, see `readers.read_text`.
         dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
-        splits: dict of split to the library's name, if different.
+        splits: dict of split to its name in the `datasets` library, if different.
     """
 
     page: str = ""
@@ -135,7 +135,7 @@ class Task:
         published: tuple of `Published`.
         source: a `Source`.
         submission: string. File name of a submission.
-        trained_on: the `Task` to train a model for this one on, if different.
+        trained_on: the `Task` that models for this one are trained on, if different.
 
     >>> from kerasbert.tasks import get_task
     >>> task = get_task("rte")
@@ -192,7 +192,7 @@ class Task:
 
         Args:
             values: dict.
-            source: string. Its file, for errors.
+            source: string. File of the dict, for errors.
 
         Raises:
             ValueError: if a file name leads out of its folder.
@@ -225,7 +225,7 @@ class Task:
 
         Args:
             encoding: string. Encoding of files that are not UTF-8, such as "cp949".
-            **paths: strings. The file of each split; `None` for none.
+            **paths: strings. The file of each split, or `None`.
 
         Raises:
             ValueError: if a file is missing.
@@ -376,8 +376,8 @@ class Task:
             batch_size: int.
 
         Returns:
-            A list: class names; numbers; the index of the choice; for taggers lists of tags per
-            sentence, or lists of spans `(start, end, type)`; for questions dicts of `answer` and
+            A list of class names, numbers or indices of choices; for taggers, of lists of tags per
+            sentence or of spans `(start, end, type)`; for questions, of dicts of `answer` and
             `null_score`.
         """
         return self.answers(model, data, batch_size)[0]
@@ -389,9 +389,8 @@ class Task:
             model, data, batch_size: see `predict`.
 
         Returns:
-            `(predictions, probabilities)`. Probabilities are, for each example, a dict by class
-            name, a list by choice, or the number of a question's answer; `None` for regressors and
-            taggers.
+            `(predictions, probabilities)`. Each example's probabilities are a dict by class name, a
+            list by choice, or a number for a question's answer; `None` for regressors and taggers.
         """
         self.check_model(model)
         return self._data.answers(self, model, data, batch_size)
@@ -418,7 +417,7 @@ class Task:
         return self._data.scores(self, data, predictions)
 
     def scores_by_class(self, data: Any, predictions: Any) -> dict[str, dict[str, Any]]:
-        """Score each class or entity type, if `score` averages over them.
+        """Score each class or entity type.
 
         Args:
             data: `Examples` with labels.
@@ -480,7 +479,7 @@ def _is_own(path):
 
 
 def _as_tuples(value):
-    """Convert lists, which JSON makes of tuples, back to tuples."""
+    """Convert lists to tuples, which JSON stores as lists."""
     if isinstance(value, dict):
         return {name: _as_tuples(item) for name, item in value.items()}
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value

@@ -25,7 +25,7 @@ def with_long_rows(ragged):
 
 
 def word_units(points):
-    """Find words as `kerasbert.data.word_spans` does: rows, starts, ends; (U,)."""
+    """Find words as `kerasbert.data.word_spans` does; return rows, starts and ends (U,)."""
     points = _with_space(points)
     kind = _kinds(points.flat_values)  # (C,)
     before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
@@ -41,7 +41,7 @@ def word_units(points):
 
 
 def spaced_units(points):
-    """Split texts at white space: rows, starts, ends; (U,)."""
+    """Split texts at white space; return rows, starts and ends (U,)."""
     points = _with_space(points)
     is_space = _kinds(points.flat_values) == tagging.SPACE
     return _units(points, tf.concat([[True], is_space[:-1]], 0), is_space)
@@ -116,7 +116,7 @@ def units_of(pieces, units):
 def spanning_trees(distances, counts):
     """Find minimum spanning trees, as `kerasbert.metrics.trees` does.
 
-    Runs Prim's algorithm on all texts at once: the word nearest to the tree joins it.
+    Runs Prim's algorithm on all texts at once.
 
     Args:
         distances: float32 (N, W, W), symmetric.
@@ -124,7 +124,7 @@ def spanning_trees(distances, counts):
 
     Returns:
         `(first, second)`: ints (N, W - 1), at least one column. The positions of each edge's two
-        words, the smaller one first, sorted; -1 where there is no edge.
+        words, the smaller one first. Edges are sorted; missing ones are -1.
     """
     size = tf.shape(distances)[1]
     words = tf.range(size)
@@ -217,8 +217,8 @@ def most_context(firsts, lengths, count):
         count: int. P, the number of tokens in all texts.
 
     Returns:
-        `(windows, places, chosen)`: each token's window and its position in it, ints (P,); and
-        whether a window is the chosen one for each of its tokens, ragged bools (R, None).
+        `(windows, places, chosen)`: each token's chosen window and its position there, ints (P,);
+        and whether each window is the chosen one of each of its tokens, ragged bools (R, None).
     """
     firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
     tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
@@ -278,7 +278,7 @@ def entities(labels, scores, rows, starts, ends, names, count):
 
 
 def unit_probabilities(probabilities, first, count, names, label_pieces):
-    """Combine probabilities (P, L) of pieces for units (U, L); see `of_units` of the tagger."""
+    """Combine probabilities of pieces (P, L) per unit (U, L); see the tagger's `of_units`."""
     if label_pieces == "first":
         return tf.gather(probabilities, first)
     piece = tf.ragged.range(first, first + count)

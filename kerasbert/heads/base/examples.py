@@ -19,8 +19,8 @@ class Examples:
         y: labels for these methods; `None` for unlabeled data.
         ids: list of N. Ids of the examples in submissions.
         gold: list of references for `Task.score`; `None` for unlabeled data.
-        sentences: list of N documents, each a list of its sentences with the other columns of their
-            words. Only for taggers of words.
+        sentences: list of N documents, each a list of sentences. A sentence has, for each word, its
+            cells except the tag. Only for taggers of words.
     """
 
     x: object

@@ -16,9 +16,9 @@ from kerasbert.losses.logits import (
     PairAccuracy,
 )
 
-# Forms of outputs and their labels: logits (B, C) for one class or for several at once, over C
-# positions or choices that vary by batch, numbers (B,), vectors (B, D), logits of tokens (B, T, C)
-# or (B, T), and of pairs.
+# Forms of outputs and labels: logits (B, C) of one class, of several at once, or of positions or
+# choices, whose number varies by batch; numbers (B,) or vectors (B, D); logits of tokens (B, T, C)
+# or (B, T), or of pairs.
 CLASSES, SEVERAL, PLACES = "classes", "several", "places"
 NUMBERS, VECTORS = "numbers", "vectors"
 TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
@@ -52,7 +52,7 @@ _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split
 _TITLES = {name.lower(): name for name in _KIND_OF}
 # Metrics whose state has one entry per class.
 _SIZED = ("IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU", "F1Score", "FBetaScore", "R2Score")
-# Inputs that choose the tokens to predict: such outputs have one row per choice, not per token.
+# Inputs that select the tokens to predict; outputs then have one row per selected token.
 _CHOOSE = ("mask_positions", "target_mapping")
 _AVERAGED = {"f1": "f1", "f1_score": "f1", "precision": "precision", "recall": "recall"}
 
@@ -170,7 +170,7 @@ def _by_name(name, what, classes, task):
 
 
 def _as_object(given):
-    """Return a metric object, or `None` for what Keras must reject with its own error."""
+    """Return a metric object, or `None` if Keras must reject `given` with its own error."""
     if isinstance(given, str):
         try:
             given = getattr(keras.metrics, given, None) or keras.metrics.get(given)
@@ -202,7 +202,7 @@ def _title(metric):
 
 
 def _kind(metric):
-    """Return what a Keras metric compares, or `None` for other metrics."""
+    """Return the key of a Keras metric in `_KINDS`, or `None` for other metrics."""
     is_theirs = type(metric).__module__.startswith("keras.")
     return _KIND_OF.get(_title(metric)) if is_theirs else None
 

@@ -46,7 +46,7 @@ class HeadSettings:
 
 
 def check_vector_norm(normalize):
-    """Check a head's `normalize`, a bool unlike that of preprocessors."""
+    """Check a head's `normalize`: a bool, not a Unicode form as in preprocessors."""
     if isinstance(normalize, str):
         raise ValueError(
             f"normalize={normalize!r} is a Unicode form of texts, but a model's normalize is a "
@@ -72,7 +72,7 @@ class HeadedTask(BertTask):
         if y is None or not getattr(self, "labels", None) or getattr(self, "multi_label", False):
             return
         shape = np.shape(y)
-        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # No rows, one number per class.
+        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # Class numbers, not rows.
             check_positions(self.label_names, y)
 
     def _make_head(self, units, given):
@@ -97,7 +97,7 @@ class HeadedTask(BertTask):
             "normalize": False,
             **head_settings(backbone.family, self.kind),
         }
-        # A BiLSTM gives every token an output. In causal encoders the first token sees only itself.
+        # Use all outputs of a BiLSTM. In causal encoders, the first token attends only to itself.
         is_usual = defaults["pooling"] in ("pooler", "cls")
         if (given.bilstm_units or backbone.is_causal) and is_usual:
             defaults["pooling"] = "mean"
@@ -190,7 +190,7 @@ class HeadedTask(BertTask):
 def pair_pooling(backbone):
     """Return the pooling of a next-sentence head: BERT's pooler, or the mean in causal encoders.
 
-    There, the first token attends only to itself.
+    In causal encoders, the first token attends only to itself.
     """
     return "mean" if backbone.is_causal else "pooler"
 
@@ -210,7 +210,7 @@ def check_classes(num_classes, labels):
         check_whole("num_classes", num_classes)
         return num_classes, None
     if len(set(map(composed, labels))) != len(labels) or not labels:
-        raise ValueError(f"labels={labels} must be at least one name, each once.")
+        raise ValueError(f"labels={labels} must be at least one name, without repetitions.")
     if num_classes not in (None, len(labels)):
         raise ValueError(f"num_classes={num_classes}, but labels has {len(labels)} names.")
     return len(labels), labels

@@ -164,9 +164,9 @@ class Program:
     """The parts of `answer.py` that depend on the kind of model.
 
     Attributes:
-        body: string. A function `answer` of a list, and its helpers.
+        body: string. Code of a function `answer`, which takes a list, and its helpers.
         example: string. Example arguments of `python answer.py`.
-        asked: string. The expression that `answer` is then called with.
+        asked: string. Code of the argument that the program passes to `answer`.
         note: string. A note for the module's docstring.
     """
 
@@ -181,7 +181,8 @@ def of_texts(gives, lines, pairs=False, prompt=""):
 
     Args:
         gives: string. The result of `answer`, in words.
-        lines: string. Code that returns it from `outputs`, the encoded `rows`, `texts`, `labels`.
+        lines: string. Code that returns the result, from `outputs`, the encoded `rows`, `texts`
+            and `labels`.
         pairs: bool. Whether the model only takes pairs.
         prompt: string. Prefix of each text.
     """

@@ -1,4 +1,4 @@
-"""Read tables, SQuAD's JSON, CoNLL columns and the `datasets` library into columns."""
+"""Readers for tables, SQuAD's JSON, CoNLL columns and the `datasets` library."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class Table:
         source: string. The file, for errors.
         numbers: list of N ints. Line or row numbers.
         unit: string. "line" or "row".
-        repeated: names of several columns of the file; `columns` has the last of each.
+        repeated: names that several columns share; `columns` has the last of them.
     """
 
     columns: dict
@@ -50,7 +50,7 @@ class Table:
         """Return the values of a column.
 
         Raises:
-            ValueError: if the column is missing, with the existing ones, or ambiguous.
+            ValueError: if the column is ambiguous, or missing (with the existing columns).
         """
         found = self.find(name)
         if found in self.repeated:
@@ -77,9 +77,9 @@ class Table:
 def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encoding=None):
     """Read a table from a file.
 
-    `.csv` is split at commas, semicolons, tabs or `|`: the first that gives the header the wanted
-    columns, or else the first in the header. `.tsv` and `.txt` are split at tabs, or at the one
-    that gives all wanted columns. `.jsonl` and `.json` hold dicts, one per line or in a list;
+    `.csv` is split at commas, semicolons, tabs or `|`: whichever finds more wanted columns in the
+    header, the first of these in a tie. `.tsv` and `.txt` are split at tabs, or at the delimiter
+    that finds all wanted columns. `.jsonl` and `.json` hold dicts, one per line or in a list;
     nested dicts become columns such as "labels.score". Label Studio exports give one row per task,
     with its data and a column "label". `.parquet` needs pyarrow; `.xlsx` and `.ods` (first sheet
     only) need python-calamine. Text may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
@@ -87,11 +87,10 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
     Args:
         path: string.
         names: list of strings. Column names for files without a header.
-        wanted: list of strings. If `names` are given and the first line lacks any of these, it is
-            a row.
+        wanted: list of strings. With `names`, a first line that lacks any of these is a row.
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        keep_broken: bool. Keep blank rows, and rows with too few values, padded with "", for
-            files that need one prediction per row. By default both are left out, broken rows with a
+        keep_broken: bool. Keep blank rows, and broken ones (padded with "" or truncated), for files
+            that need one prediction per row. By default, both are left out, the latter with a
             warning.
         encoding: string. See `text_files.text_chunks`.
 
@@ -129,7 +128,7 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
             stacklevel=2,
         )
         rows = [(number, cells) for number, cells in rows if len(cells) == width]
-    # Drop values beyond the header.
+    # Pad or truncate broken rows to the header's width.
     if broken:
         rows = [(number, [*cells, *[""] * width][:width]) for number, cells in rows]
     columns = {}
@@ -266,8 +265,8 @@ def read_squad(path, encoding=None):
     """Read JSON in SQuAD's format (1.1, 2.0 or in another language).
 
     Returns:
-        A `Table` of `id`, `question`, `context` and `answers`: a dict of lists `text` and
-        `answer_start`, empty for "no answer"; `None` if unlabeled, as in a test set.
+        A `Table` of `id`, `question`, `context` and `answers`. Answers are a dict of lists `text`
+        and `answer_start`, empty for "no answer", or `None` if unlabeled, as in a test set.
     """
     source = f"'{path}'"
     try:
@@ -310,8 +309,8 @@ def _answers(qa):
 DOCUMENT = "-DOCSTART-"
 
 
-# Numbers of CoNLL-U's columns of words and of parts of speech, its number of columns, and ids of
-# multiword tokens and of words that are not in the text.
+# CoNLL-U: column numbers of words and parts of speech, number of columns, and ids of multiword
+# tokens and of words that are not in the text.
 CONLLU_WORD, CONLLU_TAG, CONLLU_WIDTH = 1, 3, 10
 _NO_WORD = re.compile("[0-9]+[-.][0-9]+")
 _NAMED = re.compile("#+ [^\t]")
@@ -319,7 +318,7 @@ _NAMED = re.compile("#+ [^\t]")
 
 @dataclass
 class Columns:
-    """One word per line, with tags in columns.
+    """Words of a file with one word per line, and their tags in further columns.
 
     Args:
         documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
@@ -340,13 +339,13 @@ class Columns:
                 yield from sentence
 
     def checked(self, label):
-        """Return a copy without comments; raise unless all lines have as many columns.
+        """Return a copy without comments; raise for a different number of columns.
 
         Args:
             label: int. Number of the column of tags.
 
         Raises:
-            ValueError: for a line with other columns, which would be misread, such as a word with a
+            ValueError: for a line with other columns that would be misread, such as a word with a
                 space.
         """
         usual = Counter(len(cells) for _, cells in self.rows()).most_common(1)[0][0]
@@ -373,7 +372,7 @@ class Columns:
 
 
 def read_columns(path, comment=None, encoding=None):
-    """Read one word per line with its tags, and an empty line after each sentence.
+    """Read a file of one word with its tags per line, and an empty line after each sentence.
 
     Columns are separated by tabs, or else by white space. A line of `-DOCSTART-` starts a new
     document. In CoNLL-U, comments and multiword tokens are left out.
@@ -398,7 +397,7 @@ def read_columns(path, comment=None, encoding=None):
     for number, line in enumerate([*lines, ""], start=1):
         if comment is not None and line.startswith(comment):
             continue
-        # A comment has no tabs, except KLUE's, of a sentence's id and text.
+        # Comments have no tabs, except KLUE's, which hold a sentence's id and text.
         if has_tabs and line.startswith("#") and ("\t" not in line or _NAMED.match(line)):
             continue
         first = line.split()[:1]
@@ -424,7 +423,7 @@ def read_columns(path, comment=None, encoding=None):
 
 
 def find_file(folder, candidates, name, page):
-    """Find the first of a task's files in a folder, at its official path or directly in it.
+    """Find the first existing candidate in a folder, at its official path or directly in it.
 
     Raises:
         ValueError: if there is none, with the page to get it from.

@@ -48,7 +48,7 @@ class ReadsTexts:
         return backend.compiles_shapes(self.jit_compile)
 
     def _as_lists(self, texts, method):
-        """Return `(texts, single)` for an inference method, as a list or a tuple of two lists.
+        """Return `(texts, single)` for an inference method; texts are a list, or two in a tuple.
 
         All inference methods read texts here, so that they accept and refuse the same inputs.
         """
@@ -79,7 +79,7 @@ class ReadsTexts:
         batches = itertools.chain([first], batches)
         if not self._is_raw(_inputs_of(first)):
             self._build_on(first)
-            return (batch for batch in batches)  # Keras accepts no iterator but a generator.
+            return (batch for batch in batches)  # Keras only accepts generators.
         if _is_single(_inputs_of(first)):
             batches = _grouped(batches, batch_size or 32)
             first = next(batches)
@@ -87,9 +87,9 @@ class ReadsTexts:
         return self._dataset_from(lambda: batches, first)
 
     def _dataset_from(self, batches, first, size=None, read=None):
-        """Return a dataset of features of the batches of `batches()`, which begin like `first`.
+        """Return a dataset of features of the batches that `batches()` yields.
 
-        `read` preprocesses the parts of a batch in place of the preprocessor.
+        `first`, the first batch, determines the signature. `read` replaces the preprocessor.
         """
 
         def preprocess(batch):
@@ -116,7 +116,7 @@ class ReadsTexts:
         return dataset.prefetch(2)
 
     def _build_on(self, batch):
-        """Build loss and metrics on this batch; Keras would consume one and not train on it."""
+        """Build loss and metrics on this batch; Keras would consume one without training on it."""
         if isinstance(batch, tuple) and len(batch) > 1:
             keras_internals.build_on(self, batch)
 
@@ -177,14 +177,14 @@ def is_ready(dataset):
 
 
 def has_ids(x):
-    """Return whether inputs are a dict of token ids, of one or more texts, or a tuple of such."""
+    """Return whether inputs are a dict with any `...token_ids`, or a tuple of such dicts."""
     if isinstance(x, tuple):
         return bool(x) and all(map(has_ids, x))
     return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)
 
 
 def check_separate(x, y, sample_weight):
-    """Raise for labels beside batches that contain their own, as Keras would ignore them.
+    """Raise for labels passed with a dataset or generator, as Keras would ignore them.
 
     Raises:
         ValueError: with how to pass them.

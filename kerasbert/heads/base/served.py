@@ -24,7 +24,7 @@ from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import ENCODER, KINDS, SEARCH_INDEX, SERVED, kinds_with
 from kerasbert.text.packing import TRUNCATE
 
-# Texts for which the SavedModel must give the model's answers.
+# Texts for which the answers of the SavedModel must match the model's.
 SHORT = [
     "Win a FREE prize now!",
     "",
@@ -46,7 +46,7 @@ PROSE = " ".join(
 # The most windows per text: 65,000 tokens if windows are 128 tokens apart.
 MOST_WINDOWS = 512
 # Answers that lead the next best by less than this may differ on another backend. Quantized models
-# need more, because a value that rounds the other way is far off.
+# need a larger margin, because rounding the other way changes a value a lot.
 MARGIN = {None: 1e-4, "int8": 0.2}
 
 PREDICT, CLASSIFY, REGRESS = (
@@ -56,7 +56,7 @@ PREDICT, CLASSIFY, REGRESS = (
 
 @dataclasses.dataclass
 class Signature:
-    """A function from keyword tensors to a dict of tensors, and the specs of its inputs.
+    """A function that maps keyword tensors to a dict of tensors, and its input specs.
 
     `limits` are the valid ranges of integer inputs such as token ids.
     """
@@ -83,18 +83,18 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
     Raises:
         TypeError: for a model that cannot be served; the error names the function `call`.
     """
-    # Only the encoder can be exported as a graph of one text's token ids.
+    # Besides tasks, only the encoder can be exported as a graph of one text's token ids.
     others = SERVED if call == "export_serving" else (ENCODER,)
-    # By class: tasks of `lineage` have a kind, but may lack the methods of its class.
+    # Looked up by class: tasks of `lineage` have a kind, but may lack the methods of its class.
     known = {row.model: row for row in (*KINDS.values(), *others) if row.model}
-    # KerasHub's classes have the same names.
+    # KerasHub has classes with the same names.
     is_task = isinstance(model, BertTask)
     classes = type(model).__mro__
     names = [x.__name__ for x in classes if is_task or x.__module__.startswith("kerasbert.")]
     kind = next((known[name] for name in names if name in known), None)
     is_class = isinstance(model, type)
     if SEARCH_INDEX in others and getattr(model, "kind", None) == SEARCH_INDEX.name:
-        kind = None if is_class else SEARCH_INDEX  # Also what `ServedIndex.read` returns.
+        kind = None if is_class else SEARCH_INDEX  # Also for results of `ServedIndex.read`.
     if kind is None or not kind.served:
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
         names = ", ".join(row.model for row in (*kinds_with("served"), *others))
@@ -103,7 +103,7 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
 
 
 def saved_class(model):
-    """Return Keras' registered name of the kerasbert class that a model is or refines."""
+    """Return the registered name of a model's kerasbert class, its own or an inherited one."""
     if getattr(model, "kind", None) == SEARCH_INDEX.name:
         return SEARCH_INDEX.name
     kind = KINDS.get(getattr(model, "kind", None))
@@ -136,7 +136,7 @@ def quantization_modes(model):
 
 
 def of_classes(task, labels, activation, pair=False):
-    """Return `Served.page` of tasks that classify a text or a pair, shown as bars.
+    """Return `Served.page` of classifiers of texts or pairs, with results shown as bars.
 
     Args:
         labels: list of C strings.
@@ -154,7 +154,7 @@ def are_texts(values):
 
 
 def named_inputs(model):
-    """Return a model's symbolic inputs by name, prefixed with the task's for several tasks."""
+    """Return a model's symbolic inputs by name, prefixed with the task's name for several tasks."""
     return {x.name: x for x in keras.tree.flatten(model.input)}
 
 
@@ -167,7 +167,7 @@ class Served:
         labels: list of C strings, for tasks with classes.
         settings: dict. Overrides of `settings`.
 
-    `parts` are a model's tasks by name; answers are only compared if they lead by `margin`.
+    `parts` are a model's tasks by name. Answers are compared only if they lead by `margin`.
     """
 
     # Names of the inputs of `serving_default`.
@@ -248,7 +248,7 @@ class Served:
         }
 
     def run_as_transformers(self, features):
-        """Compute the outputs of the head's class in transformers, by our names, as a dict."""
+        """Compute the outputs of the transformers class, as a dict with our names."""
         return self.run({name: features[name] for name in named_inputs(self.model)})
 
     def check_transformers(self):
@@ -274,7 +274,7 @@ class Served:
         return tf.function(self.run, input_signature=[self.token_specs()], autograph=False)
 
     def token_specs(self):
-        """Return the inputs of `tokens`."""
+        """Return the input specs of `tokens`."""
         return {name: spec(name, len(x.shape), "int32") for name, x in self.model.input.items()}
 
     def features_in_graph(self, features):
@@ -307,11 +307,11 @@ class Served:
         return min(encoder_of(self.model).max_sequence_length, 512)
 
     def batches(self):
-        """Return `(signature, features)` to compare the network's outputs with the model's."""
+        """Return `(signature, features)` on which network and model outputs are compared."""
         return [("tokens", features) for features in self.random_features()]
 
     def tokens_of(self, signature, features):
-        """Return the reference outputs of that signature, as a dict of arrays."""
+        """Return the reference outputs of a signature of token ids, as a dict of arrays."""
         features = {name: keras.ops.convert_to_tensor(x) for name, x in features.items()}
         return {name: keras.ops.convert_to_numpy(x) for name, x in self.run(features).items()}
 
@@ -333,7 +333,7 @@ class Served:
         }
 
     def column_specs(self):
-        """Return the inputs of `serving_default`."""
+        """Return the input specs of `serving_default`."""
         return {name: spec(name) for name in self.columns}
 
     def answer(self, **columns):
@@ -347,7 +347,7 @@ class Served:
     # === Checks ===
 
     def probes(self):
-        """Return texts to compare answers, as a list of `(signature, inputs)` (dicts of lists)."""
+        """Return texts to compare answers on: a list of `(signature, inputs)`, dicts of lists."""
         raise NotImplementedError
 
     def expected(self, signature, inputs):
@@ -365,9 +365,9 @@ class Served:
         return {**padded, "count": tf.cast(count, tf.int32)}
 
     def filled(self, rows):
-        """Pad lists of dicts, one per text, to columns of one width, and count each row's items.
+        """Convert lists of dicts, one list per text, to padded columns, and add `count`.
 
-        This gives `expected` the form of `serving_default`'s answer.
+        `expected` then has the form of `serving_default`'s answer.
         """
         # At least one column, because a server cannot split empty outputs by rows.
         most = max(1, *map(len, rows))

@@ -12,7 +12,7 @@ MASKED = -1e9
 def best_spans(
     start_logits, end_logits, starts, ends, n_best=20, max_length=30, null_threshold=None
 ):
-    """Find the best spans of a context that is split into windows.
+    """Find the best spans of a context split into windows.
 
     In each window the `n_best` tokens with the highest start logits are paired with those with the
     highest end logits. A pair is a span if its tokens may start and end one, its end is not before

@@ -82,7 +82,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     preprocessor = functional.Task.preprocessor.setter(_set_preprocessor)
 
     def _check_encoder(self, backbone, has_all=False):
-        """Raise for an encoder of another class or, with `has_all`, with its own layers."""
+        """Raise for another class of encoder or, with `has_all`, a subclass with its own layers."""
         is_other = self.backbone_cls in getattr(backbone, "replaced_bases", ())
         if not isinstance(backbone, self.backbone_cls) or (has_all and is_other):
             raise ValueError(
@@ -138,7 +138,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
 
     @classmethod
     def output_weight(cls, settings: Any) -> str:
-        """Return a weight that every checkpoint with such a head contains, or `None`."""
+        """Return the name of a weight that every checkpoint of such a head has, or `None`."""
         return "logits/kernel"
 
     @classmethod
@@ -151,7 +151,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return self.backbone.fill_in(inputs)
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        check_process()  # Before the first tensor exists, for which JAX may compile.
+        check_process()  # Must precede the first tensor, for which JAX may compile.
         if has_ids(inputs):
             if hasattr(self.backbone, "check_padding"):
                 self.backbone.check_padding(inputs)
@@ -223,7 +223,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def compile(
         self, optimizer: Any = "auto", loss: Any = "auto", *, metrics: Any = "auto", **kwargs: Any
     ) -> None:
-        """Configure training; "auto", as on a new model, takes the defaults for fine-tuning.
+        """Configure training; "auto", as in a new model, takes the defaults for fine-tuning.
 
         Args:
             optimizer: "auto" is `kerasbert.optimizers.AdamW` with the encoder's
@@ -341,7 +341,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             x = self._read(x, batch_size, anew=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
         self._share_steps()
-        # Keras passes it to `evaluate`, which must not split it again.
+        # Keras passes it to `evaluate`, which must not share it out again.
         kwargs["validation_data"] = self.__dict__["_held_out"] = self._shared_out(validation_data)
         try:
             return self._run(
@@ -360,7 +360,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute loss and metrics; takes what `fit` takes; see `keras.Model.evaluate`."""
+        """Compute loss and metrics on data as in `fit`; see `keras.Model.evaluate`."""
         check_process()
         check_batch_size(batch_size)
         check_separate(x, y, sample_weight)
@@ -376,7 +376,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return outputs for raw texts, batched by length, or arrays, in the order of `x`."""
+        """Return outputs for raw texts (batched by length) or arrays, in the order of `x`."""
         check_process()
         check_batch_size(batch_size)
         if distribution.sharing is not None and not backend.predicts_while_sharing():
@@ -395,7 +395,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return self._predict_texts(x, batch_size, **kwargs)
 
     def _predict_texts(self, x, batch_size, preprocessor=None, **kwargs):
-        """Run `predict` on texts or the preprocessor's reading of them."""
+        """Run `predict` on texts, or on the preprocessor's windows of them."""
         batches, order = self._sorted_batches(x, batch_size=batch_size, preprocessor=preprocessor)
         return restore_order(self._predict_batches(batches, **kwargs), order)
 
@@ -416,7 +416,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def _batch_outputs(self, batches, **kwargs):
         """Yield features and outputs of each batch of a dataset or a list.
 
-        For outputs (B, T, ...), which Keras cannot join if T differs between batches.
+        Needed for outputs (B, T, ...), which Keras cannot join if T differs between batches.
         """
 
         def step(batch):
@@ -468,7 +468,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
     def _teller(self, kind, callbacks, verbose, steps):
         """Return a function that reports progress to callbacks and the progress bar."""
         if not callbacks and verbose == 0:
-            # A CallbackList starts a thread, as slow as predicting a short text.
+            # A CallbackList starts a thread, which takes as long as predicting a short text.
             return lambda moment, *arguments: None
         listening = keras.callbacks.CallbackList(
             callbacks,
@@ -542,7 +542,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if class_weight is not None:
             x = weigh_dataset(self, class_weight, x, is_raw)
         if method is keras.Model.fit and not backend.is_distributed(self):
-            self.__dict__["_batch_spec"] = x.element_spec  # Keras would track a `setattr`.
+            self.__dict__["_batch_spec"] = x.element_spec  # Avoids Keras' attribute tracking.
         if x is not self.__dict__.get("_held_out"):
             x = self._shared_out(x, method is keras.Model.fit)
         return self._call_keras(method, x, **kwargs)
@@ -552,7 +552,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         group = distribution.sharing
         if group is not None and not self.__dict__.get("_shares_steps"):
             backend.share_steps(self, group.processes.count)
-            self.__dict__["_shares_steps"] = True  # Keras would track a `setattr`.
+            self.__dict__["_shares_steps"] = True  # Avoids Keras' attribute tracking.
 
     def _shared_out(self, data, training=False):
         """Return this process's part of the data."""
@@ -568,7 +568,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         if part[1] == 1:
             return data
         own = rows_of_part(data, *part)
-        self.__dict__["_batch_spec"] = own.element_spec  # Keras would track a `setattr`.
+        self.__dict__["_batch_spec"] = own.element_spec  # Avoids Keras' attribute tracking.
         return backend.of_this_process(own)
 
     def _call_keras(self, method, *args, **kwargs):
@@ -607,7 +607,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         return self.predict_function
 
     def _whole(self, step):
-        """Wrap a step that Ctrl-C should not end midway; a debugger may sit in one run eagerly."""
+        """Protect a step from Ctrl-C, unless it runs eagerly, perhaps in a debugger."""
         return step if self.run_eagerly else backend.uninterrupted_step(step)
 
     def _expect(self, kind, *steps):
@@ -619,7 +619,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             kind: hashable. Identifies the kind of the next batches.
             *steps: "train", "test" or "predict".
         """
-        kinds = self.__dict__.setdefault("_step_kinds", {})  # Keras would track a `setattr`.
+        kinds = self.__dict__.setdefault("_step_kinds", {})  # Avoids Keras' attribute tracking.
         for step in steps:
             if kind != kinds.setdefault(step, kind):
                 setattr(self, f"{step}_function", None)
@@ -635,7 +635,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
         """Return how many padding tokens per epoch cost as much as compiling a shape."""
         # Earlier epochs count too, as `fit` may be called once per epoch.
         before = self.__dict__.get("_epochs", 0)
-        self.__dict__["_epochs"] = before + epochs  # Keras would track a `setattr`.
+        self.__dict__["_epochs"] = before + epochs  # Avoids Keras' attribute tracking.
         return backend.shape_cost(self.backbone.hidden_dim) / max(before + epochs, 1)
 
     def _needs_labels(self, is_raw):
@@ -656,7 +656,7 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             )
 
     def _check_ids(self, x):
-        """Raise for token ids, as NumPy or lists, outside the encoder's vocabulary."""
+        """Raise for token ids (NumPy arrays or lists) outside the encoder's vocabulary."""
         if isinstance(x, dict) and hasattr(self.backbone, "check_padding"):
             self.backbone.check_padding(x)
         ids = x.get("token_ids") if isinstance(x, dict) else None
@@ -692,8 +692,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
                     data_batch = keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
                     break
         elif spec is not None and has_shapes and len(self.outputs) > 1:
-            # Keras would create the means of several losses in the first trace, and TensorFlow
-            # would trace the step again.
+            # Keras would create the mean metrics of several losses in the first trace, so that
+            # TensorFlow would trace the step again.
             with uninterrupted():
                 keras_internals.build_on(self, keras.tree.map_structure(_zeros, spec))
         super()._maybe_symbolic_build(data_batch=data_batch)
@@ -724,7 +724,7 @@ def _without(left_out, variables):
 
 
 def _join_padded(parts, value):
-    """Join arrays (B, ...) of different sizes, padding each at its ends."""
+    """Concatenate arrays (B, ...) of different sizes, padding each axis at its end."""
     if len(parts) == 1:
         return parts[0]
     sizes = np.max([part.shape[1:] for part in parts], axis=0)

@@ -54,7 +54,7 @@ class WritingTask(BertTask):
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # Next to "built", where `keras.models.clone_model` does not look.
+            # Like "built", because `keras.models.clone_model` ignores entries here.
             config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
         return config
 
@@ -145,7 +145,7 @@ class WritingTask(BertTask):
 def begun(token_ids, is_prompt, stop_token_ids):
     """Replace padding after prompts in rows (B, T) by a token that is not a stop token.
 
-    If padding is a stop token, a text would otherwise end at once.
+    If the padding token is a stop token, texts would otherwise end at once.
     """
     stops = set(stop_token_ids or ())
     return ops.where(is_prompt, token_ids, min(set(range(len(stops) + 1)) - stops))

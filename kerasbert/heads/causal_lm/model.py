@@ -1,6 +1,6 @@
-"""Causal language models (next-token prediction), as GPT.
+"""Causal language models (next-token prediction), such as GPT.
 
-N texts, B batch, T tokens, V size of the vocabulary.
+N texts, B batch, T tokens, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor, Texts
 
-# Maximum size of a batch's logits in `score`: 256 MB.
+# Maximum number of logits per batch in `score`: 256 MB of float32.
 MOST_LOGITS = 2**26
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertCausalLM(WritingTask):
-    """Causal language model, as GPT: predicts the next token and generates text.
+    """Causal language model, such as GPT: predicts next tokens and generates text.
 
-    The output is logits (B, T, V) of the token after each. `fit` and `evaluate` take raw strings,
-    or arrays with the next tokens (B, T) as labels and sample weights (B, T) of 0 at padding.
-    `generate` and `compile(sampler=...)`, by name or object, work as in KerasHub.
+    The output is the logits (B, T, V) of each next token. `fit` and `evaluate` take raw strings, or
+    arrays with the next tokens (B, T) as labels and sample weights (B, T) of 0 at padding.
+    `generate` and `compile(sampler=...)` work as in KerasHub; the sampler is a name or an object.
 
     Args:
-        backbone: a causal `BertBackbone`: of the families "gpt2", "gpt" and "modernbert_decoder",
-            or with `is_causal=True`.
+        backbone: a causal `BertBackbone`: of the family "gpt2", "gpt" or "modernbert_decoder", or
+            built with `is_causal=True`.
         preprocessor: a `BertCausalLMPreprocessor`, or `None` for preprocessed arrays.
         head_activation: string. Add a dense layer with this activation, and a norm, before the
             projection to the vocabulary; `None` for neither.
@@ -156,7 +156,7 @@ class BertCausalLM(WritingTask):
         """Compute logits with a cache; see `BertBackbone.call_with_cache`.
 
         Returns:
-            `(logits, outputs, cache)`: (B, S, V), and the encoder's results.
+            `(logits, outputs, cache)`: logits (B, S, V), and the encoder's outputs and cache.
         """
         outputs, cache = self.backbone.call_with_cache(token_ids, cache, cache_update_index)
         return self.lm_head(outputs), outputs, cache
@@ -164,7 +164,7 @@ class BertCausalLM(WritingTask):
     def _fresh_cache(self, prompt_ids, length):
         """Return a cache for `length` tokens, filled with the prompts' keys and values.
 
-        Prompts run without logits and at their own length.
+        Prompts run at their own length, and their logits are not computed.
         """
         backbone = self.backbone
         batch, tokens = ops.shape(prompt_ids)
@@ -182,7 +182,7 @@ class BertCausalLM(WritingTask):
     def generate_step(
         self, inputs: Mapping[str, Any], stop_token_ids: Any = None
     ) -> dict[str, Any]:
-        """Generate for one batch, compiled if the backend compiles.
+        """Generate tokens for one batch, compiled if the backend supports it.
 
         Args:
             inputs: dict of `token_ids` (B, T) with free columns after the prompts, `padding_mask`
@@ -190,7 +190,7 @@ class BertCausalLM(WritingTask):
             stop_token_ids: tuple of ints, or `None`.
 
         Returns:
-            A dict of `token_ids` and `padding_mask`, which ends with a row's stop token.
+            A dict of `token_ids` and `padding_mask`, which is true up to each row's stop token.
         """
         given = ops.cast(inputs["token_ids"], "int32")
         is_prompt = ops.cast(inputs["padding_mask"], "bool")
@@ -234,9 +234,9 @@ class BertCausalLM(WritingTask):
         Args:
             inputs: a string, a list of N strings, or a dict of arrays as in `generate_step`.
             max_length: int. Maximum number of tokens, including the prompt; defaults to the
-                preprocessor's `sequence_length`. For arrays, it is the number of columns.
-            stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, `None`
-                continues to `max_length`.
+                preprocessor's `sequence_length`. Ignored for arrays, which set it by their columns.
+            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token,
+                `None` generates up to `max_length`.
             strip_prompt: bool. Return only the generated text.
             batch_size: int.
 
@@ -244,7 +244,7 @@ class BertCausalLM(WritingTask):
             A string, a list of N strings, or a dict of `token_ids` and `padding_mask`.
 
         Raises:
-            ValueError: for a prompt without tokens, or without room for more.
+            ValueError: for a prompt without tokens, or one that fills `max_length`.
         """
         check_process()
         check_whole("batch_size", batch_size)
@@ -285,15 +285,15 @@ class BertCausalLM(WritingTask):
     # === Scoring ===
 
     def score(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
-        """Compute each token's log-probability, given those before it.
+        """Compute each token's log-probability, given the previous tokens.
 
-        The first token is left out, unless the preprocessor's `add_start_token=True` puts a start
-        token before it. A text longer than `sequence_length` is read in windows.
+        The first token has no score, unless the preprocessor's `add_start_token=True` puts a start
+        token before it. Texts longer than `sequence_length` are split into windows.
 
         Args:
             texts: a string or a list of N strings.
-            stride: int. Number of tokens between the starts of windows, so that a token sees at
-                least `sequence_length - stride` tokens. `None` is half a window.
+            stride: int. Tokens between the starts of windows, so that later windows give each token
+                at least `sequence_length - stride` tokens of context. `None` is half a window.
             batch_size: int.
 
         Returns:
@@ -339,8 +339,8 @@ class BertCausalLM(WritingTask):
         for position, row in enumerate(rows):
             if not row:
                 raise ValueError(
-                    f"The text at position {position} has no token after another one; leave it "
-                    "out, or set the preprocessor's add_start_token=True."
+                    f"The text at position {position} has no token to predict, because the first "
+                    "one has no context; omit it, or set the preprocessor's add_start_token=True."
                 )
         found = [math.exp(-np.mean([one["score"] for one in row])) for row in rows]
         return found[0] if single else np.array(found)
@@ -369,7 +369,7 @@ class BertCausalLM(WritingTask):
         scorer = self.__dict__.get("_scorer")
         if scorer is None:
             scorer = TokenScorer(self)
-            self.__dict__["_scorer"] = scorer  # Keras would track a `setattr`.
+            self.__dict__["_scorer"] = scorer  # `setattr` would make Keras track it.
         return np.asarray(backend.predict_batch(scorer, features))
 
     def get_config(self) -> dict[str, Any]:

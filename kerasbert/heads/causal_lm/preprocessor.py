@@ -1,6 +1,6 @@
 """Preprocessing for causal language models: next-token prediction and generation.
 
-N texts, B batch, T tokens of the packed row, P tokens of a text, W windows of all texts.
+N texts, B batch, T tokens per row, P tokens per text, W windows of all texts.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         with tf.device("cpu"):
             (ids,) = self._tokenize_columns(columns)
             lengths = ids.row_lengths().numpy()
-            # A row's last token is also the next row's first, which has no context.
+            # Rows overlap by one token, a label in the first row and an input in the next.
             counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
             rows = np.repeat(np.arange(len(lengths)), counts)
             windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -142,7 +142,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return tf.clip_by_value(lengths - 1, 1, self.sequence_length)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        """Truncate and pad rows of tokens to the dict of the class description."""
+        """Truncate and pad rows of tokens to the features of a call."""
         if tf.executing_eagerly() and length is None:
             return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         if length is None:
@@ -150,7 +150,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return self.padded(segments[0], length)
 
     def padded(self, ids: Any, length: int) -> dict[str, Any]:
-        """Pad ragged tokens (B, None) to `length`: the dict of the class description."""
+        """Pad ragged tokens (B, None) to `length`, and return the features of a call."""
         pad = self.tokenizer.pad_token_id
         count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
         token_ids = ids.to_tensor(pad, shape=tf.stack([-1, length]))
@@ -188,14 +188,14 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         Args:
             x: a list of N strings.
             sequence_length: int. T; default: the preprocessor's.
-            first: int. Position of the first prompt, for errors.
+            first: int. Position of the first prompt, for error messages.
 
         Returns:
             A dict of `token_ids` (N, T), `padding_mask` (N, T), true for the prompts, and
             `prompt_ids`, the columns of `token_ids` that hold the longest prompt.
 
         Raises:
-            ValueError: for prompts without tokens, or without room after them.
+            ValueError: for prompts without tokens, or that leave no room.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length)
@@ -257,9 +257,9 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             stride: int. Tokens between the starts of consecutive windows; `None` is half a window.
 
         Returns:
-            `(rows, windows)`: for each text `(ids, starts, ends)`, with character offsets, whose
-            first token (the start token, if set) has no score; and W tuples
-            `(text, begin, end, first)`, a window's token range and its first scored token.
+            `(rows, windows)`. A row is `(ids, starts, ends)` of a text, with character offsets; its
+            first token (the start token, if set) has no score. The W windows are tuples
+            `(text, begin, end, first)`: text index, token range and first scored token.
         """
         size = self.sequence_length
         stride = self.usual_stride() if stride is None else stride
@@ -287,6 +287,6 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
 
 def _column(ids, token):
-    """Return a column with a token for each row of ragged ids."""
+    """Return a column that repeats a token for each row of ragged ids."""
     column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
     return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

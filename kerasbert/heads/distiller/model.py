@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertDistiller(BertTask):
-    """Distiller: trains a student task model towards the outputs of a teacher.
+    """Distiller: trains a student task model to match a teacher's outputs.
 
     `fit` takes the student's training data and trains the student in place. The loss is the
     weighted sum of
 
     - soft targets: the KL divergence of the student's probabilities from the teacher's, both at
-      the temperature, times its square; for a regressor, its loss on the teacher's output;
-    - labels: the student's own loss, unless `label_weight=0`, for which no labels are needed;
-    - hidden states: the distance of the layers in `layer_map` at every token, through a learned
-      projection if widths differ.
+      `temperature`, times its square; for a regressor, its own loss with the teacher's output as
+      label;
+    - labels: the student's own loss; `label_weight=0` needs no labels;
+    - hidden states: the mean distance, over tokens, between the layers paired by `layer_map`, with
+      a learned projection if widths differ.
 
     `keras.distillation.Distiller` has the first two, but ignores sample weights and cannot reach
     an encoder's layers.
 
     Args:
         student: a task model, for example `teacher.with_layers([0, 2, 4])`.
-        teacher: a trained task model of the same class, labels and tokenizer. It stays frozen.
+        teacher: a trained task model with the same class, labels and tokenizer; it stays frozen.
         temperature: float. Above 1, the teacher's less likely classes count more.
         soft_weight: float.
         label_weight: float.
@@ -125,7 +126,7 @@ class BertDistiller(BertTask):
             compile=False,
             **kwargs,
         )
-        # Losses and metrics see the student's outputs.
+        # Losses and metrics get the student's outputs by name.
         self.output_names = student.output_names
         self.student = student
         self.teacher = teacher
@@ -203,8 +204,8 @@ class BertDistiller(BertTask):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        # PyTorch's `fit` calls this. Keras registers weights by path, and the teacher's paths hide
-        # the student's, whose gradients would accumulate over the steps.
+        # PyTorch's `fit` calls this. Keras registers weights by path, and the teacher's weights
+        # replace the student's, whose gradients would then accumulate over steps.
         for weight in self.trainable_variables:
             weight.value.grad = None
 
@@ -217,7 +218,7 @@ class BertDistiller(BertTask):
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
         if len(getattr(sample_weight, "shape", ())) == 1:
-            # Weights (B,) belong to texts. Others belong to outputs, which need not be tokens.
+            # Weights (B,) are per text. Others are per output, which is not always per token.
             weights = weights * ops.cast(sample_weight, "float32")[:, None]
         total = ops.maximum(ops.sum(weights), 1e-7)
         distance = DISTANCES["cosine"] if self.hidden_loss == "cosine" else _square
@@ -273,7 +274,7 @@ class BertDistiller(BertTask):
 
 
 def _run(task, layers):
-    """Return a task's outputs and hidden states (B, T, D) of layers; 0 is the embeddings."""
+    """Return a task's outputs and the hidden states (B, T, D) of `layers`; 0 is embeddings."""
     if task.backbone not in task.operations:  # An embedder extends the encoder's graph.
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
@@ -339,7 +340,7 @@ def _soft_loss(loss, temperature):
 
 
 def _mean_loss(losses, targets, outputs, sample_weight):
-    """Average the losses of the outputs, with sample weights per output or for all."""
+    """Average the losses of the outputs, with sample weights per output or shared by all."""
     flat = keras.tree.flatten(outputs)
     losses, weights = keras.tree.flatten(losses), keras.tree.flatten(sample_weight)
     losses = losses * len(flat) if len(losses) == 1 else losses
@@ -369,8 +370,8 @@ def _check_settings(temperature, soft_weight, label_weight, hidden_weight, hidde
             raise ValueError(f"{name} must be 0 or more, got {weight}.")
     if not soft_weight and not hidden_weight:
         raise ValueError(
-            "With soft_weight=0 and hidden_weight=0 the teacher has no effect; set one of them, "
-            "or train the student alone."
+            "With soft_weight=0 and hidden_weight=0 the teacher has no effect; make one of them "
+            "positive, or train the student alone."
         )
     check_choice("hidden_loss", hidden_loss, ("cosine", "mse"))
 

@@ -1,6 +1,6 @@
-"""ELECTRA's pre-training: the encoder detects tokens that a small generator replaced.
+"""ELECTRA pre-training: the encoder detects tokens that a small generator replaced.
 
-B batch, T tokens, P masked tokens, V size of the vocabulary.
+B batch, T tokens, P masked tokens, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ class ElectraPretrainer(MaskedTask):
     The inputs are those of `BertMaskedLM`; position 0 marks an empty slot. The outputs are a dict
     of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), the encoder's input, and
     `detection_logits` (B, T), above 0 for a replaced token. Labels are the masked tokens (B, P),
-    with sample weights (B, P) of 0 in empty slots; or dicts with these as `mlm_logits`, and the
-    weights optionally with `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the
-    mean over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and
-    `evaluate` take raw texts and mask tokens themselves.
+    with sample weights (B, P) of 0 in empty slots. Both may be dicts with the key `mlm_logits`, and
+    the weights may add `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the mean
+    over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and `evaluate`
+    take raw texts, whose tokens they mask.
 
-    Two models share the trained weights, and each can be saved and exported to other packages:
+    Two models share the trained weights and can be saved and exported separately:
     `pretrainer.detector`, a `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator
     as a `BertMaskedLM`.
 
     Args:
-        backbone: a `BertBackbone`, the discriminator's; it needs no pooler.
+        backbone: a `BertBackbone`, the discriminator; it needs no pooler.
         preprocessor: an `ElectraPretrainerPreprocessor`, or `None` for preprocessed arrays.
         generator: dict. Generator settings that differ from the encoder's: `num_layers`,
-            `hidden_dim`, `num_heads`, `intermediate_dim`, `dropout`, `attention_dropout`. Defaults
-            are the same number of layers, a quarter of the width (a third of 768, as in the paper),
-            heads of equal width and a feed-forward four times as wide as the generator.
+            `hidden_dim`, `num_heads`, `intermediate_dim`, `dropout`, `attention_dropout`. Defaults:
+            the same number of layers, a quarter of the width (a third of 768, as in the paper),
+            heads of the same width, and an `intermediate_dim` of four times `hidden_dim`.
         mlm_weight: float. Weight of the generator's loss.
         detection_weight: float. Weight of the detection loss.
 
@@ -135,7 +135,7 @@ class ElectraPretrainer(MaskedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy averaged over the masked tokens, and another averaged over all tokens."""
+        """Mean cross-entropy over masked tokens, and mean binary cross-entropy over all tokens."""
         return {"mlm_logits": TokenCrossEntropy(), "detection_logits": BinaryTokenCrossEntropy()}
 
     def default_loss_weights(self) -> Any:
@@ -145,7 +145,7 @@ class ElectraPretrainer(MaskedTask):
         """Accuracy and perplexity of the masked tokens, and four metrics of detection.
 
         These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, their
-        share, the baseline of the accuracy.
+        share: the error rate of always predicting 0.
         """
         return {
             "mlm_logits": [TokenAccuracy(), Perplexity()],
@@ -183,7 +183,7 @@ class ElectraPretrainer(MaskedTask):
         return super().compute_metrics(x, *self._targets(x, y, y_pred, sample_weight))
 
     def _targets(self, x, y, y_pred, sample_weight):
-        """Return labels, outputs and weights of both losses, with labels from sampled tokens."""
+        """Return both losses' labels, outputs and weights; detection labels from sampled tokens."""
         x = self.fill_in(x)
         y, weights = (
             part if isinstance(part, dict) else {"mlm_logits": part} for part in (y, sample_weight)
@@ -255,7 +255,7 @@ def _generator(backbone, given):
         "embedding_dim": None if width == tables else tables,
         "pooler": False,
         "finetuning_learning_rate": None,
-        # A quantized encoder's policy for its layers that are not quantized.
+        # The policy of a quantized encoder's unquantized layers.
         "dtype": getattr(backbone.dtype_policy, "default_policy", backbone.dtype_policy),
         **given,
     }
@@ -279,7 +279,7 @@ def generator_width(hidden_dim):
 
 
 def _packers(preprocessor):
-    """Return preprocessors of the generator and the detector that pack like this one."""
+    """Return preprocessors for the generator and the detector that pack like this one."""
     settings = {name: getattr(preprocessor, name) for name in BertMaskedLMPreprocessor.settings}
     return (
         BertMaskedLMPreprocessor(preprocessor.tokenizer, **settings),

@@ -1,4 +1,4 @@
-"""Preprocessing for ELECTRA's pre-training: texts with masked tokens.
+"""Preprocessing for ELECTRA pre-training: texts with masked tokens.
 
 B batch, P predictions.
 """
@@ -25,8 +25,8 @@ class ElectraPretrainerPreprocessor(BertMaskedLMPreprocessor):
     """Packs texts or pairs and masks tokens to train ELECTRA's generator.
 
     Unlike in `BertMaskedLMPreprocessor`, labels and weights are dicts of `mlm_logits` (B, P);
-    sample weights add `detection_logits` (B,) to the weights. Of the selected tokens, 85 % are
-    masked and the rest kept, as in ELECTRA's code; the paper masks all (`mask_token_rate=1.0`).
+    sample weights (B,) are added as `detection_logits`. Of the selected tokens, 85% are masked and
+    the rest kept, as in ELECTRA's code; the paper masks all (`mask_token_rate=1.0`).
     ELECTRA-large used `mask_selection_rate=0.25`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Serving of `BertBackbone`: embeddings of the tokens and of the text."""
+"""Serving of `BertBackbone`: token and text embeddings."""
 
 from kerasbert.base.parts import own_preprocessor
 from kerasbert.heads.base.program import of_texts
@@ -24,5 +24,5 @@ class ServedEncoder(ServedTexts):
 
 
 def vectors_of_tokens(output):
-    """Return the lines of a program that return an output for all tokens except padding."""
+    """Return program code that returns an output for all tokens except padding."""
     return f'return [x[: sum(row.attention_mask)] for x, row in zip(outputs["{output}"], rows)]'

@@ -1,6 +1,6 @@
 """Masked language models.
 
-B batch, T tokens, P masked tokens, V size of the vocabulary.
+B batch, T tokens, P masked tokens, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskedHeadSettings:
-    """Settings of the head as given by the caller; `None` takes the encoder's default."""
+    """Settings of the head as given by the caller; `None` is the encoder's default."""
 
     head_activation: str | None = None
     head_bias: bool | None = None
@@ -64,7 +64,7 @@ def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
 
 
 class HasVocabularyHead:
-    """Mixin of tasks with the head of a masked language model."""
+    """Mixin for tasks with a masked-language-model head."""
 
     @classmethod
     def needs_pooler(cls, settings: Any) -> bool:
@@ -112,8 +112,8 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        It masks the same tokens of N texts as `evaluate` and returns their logits (N, P, V), with
-        meaningless last slots for shorter texts. For mask tokens in a text, use `fill_mask`.
+        In N raw texts, it masks the same tokens as `evaluate` and returns their logits (N, P, V);
+        shorter texts have meaningless last slots. To fill a text's own masks, use `fill_mask`.
         """
         if self._is_raw(x):
             self._refuse_masks(x)
@@ -131,7 +131,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
                     )
 
     def check_arrays(self, x: Any, y: Any = None) -> None:
-        """Raise for positions beyond the row, which would read the next one."""
+        """Raise for positions beyond the row, which would read the next row."""
         if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
             return
         positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
@@ -207,7 +207,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return results[0] if single else results
 
     def _best_tokens(self, ids, masks, top_k, batch_size):
-        """Yield the `top_k` token ids and probabilities of each mask of each text."""
+        """Yield the `top_k` token ids and probabilities for each mask of each text."""
         tokenizer = self.preprocessor.tokenizer
         room = self.preprocessor.sequence_length - 2
         rows = []  # Token ids and the positions of their masks.
@@ -224,7 +224,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return iter([best for row in found for best in row])
 
     def _logits_of(self, rows):
-        """Return logits (B, P, tokens) of B rows of token ids with mask positions."""
+        """Return logits (B, P, tokens) for B rows of `(token ids, mask positions)`."""
         length = self.preprocessor.bucket(max(len(row) for row, _ in rows))
         slots = max(len(places) for _, places in rows)
         pad = self.preprocessor.tokenizer.pad_token_id
@@ -247,9 +247,10 @@ class BertMaskedLM(MaskedTask):
     """Masked language model, as in BERT's pre-training.
 
     The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
-    logits (B, P, V) at these positions, or (B, T, V) at all tokens without `mask_positions`. Labels
-    are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss leaves out.
-    `fit` and `evaluate` take raw strings and mask tokens themselves, `fit` again in every epoch.
+    logits (B, P, V) at these positions or, without `mask_positions`, (B, T, V) at all tokens.
+    Labels are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss
+    ignores. `fit` and `evaluate` take raw strings, whose tokens they mask, `fit` again in every
+    epoch.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
@@ -316,9 +317,9 @@ class BertMaskedLM(MaskedTask):
 
 
 def mask_windows(length, places, room):
-    """Return windows of `room` tokens around masks, as a list of (first token, its masks).
+    """Return windows of `room` tokens around masks, as a list of (first token, masks inside).
 
-    In longer texts, each mask gets its own window, centered if possible.
+    If the text needs more than one window, each mask gets its own, centered if possible.
 
     >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
     ([(0, [1, 6])], [(0, [1]), (4, [6])])
@@ -329,7 +330,7 @@ def mask_windows(length, places, room):
 
 
 def _top(logits, count):
-    """Return the ids of the largest of logits (V,) and their probabilities, best first."""
+    """Return the ids and probabilities of the `count` largest of logits (V,), best first."""
     logits = logits.astype("float64")
     count = min(count, len(logits))
     best = np.argpartition(-logits, count - 1)[:count]

@@ -1,6 +1,6 @@
 """Preprocessing for masked language models, with dynamic masking.
 
-B batch, T tokens of the packed row, P predictions.
+B batch, T tokens per row, P predictions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from kerasbert.text.subword import SubwordTokenizer
 
 BOUNDARIES = ("marks", "spaces")
-# Added between tokenizing and packing to the ids of pieces that continue a word.
+# Added to the ids of pieces that continue a word, between tokenizing and packing.
 GOES_ON = 1 << 30
 
 
 class MaskingPreprocessor(BertPreprocessor):
-    """Base class of the preprocessors that mask tokens."""
+    """Base class of preprocessors that mask tokens."""
 
     settings = (
         *BertPreprocessor.settings,
@@ -201,8 +201,8 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
 
     Called on texts without labels, it returns `(x, y, sample_weight)`: `x` also has
     `mask_positions` int32 (B, P), `y` holds the original tokens, int32 (B, P), and weights (B, P)
-    are 0 in unused slots. Masks differ in each call, and in each epoch of `fit`, reproducibly after
-    `keras.utils.set_random_seed`. `evaluate` always masks the same tokens.
+    are 0 in unused slots. Masks differ in each call and each epoch of `fit`;
+    `keras.utils.set_random_seed` makes them reproducible. `evaluate` always masks the same tokens.
 
     From a row of n tokens, max(1, round(mask_selection_rate * n)) are selected; special tokens
     count in n, but are never selected. P is that number for n = T.
@@ -210,14 +210,14 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         mask_selection_rate: float. Share of tokens to predict; 0 for none.
-        mask_selection_length: int. Maximum of these per row; `None` for no limit.
+        mask_selection_length: int. Maximum number of these per row; `None` for no limit.
         mask_token_rate: float. Share of these that the mask token replaces.
         random_token_rate: float. Share of these that a random token replaces; the rest are kept.
         mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see
             `kerasbert.data.mask_tokens`.
-        word_boundaries: string. Where words begin, for units of words. "marks": by the marks of
-            tokens (`##`, `Ġ`, `▁`) and at punctuation. "spaces": only at white space in the text,
-            as for Chinese after word segmentation.
+        word_boundaries: string. Where words begin, for units other than "token". "marks": by the
+            marks of tokens (`##`, `Ġ`, `▁`) and at punctuation. "spaces": only at white space in
+            the text, such as in Chinese after word segmentation.
 
     Raises:
         ValueError: for invalid rates, unknown units, labels, and inputs that are not text.

@@ -43,7 +43,7 @@ def best(logits, top_k):
 class ServedMaskedLM(Served):
     """Signatures of `BertMaskedLM`."""
 
-    # Each mask of a long text gets its own window, and each candidate a copy of the text.
+    # Limited, as each mask of a long text gets a window, and each candidate a copy of the text.
     settings = {"top_k": 5, "max_windows": 128}
     # Padding values for texts with fewer masks than others.
     fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
@@ -122,7 +122,7 @@ class ServedMaskedLM(Served):
             logits = tf.cast(logits, tf.float64)
             values = tf.cast(values, tf.float64)
             total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
-            # Stacked as floats, whose 24 bits hold any token id.
+            # Stacked as floats, whose 24-bit precision holds any token id.
             tokens = tf.cast(tokens, tf.float32)
             return tf.stack([tokens, tf.cast(tf.exp(values - total), tf.float32)], axis=-1)
 
@@ -135,7 +135,7 @@ class ServedMaskedLM(Served):
         previous = tf.gather(tf.concat([[-1], ids.values], 0), at)
         previous = tf.where(place > 0, previous, -1)
         start = tf.gather(starts.flat_values, at)
-        # Not the tokenizer's end: TensorFlow 2.12 counts the mask's placeholder differently.
+        # Not the tokenizer's end offset: TensorFlow 2.12 counts the mask's placeholder differently.
         end = start + len(preprocessor.tokenizer.mask_token)
         names, texts = preprocessor.fill_in(text, text_of, start, end, previous, tokens)
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}
@@ -197,7 +197,7 @@ def mask_windows(lengths, places, room):
 
     Args:
         lengths: int64 (N,). Number of tokens per text.
-        places: ragged int64 (N, None). Positions of the masks among them.
+        places: ragged int64 (N, None). Token positions of the masks.
         room: int. Maximum number of tokens per window.
 
     Returns:

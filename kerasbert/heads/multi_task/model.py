@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 class BertMultiTask(BertTask):
     """Multi-task model: one encoder with a head for each of several tasks (MT-DNN).
 
-    The tasks are task models of any kind, built on the same encoder. Each step of `fit` uses a
-    batch and the loss of one task; one optimizer updates the encoder and all heads, with a zero
-    gradient for the other heads. Trained tasks are used as always:
-    `model.tasks["topic"].classify(texts)`. `fit` has its own loop, because Keras' loop on
-    TensorFlow needs batches of one structure.
+    The tasks are any task models built on the same encoder. Each step of `fit` uses a batch and the
+    loss of one task; one optimizer updates the encoder and all heads, with zero gradients for the
+    other heads. Trained tasks are used as usual: `model.tasks["topic"].classify(texts)`. `fit` has
+    its own loop, because Keras' loop on TensorFlow needs batches of one structure.
 
     `from_preset(..., sequence_length=128)` applies to all tasks.
 
@@ -75,7 +74,7 @@ class BertMultiTask(BertTask):
     kind = "multi_task"
 
     def __init__(self, tasks: Mapping[str, Any], **kwargs: Any) -> None:
-        # This preprocessor only saves the tokenizer; each task has its own.
+        # Only for saving the tokenizer; each task has its own preprocessor.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         inputs = {
@@ -186,12 +185,12 @@ class BertMultiTask(BertTask):
             data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, with raw texts or
                 preprocessed arrays as for the task's `fit`, or to a `tf.data.Dataset` of batches.
                 A task that runs out of batches starts over in a new order.
-            sampling: how steps are divided among tasks. "size": in proportion to their batches, so
-                an epoch has every example once; "sqrt": to the square root of that, which favors
-                small tasks; "uniform": equally.
+            sampling: how steps are divided among tasks. "size": by their number of batches, so an
+                epoch has every example once; "sqrt": by its square root, which favors small tasks;
+                "uniform": equally.
             batch_size: int, or a dict of name to int.
             epochs: int.
-            steps_per_epoch: int. Defaults to the number of batches of all tasks together.
+            steps_per_epoch: int. Defaults to the total number of batches of all tasks.
             validation_data: like `data`, for `evaluate` after each epoch.
             callbacks: list of `keras.callbacks.Callback`.
             verbose: as in `keras.Model.fit`.
@@ -201,7 +200,7 @@ class BertMultiTask(BertTask):
 
         Returns:
             A `keras.callbacks.History` with the `loss` of all steps, and loss and metrics of each
-            task with a step in the epoch, as `name_loss`, `name_accuracy`, ...
+            task trained in the epoch, as `name_loss`, `name_accuracy`, ...
         """
         if distribution.sharing is not None:
             raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
@@ -385,7 +384,7 @@ class BertMultiTask(BertTask):
 
     @classmethod
     def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
-        """Return a config in which each task has the settings that its preprocessor knows."""
+        """Return a config that passes each task's preprocessor the settings that it knows."""
         tasks = {}
         for name, saved in config.get("tasks", {}).items():
             preprocessor = saved["preprocessor"]
@@ -478,7 +477,7 @@ def _as_arrays(value):
 
 @contextlib.contextmanager
 def _without_optimizer(task):
-    """Return a context without a task's optimizer, which Keras would build needlessly.
+    """Remove a task's optimizer inside the context, because Keras would build it needlessly.
 
     An optimizer is twice as large as the encoder.
     """

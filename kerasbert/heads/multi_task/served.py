@@ -62,7 +62,7 @@ class ServedTasks(Served):
         ]
 
     def _part(self, signature):
-        """Return a signature's task (the longest matching name), and the task's name for it."""
+        """Return a signature's task (the longest matching name), and its name in that task."""
         names = [n for n in self.parts if signature == n or signature.startswith(f"{n}_")]
         name = max(names, key=len)
         return self.parts[name], signature[len(name) + 1 :] or "serving_default"

@@ -37,7 +37,7 @@ class MultipleChoice(Data):
         for position, label in enumerate(y or ()):
             if not 0 <= label < len(choices[position]):
                 raise ValueError(
-                    f"{table.place(position)}: the label {label} is none of its "
+                    f"{table.place(position)}: the label {label} is not the number of one of its "
                     f"{len(choices[position])} choices, counted from 0."
                 )
         return examples_of((prompts, choices), y, ids_of(task, table), gold=y)

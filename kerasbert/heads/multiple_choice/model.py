@@ -1,4 +1,4 @@
-"""Multiple choice: which of several texts fits a prompt.
+"""Multiple choice: select the text that best fits a prompt.
 
 B batch, C choices, T tokens.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMultipleChoice(HeadedTask):
-    """Multiple-choice model, for the answer to a question or the end of a story.
+    """Multiple-choice model: selects the answer to a question or the ending of a story.
 
     `fit`, `evaluate` and `predict` take raw strings: prompts, each with a list of any number of
     choices. Preprocessed arrays are (B, C, T); the `padding_mask` of a missing choice is all 0.

@@ -1,6 +1,6 @@
 """Preprocessing for multiple choice: each pair of prompt and choice becomes a row.
 
-N examples, B batch, C choices, R pairs of all prompts and choices, T tokens of a row.
+N examples, B batch, C choices, R pairs of all prompts and choices, T tokens per row.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     empty strings at the end of a row are padding; ragged tensors and lists need none.
 
     The result is a dict of `token_ids`, `segment_ids` and `padding_mask` as for
-    `BertPreprocessor`, each (B, C, T). C is the most choices in the batch; the mask of missing ones
-    is all false. Labels `y` are indices of the correct choices, int32 (B,).
+    `BertPreprocessor`, each (B, C, T). C is the largest number of choices in the batch; the mask of
+    missing choices is all false. Labels `y` are indices of the correct choices, int32 (B,).
 
     Takes the arguments of `BertPreprocessor`.
 
@@ -123,7 +123,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     # === Packing: the base class gets R pairs ===
 
     def packed_lengths(self, segments: Any) -> Any:
-        """Return the tokens of each example's longest row, or of each pair: int32 (N,)."""
+        """Return the length of each example's longest row, or of each pair: int32 (N,)."""
         if segments[1].shape.rank == 2:
             return super().packed_lengths(segments)
         lengths = super().packed_lengths(_pairs(segments))  # (R,)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertNextSentencePredictor(HeadedTask):
-    """Next-sentence predictor: whether text B of a pair follows text A.
+    """Next-sentence predictor: predicts whether text B of a pair follows text A.
 
-    The output is logits (B, 2), as in BERT: 0 if B follows A, 1 if not. A head for sentence order
-    tells which of two adjacent texts comes first: 0 for A, 1 for B.
+    The output is logits (B, 2), as in BERT: class 0 if B follows A, 1 if not. A sentence-order head
+    predicts which of two adjacent texts comes first: 0 for A, 1 for B.
 
     Args:
-        backbone: a `BertBackbone` with a pooler, or a causal one, whose tokens are averaged.
+        backbone: a `BertBackbone` with a pooler, or a causal one, which uses mean pooling.
         preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for preprocessed arrays.
-        dropout: float. Dropout before the logits. Follows the encoder's family by default.
+        dropout: float. Dropout before the logits. Defaults to the family's setting.
         sentence_order: bool. See `BertPretrainer`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Preprocessing for next sentence prediction."""
+"""Preprocessing for next-sentence prediction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""BERT's pre-training: masked language modeling and next-sentence prediction.
+"""BERT pre-training: masked language modeling and next-sentence prediction.
 
-B batch, T tokens, D width, P masked tokens, V size of the vocabulary.
+B batch, T tokens, D width, P masked tokens, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -38,26 +38,22 @@ class BertPretrainer(MaskedTask):
 
     The inputs are those of `BertMaskedLM`. The outputs are a dict of `mlm_logits` (B, P, V) and
     `nsp_logits` (B, 2): class 0 if B follows A, 1 if not. With `sentence_order`, B is always
-    adjacent to A: class 0 if it comes after A, 1 if before. Labels and sample weights are a dict
-    with the same names, (B, P) and (B,), or a tuple of the two; weights of `nsp_logits` are
+    adjacent to A: class 0 if it comes after A, 1 if before. Labels and sample weights are dicts
+    with the same names, (B, P) and (B,), or tuples of the two; weights of `nsp_logits` are
     optional. The loss is the mean over the masked tokens plus the mean over the pairs. `fit` and
-    `evaluate` take pairs of raw strings with labels 0 and 1, and mask tokens themselves.
+    `evaluate` take pairs of raw strings, whose tokens they mask, with labels 0 and 1.
 
     Args:
-        backbone: a `BertBackbone`, for `next_sentence` with a pooler or causal; causal ones use
-            the mean of the tokens.
+        backbone: a `BertBackbone`. `next_sentence` needs one with a pooler, or a causal one, which
+            uses mean pooling.
         preprocessor: a `BertPretrainerPreprocessor`, or `None` for preprocessed arrays.
         next_sentence: bool. `False` leaves out the second task and `nsp_logits` (RoBERTa).
         sentence_order: bool. Predict the order of A and B (ALBERT) instead of whether B follows A.
             Defaults to the family's setting, as does `dropout`.
         dropout: float. Dropout before `nsp_logits`.
-        head_activation: string. See `BertMaskedLM`, as for the next four.
-        head_bias: bool.
-        head_norm_epsilon: float.
-        output_bias: bool.
-        tie_weights: bool.
+        head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights: see `BertMaskedLM`.
         teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's
-            width, or `None`. The mean of the masked text's tokens, in the outputs as `vectors`
+            width, or `None`. The masked text's mean-pooled embedding, the output `vectors`
             (B, D), learns to match the teacher's embedding of the original text:
             `teacher_weight` times the mean of 1 - cosine is added to the loss. The teacher is
             neither trained nor saved.
@@ -203,10 +199,10 @@ class BertPretrainer(MaskedTask):
         return "logits/kernel" if has_pairs else super().output_weight(settings)
 
     def default_loss(self) -> Any:
-        """Cross-entropy averaged over the masked tokens, and another averaged over the pairs."""
+        """Mean cross-entropy over the masked tokens, and mean cross-entropy over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
-            # Rows that fill up the last batch have weight 0.
+            # Padding rows of the last batch have weight 0.
             losses["nsp_logits"] = ClassCrossEntropy(
                 from_logits=True, reduction="mean_with_sample_weight"
             )
@@ -245,7 +241,7 @@ class BertPretrainer(MaskedTask):
         ids, labels = x["token_ids"], y["mlm_logits"]
         weights = (sample_weight or {}).get("mlm_logits")
         is_used = ops.ones(ops.shape(labels)[:1]) if weights is None else ops.any(weights > 0, 1)
-        is_used = ops.cast(is_used, "float32")  # (B,) Rows that fill up a batch mask nothing.
+        is_used = ops.cast(is_used, "float32")  # (B,); padding rows mask nothing.
         is_hidden, was = at_tokens(ops.shape(ids)[1], x["mask_positions"], labels)
         ids = ops.where(is_hidden, ops.cast(was, ids.dtype), ids)
         given = self._teacher.fill_in({"token_ids": ids, "padding_mask": x["padding_mask"]})

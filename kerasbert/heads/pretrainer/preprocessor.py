@@ -1,4 +1,4 @@
-"""Preprocessing for BERT's pre-training: text pairs with masked tokens.
+"""Preprocessing for BERT pre-training: text pairs with masked tokens.
 
 B batch, P predictions.
 """
@@ -29,9 +29,9 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
     """Packs text pairs and masks tokens, for both of BERT's pre-training tasks.
 
     Called on pairs and labels `y` (B,), 0 if B follows A and 1 if not, it returns
-    `(x, y, sample_weight)`: `x` as for `BertMaskedLMPreprocessor`, and dicts of `mlm_logits`
-    (B, P), the masked tokens, and `nsp_logits` (B,), the labels. With `next_sentence=False`, it
-    takes texts or pairs without labels and omits `nsp_logits`.
+    `(x, y, sample_weight)`: `x` as for `BertMaskedLMPreprocessor`, and labels and weights as dicts
+    of `mlm_logits` (B, P), for the masked tokens, and `nsp_logits` (B,), for the pairs. With
+    `next_sentence=False`, it takes texts or pairs without labels and omits `nsp_logits`.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.

@@ -1,4 +1,4 @@
-"""Serving of `BertPretrainer`: predictions for masked tokens, and for the next sentence."""
+"""Serving of `BertPretrainer`: masked-token and next-sentence predictions."""
 
 import keras
 import numpy as np

@@ -38,7 +38,7 @@ class QuestionAnswering(Data):
         questions, contexts = (
             texts_of(table, column_of(task, table, name)) for name in task.columns
         )
-        ids = ids_of(task, table)
+        ids = ids_of(task, table, unique=True)
         if is_test(split) and table.find(task.label) is None:
             return examples_of((questions, contexts), None, ids)
         rows = [
@@ -116,8 +116,8 @@ class QuestionAnswering(Data):
 def aligned(texts, starts, context):
     """Find the span `(start, end)` of an answer in its context, `end` exclusive.
 
-    The first answer that is at its given position counts. If none is, the first one found elsewhere
-    does: its nearest occurrence, with any white space between words.
+    Returns the first answer found at its given position. Without one, returns the nearest
+    occurrence of the first answer found elsewhere, with any white space between words, or `None`.
 
     >>> aligned(["Rome"], [9], "In old Rome")
     (7, 11)

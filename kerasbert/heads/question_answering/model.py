@@ -34,13 +34,13 @@ class BertQuestionAnswering(HeadedTask):
 
     The output is a dict of `start_logits` and `end_logits`, float32 (B, T), for the first and the
     last token of the answer. The span at the first token, `[CLS]`, means no answer. Padding has
-    the logit -1e9, so it affects neither losses nor answers. Labels are a dict with the same names,
-    int (B,).
+    the logit -1e9, so it affects neither losses nor answers. Labels are token positions, int (B,),
+    in a dict with the same names.
 
-    `fit` and `evaluate` take raw questions, contexts and answers, with each window of a context as
-    an example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row
-    per window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row.
-    `answer` combines them.
+    `fit` and `evaluate` take raw questions, contexts and answers; each window of a context is an
+    example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row per
+    window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row. `answer`
+    combines the windows.
 
     Args:
         backbone: a `BertBackbone`.
@@ -141,25 +141,25 @@ class BertQuestionAnswering(HeadedTask):
             question: a string or a list of N strings.
             context: like `question`.
             top_k: int. Maximum number of answers.
-            null_threshold: float, tuned on a validation set. A higher `null_score` means no
-                answer. `None` always gives one.
+            null_threshold: float, tuned on a validation set. A `null_score` above it means no
+                answer; `None` always returns an answer.
             max_answer_length: int. Maximum number of tokens in an answer.
-            n_best: int. Number of starts and ends to combine per window, and of spans that share
-                the probability.
+            n_best: int. Number of best starts and ends to combine per window, and of best spans
+                whose probabilities sum to 1.
             batch_size: int.
 
         Returns:
-            For each question a list of dicts, best first, of which at most one is "no answer":
+            For each question, a list of dicts, best first, of which at most one is "no answer":
 
             - `answer`: the text from the context, or "" for no answer,
             - `start`, `end`: its position, `context[start:end]`; `None` for no answer,
-            - `score`: the probability among the `n_best` spans and, with a threshold, no answer,
-            - `null_score`: how far the logits of no answer exceed those of the best span.
+            - `score`: the probability among the `n_best` spans and, with a threshold, "no answer",
+            - `null_score`: the logits of "no answer" minus those of the best span.
 
             One list for a single question.
 
-        Source: the rules of the released code of Devlin et al. 2019 (see `best_spans`); if these
-        find no span, tokens beyond `n_best` are tried too.
+        Source: released code of Devlin et al. 2019 (see `best_spans`); if its rules find no span,
+        tokens beyond `n_best` are tried too.
         """
         check_whole("top_k", top_k)
         check_whole("max_answer_length", max_answer_length)
@@ -209,7 +209,7 @@ def _in_context(windows, rows, length):
 
 
 def _counting(windows, rows):
-    """Return which context tokens may be starts, concatenated over the windows."""
+    """Return whether each context token may be a start, concatenated over windows."""
     begins = windows.begins[rows]
     return most_context(np.zeros_like(begins), begins, begins + windows.lengths[rows])
 

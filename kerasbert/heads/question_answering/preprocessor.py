@@ -1,6 +1,6 @@
 """Preprocessing for extractive question answering, with windows over long contexts.
 
-N examples, W windows of all of them, B batch, T tokens of a row, P tokens of a text.
+N examples, W windows of all examples, B batch, T tokens per row, P tokens per text.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Windows:
     """Context tokens of each window.
 
     Attributes:
-        examples: int (W,). Example of each window; those of an example are adjacent.
+        examples: int (W,). Example of each window; windows of an example are adjacent.
         begins: int (W,). First context token of each window.
-        lengths: int (W,). Number of its context tokens.
-        positions: int (W,). Position of its first context token in the row.
+        lengths: int (W,). Number of context tokens in each window.
+        positions: int (W,). Row position of each window's first context token.
         starts: list of N int arrays (P,). Start of each context token, in characters.
         ends: list of N int arrays (P,). End of each.
         contexts: list of N strings.
@@ -63,24 +63,28 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     or more windows, so there may be more rows than questions. A single question with its context
     counts as a list of one.
 
-    `y` holds the answers: `(start, end)` in characters of the context, the end exclusive; or, as
-    in SQuAD, a dict of `text` and `answer_start`, of which the first answer counts (or one table
-    or dict of these two columns); or `None`, an empty list or (-1, -1) for no answer. It is
-    returned as a dict of `start_logits` and `end_logits`, int32 (W,): row positions of the
-    smallest token span that covers the answer, both 0 (`[CLS]`) in windows without all of it. A
-    sample weight applies to all windows of its example.
+    `y` holds one answer per example:
 
-    In `tf.data`, map it over batches; answers are then integers (B, 2).
+    - `(start, end)` in characters of the context, end exclusive;
+    - as in SQuAD, a dict of `text` and `answer_start`, whose first answer counts (or one table or
+      dict of these two columns for all examples);
+    - `None`, an empty list or (-1, -1) for no answer.
+
+    It is returned as a dict of `start_logits` and `end_logits`, int32 (W,): row positions of the
+    smallest token span that covers the answer, both 0 (`[CLS]`) in windows without the whole
+    answer. A sample weight applies to all windows of its example.
+
+    In `tf.data`, map the preprocessor over batches; answers are then integers (B, 2).
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, special tokens included.
-        max_query_length: int. Maximum tokens per question; others are truncated.
+        max_query_length: int. Maximum tokens per question; longer ones are truncated.
         doc_stride: int. Tokens between the starts of consecutive windows. `None` is half of the
-            room beside the longest question, at most 128.
+            room left by a question of `max_query_length`, at most 128.
         num_segments: int. See `BertPreprocessor`.
 
-    Answers that no window holds as a whole train as "no answer", with a single warning.
+    Answers that fit into no window train as "no answer", with a single warning.
 
     Raises:
         ValueError: for settings without room for contexts, answers outside their context, and
@@ -122,7 +126,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         self._check_room()
 
     def _check_room(self):
-        """Check room for contexts; `sequence_length` may change after construction."""
+        """Check that contexts fit, because `sequence_length` may change after construction."""
         most = self._room(0) - 1
         if self.max_query_length > most:
             raise ValueError(
@@ -211,7 +215,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     # === Windows ===
 
     def windows(self, x: Any) -> Any:
-        """Return which context tokens each row holds, for a call on `x` and for `predict`.
+        """Return the context tokens of each row of a call or `predict` on `x`.
 
         Args:
             x: as for a call.
@@ -271,7 +275,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return segments, y, sample_weight
 
     def _report_lost(self, has_answer, is_whole, rows, questions):
-        """Warn once about answers that no window holds as a whole."""
+        """Warn once about answers that fit into no window."""
         count = int(questions.nrows())
         answered, found = (
             np.bincount(rows.numpy(), weights=part.numpy(), minlength=count) > 0
@@ -326,7 +330,7 @@ def _pair(x):
 def _tokens_of(spans, starts, ends):
     """Return the first and last token of the smallest token span that covers `spans` (N, 2).
 
-    Byte-level tokens may share characters. Returns int32 (N,) twice, far below all windows for "no
+    Byte-level tokens may share characters. Returns two int32 (N,), far below all windows for "no
     answer".
     """
     row = starts.value_rowids()

@@ -1,6 +1,6 @@
-"""Replaced-token detection: which tokens of a text were replaced by another model.
+"""Replaced-token detection: find the tokens that another model replaced in a text.
 
-N texts, B batch, T tokens, P subwords of a text.
+N texts, B batch, T tokens, P subwords per text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertReplacedTokenDetector(HeadedTask):
-    """Detector of replaced tokens, as ELECTRA's discriminator.
+    """Detector of replaced tokens, such as ELECTRA's discriminator.
 
     ELECTRA's published discriminators load with their heads. The output is logits (B, T), above 0
     for replaced tokens; labels are 1 for these and 0 for others, with sample weights (B, T) of 0
@@ -88,7 +88,7 @@ class BertReplacedTokenDetector(HeadedTask):
         return TOKEN_FLAGS, None
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return logits (B, T) of preprocessed arrays, or the subwords' logits of raw input.
+        """Return logits (B, T) of preprocessed arrays, or logits per subword of raw input.
 
         Returns:
             For texts and lists of words of any length, a list of N arrays (P,): one logit per
@@ -108,7 +108,7 @@ class BertReplacedTokenDetector(HeadedTask):
 
         Returns:
             For each text, a list of dicts, one per token, or per word for lists of words: `text`,
-            `start` and `end` (in characters; for lists of words, the word's number and the next),
+            `start` and `end` (in characters; for lists of words, the word's index and the next),
             and `score`, the probability of replacement. One list for a single string.
         """
         if self.preprocessor is None:
@@ -118,7 +118,7 @@ class BertReplacedTokenDetector(HeadedTask):
         single = isinstance(x, (str, bytes))
         pieces = self.preprocessor.read([x] if single else x)
         logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
-        # Words and characters of several subwords get their mean.
+        # A word or character of several subwords gets their mean.
         sums = np.append(0, np.cumsum(1 / (1 + np.exp(-logits))))
         scores = sums[pieces.first + pieces.count] - sums[pieces.first]
         scores = scores / np.maximum(pieces.count, 1)

@@ -23,8 +23,8 @@ class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
     """Packs words or texts and labels the pieces that were replaced.
 
     Unlike in `BertTokenClassifierPreprocessor`, labels of lists of words are 1 for replaced words,
-    0 for others, and `None` for words to ignore, on all pieces of a word. Labels of texts are the
-    replaced spans, `(start, end)` in characters; each piece that touches one gets 1.
+    0 for others, and `None` for words to ignore; all pieces of a word get its label. Labels of
+    texts are the replaced spans, `(start, end)` in characters; pieces that touch one get 1.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.

@@ -6,7 +6,7 @@ from kerasbert.heads.base.program import of_texts
 from kerasbert.heads.token_classifier.served import ServedPieces
 from kerasbert.text.characters import substrings
 
-# N texts, U units of all texts: tokens, where those that share a character are one.
+# N texts, U units of all texts: tokens, merged if they share a character.
 
 _SCORES = """\
 found = []

@@ -7,7 +7,7 @@ from kerasbert.heads.base.data import Data, column_of, first_table, index_file
 
 
 class Reranking(Data):
-    """Relevance grades from 0 for pairs of a query and a text, scored by query.
+    """Relevance grades of at least 0 for query-text pairs, with metrics per query.
 
     Models are trained on grades divided by the highest one in the training file.
     """
@@ -53,7 +53,7 @@ class Reranking(Data):
             number = math.nan
         if not 0 <= number < math.inf:
             raise ValueError(
-                f"{table.place(position)}: the label {value!r} must be a number from 0."
+                f"{table.place(position)}: the label {value!r} must be a number of at least 0."
             )
         return number
 

@@ -1,6 +1,6 @@
 """Reranking: a cross-encoder that scores how well texts match a query.
 
-B batch, C texts of a query, T tokens.
+B batch, C texts per query, T tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor, Texts
 
 ACTIVATIONS = ("sigmoid", "linear")
-# Keras' own losses take a batch of numbers (B,) for a single row.
+# Keras' own losses treat a batch of numbers (B,) as a single row.
 _LOSSES = {
     "bce": PairCrossEntropy,
     "binarycrossentropy": PairCrossEntropy,
@@ -43,9 +43,9 @@ class BertReranker(HeadedTask):
 
     `fit`, `evaluate` and `predict` take raw strings; the output is one logit per pair, (B,).
     Labels are between 0 and 1, or any numbers with `compile(loss="mse")`. Listwise training takes
-    queries with lists of any number of texts and of grades, such as 0 to 3. The output is then
-    (B, C), -1e9 for missing texts, as losses and metrics of keras-rs (`pip install keras-rs`)
-    expect:
+    queries with lists of texts, of any length, and lists of grades, such as 0 to 3. The output is
+    then (B, C), with -1e9 for missing texts, as losses and metrics of keras-rs
+    (`pip install keras-rs`) expect:
 
         reranker = BertReranker.from_preset("bert_base_en_uncased", new_head=True)
         reranker.compile(loss=keras_rs.losses.ListMLELoss(), metrics=[keras_rs.metrics.NDCG(k=10)])
@@ -55,8 +55,8 @@ class BertReranker(HeadedTask):
         backbone: a `BertBackbone`.
         preprocessor: a `BertRerankerPreprocessor`, or `None` for preprocessed arrays.
         activation: string. How `score` and `rank` convert logits: "sigmoid" (0 to 1), or "linear"
-            or `None` (unchanged). Set by checkpoints of sentence-transformers; losses on other
-            numbers or lists need "linear".
+            or `None` (unchanged). Checkpoints of sentence-transformers set it; losses on lists
+            or on labels outside 0 to 1 need "linear".
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
             output_bias: see `BertTextClassifier`.
 
@@ -165,8 +165,8 @@ class BertReranker(HeadedTask):
 
         Args:
             optimizer: see there.
-            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers; with lists, all of
-                the same weight, grades from 0. Or, for lists, a loss of keras-rs.
+            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers, or for lists grades
+                of at least 0; all lists have the same weight. Or, for lists, a loss of keras-rs.
             metrics: "auto" is accuracy with the default loss, and none with others.
             **kwargs: see there.
         """
@@ -214,7 +214,7 @@ class BertReranker(HeadedTask):
         """Score each text's relevance to its query, with `activation` applied.
 
         Args:
-            pairs: a list of pairs, or a tuple of queries and texts or of one of each.
+            pairs: a list of pairs, a tuple of queries and texts, or a tuple `(query, text)`.
             batch_size: int.
 
         Returns:

@@ -1,6 +1,6 @@
 """Preprocessing for rerankers: pairs of query and text, or queries with lists of texts.
 
-N examples, B batch, C texts of a query, T tokens of a row.
+N examples, B batch, C texts per query, T tokens per row.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ UNKNOWN = -1.0
 class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     """Packs each text with its query: `[CLS] query [SEP] text [SEP]`.
 
-    `x` is pairs, as for `BertPreprocessor`, with labels `y` as floats (B,). Or it is lists: a tuple
-    of queries and a list of texts for each, a list of such pairs, or a dict or table of `query` and
-    `texts`. Then features are (B, C, T), as for `BertMultipleChoicePreprocessor`, and each query
-    has a list of labels of at least 0, or -1 for unjudged texts. These become float32 (B, C), with
-    -1 for missing texts.
+    `x` is pairs, as for `BertPreprocessor`, with labels `y` as floats (B,); or lists: a tuple of
+    queries and a list of texts for each, a list of such pairs, or a dict or table of `query` and
+    `texts`. For lists, features are (B, C, T), as for `BertMultipleChoicePreprocessor`, and each
+    query has a list of labels of at least 0, or -1 for unjudged texts. These become float32 (B, C),
+    with -1 for missing texts.
 
     Takes the arguments of `BertPreprocessor`.
 
@@ -132,7 +132,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
         return BertPreprocessor._tokenize_in_graph(self, columns)
 
     def _packs_at_once(self):
-        # As the base class, but with this class' methods.
+        # Like the base class, but with this class' methods.
         mine = BertRerankerPreprocessor
         names = ("_examples", "_tokenize_columns", "_tokens")
         return all(getattr(type(self), name) is getattr(mine, name) for name in names)

@@ -1,6 +1,6 @@
 """Sparse embeddings (SPLADE) for lexical search with term expansion.
 
-N texts, B batch, C columns of texts, T tokens, V size of the vocabulary.
+N texts, B batch, C columns of texts, T tokens, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
-    """SPLADE embedder: weighs the vocabulary's words for a text with a masked language model.
+    """SPLADE embedder: weights the vocabulary's words for a text by a masked language model.
 
     The output is float32 (B, V), mostly 0 after training; dot products measure similarity. `fit`
     takes the data of `BertTextEmbedder.fit`, with the query as the first text of a row: pairs,
-    triples and more, pairs with scores, texts with classes or with vectors. The default loss
+    triplets and more, pairs with scores, texts with classes or with embeddings. The default loss
     compares dot products, and `kerasbert.losses.Sparse` keeps embeddings sparse.
 
         embedder = BertSparseEmbedder.from_preset("distilbert_base_en_uncased")
@@ -49,8 +49,8 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         backbone: a `BertBackbone`; it needs no pooler.
         preprocessor: a `BertSparseEmbedderPreprocessor`, or `None` for preprocessed arrays.
         pooling: "max" or "sum" over the tokens.
-        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu" for another
-            log(1 + x) of these.
+        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu" to apply log(1 + x)
+            once more.
         head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights: see `BertMaskedLM`.
 
     Example:
@@ -107,11 +107,11 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
     def shift_logits(self, texts: Texts, active_words: int = 50, batch_size: int = 32) -> float:
         """Shift all logits by one number that gives texts `active_words` active words on average.
 
-        For a masked language model's softmax, logits around 0 or around 10 are the same, so the
-        shift does not change its predictions. Word weights start at 0, however: if almost all
-        logits are positive, all texts are alike, the loss is in the hundreds, and training breaks
-        the model before it can separate them. Call it before `fit`, on a hundred texts like the
-        training data.
+        Softmax treats logits around 0 and around 10 alike, so the shift does not change the
+        predictions of a masked language model. Word weights, however, are 0 only for negative
+        logits: if almost all logits are positive, all texts are alike, the loss is in the hundreds,
+        and training breaks the model before it can separate them. Call this method before `fit`, on
+        a hundred texts like the training data.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.
@@ -119,7 +119,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
             batch_size: int.
 
         Returns:
-            The number added to `mlm_head.bias`, a float.
+            The float added to `mlm_head.bias`.
 
         Raises:
             ValueError: for a head without an output bias.

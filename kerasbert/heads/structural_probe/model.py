@@ -1,4 +1,4 @@
-"""Structural probes: syntax trees from an encoder's embeddings by a linear map.
+"""Structural probes: predict syntax trees from an encoder's embeddings by a linear map.
 
 N sentences, B batch, T tokens, W words.
 """
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class BertStructuralProbe(BertTask):
     """Structural probe: measures how much syntax one layer's embeddings contain.
 
-    `fit` and `evaluate` take sentences, lists of words or trees, with a
-    `kerasbert.data.DependencyTree` for each as its label. Only the probe's matrix is trained,
-    without dropout in the encoder. Outputs are float32: squared distances (B, W, W) or depths
-    (B, W). W is that of the input, for sentences T.
+    `fit` and `evaluate` take sentences, lists of words or trees, each with a
+    `kerasbert.data.DependencyTree` as label. Only the probe's matrix is trained, without dropout in
+    the encoder. Outputs are float32: squared distances (B, W, W) or depths (B, W). W is the input's
+    number of words; for sentences, it is padded to T.
 
         trees = kerasbert.tasks.read_conllu("en_ewt-ud-train.conllu")
         probe = BertStructuralProbe.from_preset("bert_base_en_uncased", layer=7, new_head=True)
@@ -42,8 +42,8 @@ class BertStructuralProbe(BertTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertStructuralProbePreprocessor`, or `None` for preprocessed arrays.
-        kind: string. "distance", the number of edges between two words, or "depth", the number
-            between a word and the root.
+        kind: string. "distance", the number of edges between two words, or "depth", the number of
+            edges between a word and the root.
         layer: int. Layer to probe, from 1; 0 is the embeddings, -1 the last layer.
         rank: int. Rank of the matrix.
 
@@ -154,8 +154,8 @@ class BertStructuralProbe(BertTask):
         """Predict the edges of sentences: the minimum spanning tree over their words' distances.
 
         Args:
-            words: a list of words, or a string, which is split into words; or a list of lists of
-                words or of trees.
+            words: one sentence, as a list of words or a string to split into words; or a list of
+                lists of words or of trees.
             batch_size: int.
 
         Returns:

@@ -1,6 +1,6 @@
 """Preprocessing for structural probes: sentences of words with their dependency trees.
 
-N sentences, B batch, T tokens of the packed row, W words, P pieces of a sentence.
+N sentences, B batch, T tokens per row, W words, P pieces per sentence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_LABEL = -1
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertStructuralProbePreprocessor(BertPreprocessor):
-    """Packs sentences of words, and locates their pieces.
+    """Packs sentences and locates the pieces of their words.
 
     `x` is lists of words, `kerasbert.data.DependencyTree`s, whose words are read, or texts, split
     into words at white space, punctuation and CJK characters. `y` has a `DependencyTree` for each
@@ -39,7 +39,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
     The result is the dict of `BertPreprocessor` with `word_starts`, the position of each word's
     first piece, and `word_counts`, its number of pieces, int32 (B, W), padded with 0. Labels are
     distances (B, W, W) or depths (B, W), int32, padded with -1. W is T. Sentences are truncated to
-    `sequence_length`: words beyond have no pieces or labels.
+    `sequence_length`: words beyond it have no pieces or labels.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.

@@ -116,7 +116,7 @@ class ServedProbe(Served):
 
 
 def _lead(distances, edges):
-    """Return the smallest lead of a tree edge over other edges that could replace it."""
+    """Return the smallest gap between a tree edge and an edge that could replace it."""
     tree = np.full(distances.shape, np.inf)
     np.fill_diagonal(tree, 0)
     for edge in edges:

@@ -30,11 +30,12 @@ _SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 
 
 class TextClassification(Data):
-    """Class names: one per text, or with the model's `multi_label` any number.
+    """Class names: one per text, or any number with the model's `multi_label`.
 
     Labels of several classes are lists of names, or one column of 0 and 1 for each class.
     """
 
+    takes_label_columns = True
     column_counts = (1, 2)
     metrics = ("accuracy", "macro_f1", "matthews")
 
@@ -63,7 +64,7 @@ class TextClassification(Data):
         if model.multi_label:
             fields = {"metrics": _OF_SEVERAL, "model": {"multi_label": True}}
         if model.labels is None:
-            # Files have numbers for unnamed classes.
+            # Files contain class numbers if the classes have no names.
             numbers = tuple(map(str, range(len(model.label_names))))
             fields["source"] = Source(values=numbers)
         return fields
@@ -154,7 +155,7 @@ class TextClassification(Data):
             )
 
     def _names(self, task, model):
-        """Return the model's classes by their names in the task, or all of an unnamed model."""
+        """Return the model's class names as the task writes them; unnamed classes get its names."""
         if model.labels is None and model.num_classes == len(task.labels):
             return list(task.labels)
         return [known_name(name, task.labels) or name for name in model.label_names]

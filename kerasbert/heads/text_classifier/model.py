@@ -142,7 +142,7 @@ class BertTextClassifier(HeadedTask):
         return (SEVERAL if self.multi_label else CLASSES), self.num_classes
 
     def gives_logits(self) -> bool:
-        """Return whether the outputs are logits, as without an `activation`."""
+        """Return whether the outputs are logits, that is, have no `activation`."""
         return self.activation == keras.activations.linear
 
     @property
@@ -185,7 +185,7 @@ class BertTextClassifier(HeadedTask):
 
         Returns:
             For each text, a dict of `label`, `score` (its probability) and `probabilities` by
-            name; with `multi_label`, `labels` above a probability of 0.5 instead of the first two.
+            name; with `multi_label`, `labels` (probability above 0.5) instead of the first two.
             One dict for a single text.
 
         Raises:
@@ -249,7 +249,7 @@ def _check_labels(labels, template, texts):
 
 
 def _entailment(names):
-    """Return the class numbers of entailment and of contradiction (or no entailment)."""
+    """Return the class numbers of entailment and contradiction (or no entailment)."""
     lower = [name.lower() for name in names]
     yes = [i for i, name in enumerate(lower) if name.startswith(("entail", "함의", "含意"))]
     no = [i for i, name in enumerate(lower) if name.startswith(("contra", "모순", "矛盾", "not"))]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextClassifierPreprocessor(BertPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does, and numbers their labels.
+    """Packs texts or pairs as `BertPreprocessor` does, and converts labels to class numbers.
 
     Labels `y` are class numbers or names (B,), returned as int32 (B,). Where class names are
     numbers, as with `labels=[1, 2, 3]`, numeric labels are read as names; ambiguous ones, as with
@@ -155,7 +155,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return y.astype("int32")
 
     def check_number(self, number: int, position: int) -> int:
-        """Return the class of a numeric label: itself, unless class names are numbers."""
+        """Return the class of a numeric label: the same number, unless class names are numbers."""
         if numbers := class_numbers(self.names):
             return numbers.number(number, f"The label {number} at position {position}")
         classes = self.class_count()

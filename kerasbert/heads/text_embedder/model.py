@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor, Texts
 
-# The minimum number of encoder layers for each choice of `layers`.
+# Minimum number of encoder layers for each choice of `layers`.
 LAYERS = {
     "embeddings": 1,
     "second_to_last": 2,
@@ -51,11 +51,12 @@ class BertTextEmbedder(ComparingTask):
     """Embedder: encodes texts or text pairs as dense vectors, pretrained or fine-tuned.
 
     The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding.
-    D' is `truncate_dim`, `projection_dim` or the encoder's width, times 4 for "concat_last_four",
-    times the number of poolings in a list. Unused parts of the encoder are not computed.
+    D' is `truncate_dim`, else `projection_dim`, else the encoder's width, times 4 for
+    "concat_last_four", times the number of poolings in a list. Unused parts of the encoder are not
+    computed.
 
-    The data of `fit` depend on the loss; by default, `kerasbert.losses.EmbeddingLoss` selects one
-    for the data:
+    The data of `fit` depend on the loss. The default, `kerasbert.losses.EmbeddingLoss`, selects a
+    loss by the data:
 
         embedder.fit((questions, passages))              # positive pairs: ranking
         embedder.fit((questions, passages, others))      # with hard negatives
@@ -66,12 +67,13 @@ class BertTextEmbedder(ComparingTask):
 
     Columns are embedded separately, and the loss gets embeddings (B, C, D'). Large batches for
     ranking fit into memory with `compile(chunk_size=32)`. After training with
-    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. It can
-    be part of another Keras model.
+    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. An
+    embedder can be part of another Keras model.
 
-    `pooling="tokens"` with a projection is late interaction (ColBERT). It has another input,
-    `vector_mask`, for the tokens that have a vector, by default all but padding. Trained on pairs,
-    triples or a teacher's scores (B, C, T, D'), it ranks texts for a query by MaxSim:
+    `pooling="tokens"` with a projection is late interaction (ColBERT). Another input,
+    `vector_mask`, selects the tokens with embeddings, by default all but padding. Trained on pairs,
+    triplets or a teacher's scores, with embeddings (B, C, T, D') for the loss, it ranks texts for a
+    query by MaxSim:
 
         colbert = BertTextEmbedder.from_preset(
             "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
@@ -95,8 +97,8 @@ class BertTextEmbedder(ComparingTask):
             If given, `from_preset` makes a new layer.
         projection_bias: bool. Bias of that layer.
         projection_activation: string. Activation of that layer, such as "tanh".
-        truncate_dim: int. Keep only the first numbers after `normalize`, without normalizing
-            again, as in sentence-transformers; in training too.
+        truncate_dim: int. Keep only the first `truncate_dim` features after `normalize`, in
+            training too, without normalizing again, as in sentence-transformers.
 
     Example:
 
@@ -182,8 +184,8 @@ class BertTextEmbedder(ComparingTask):
         self.projection_bias = projection_bias
         self.projection_activation = projection_activation
         self.truncate_dim = truncate_dim
-        # The model extends the encoder's graph, without unused layers. Embeddings are float32 in
-        # mixed precision too.
+        # The model extends the encoder's graph, without unused layers. Embeddings are float32 even
+        # in mixed precision.
         inputs = dict(backbone.input)
         if self.has_late_interaction:
             inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
@@ -286,8 +288,8 @@ class BertTextEmbedder(ComparingTask):
     ) -> np.ndarray:
         """Return embeddings of raw texts or arrays, in the order of `x`.
 
-        With `pooling="tokens"`, T is the largest number of vectors in a text; `embed` returns them
-        without padding. For `role`, see `embed`.
+        With `pooling="tokens"`, T is the largest number of embeddings in a text; `embed` returns
+        them without padding. For `role`, see `embed`.
         """
         if self.pooling != "tokens" or not self._is_raw(x):
             return super().predict(x, batch_size, role, **kwargs)
@@ -341,7 +343,7 @@ class BertTextEmbedder(ComparingTask):
         query = self.embed(query, role="query")
         vectors = self.embed(list(places), batch_size, role="text")
         if self.pooling == "tokens":
-            # Equals `max_similarity`, but without padding and a graph for each shape.
+            # Equals `max_similarity`, but needs no padding and no graph per shape.
             starts = np.cumsum([0, *map(len, vectors[:-1])])
             products = np.concatenate(vectors) @ query.T  # (T of all texts, S)
             scores = np.maximum.reduceat(products, starts).sum(axis=1)
@@ -375,7 +377,7 @@ class BertTextEmbedder(ComparingTask):
         return ops.matmul(queries, ops.transpose(documents))
 
     def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):
-        """Return a list of float32 (T, D'), as Keras only joins batches of equal length."""
+        """Return a list of float32 (T, D'), because Keras only joins batches of equal length."""
         dataset, order = self._sorted_batches(
             texts, batch_size=batch_size, preprocessor=preprocessor
         )

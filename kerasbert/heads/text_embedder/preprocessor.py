@@ -39,13 +39,13 @@ MOST_TRIED = 20
 class BertTextEmbedderPreprocessor(BertPreprocessor):
     """Packs texts or pairs as `BertPreprocessor` does; labels `y` are embeddings (B, D').
 
-    For custom losses, they may also be numbers (B,) or class names.
+    For custom losses, labels may also be numbers (B,) or class names.
 
     Texts to compare, such as a question and its passage, are passed in columns instead of packed
     into one row; see `column_batches`.
 
-    Queries and texts may be preprocessed differently, by `for_role(role)`. Without labels, or from
-    three columns on, the first column has the role "query" and the others "text".
+    Queries and texts may be preprocessed differently, by `for_role(role)`. Without labels, or with
+    three or more columns, the first column has the role "query" and the others "text".
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: as for `BertPreprocessor`.
@@ -64,7 +64,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     Raises:
         ValueError: for labels that are not vectors of finite numbers, all of the same width, with
-            their position, for prompts that are not strings, and for unknown tokens.
+            their position; for prompts that are not strings; and for unknown tokens.
 
     Example:
 
@@ -291,15 +291,15 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     ) -> Any:
         """Batch columns of texts for the losses of `kerasbert.losses` that compare embeddings.
 
-        A batch is `(x, y)` or `(x, y, sample_weight)`, where `x` is a tuple of the dicts of a call,
-        one per column, padded independently. Equal texts do not share a batch where avoidable.
+        A batch is `(x, y)` or `(x, y, sample_weight)`, where `x` is a tuple of feature dicts, one
+        per column, padded independently. If possible, equal texts are in different batches.
 
         Args:
             x: a tuple of lists of strings, one list per column.
-            y: numbers (N,), or teacher scores (N, ...). `None` numbers the texts, equal ones of a
-                batch equally: int32 (B, C).
+            y: numbers (N,), or teacher scores (N, ...). `None` numbers the texts, with equal
+                numbers for equal texts: int32 (B, C).
             sample_weight, batch_size, shuffle: as for `batches`.
-            coarse: bool. Pad to few lengths, for models that are compiled per combination.
+            coarse: bool. Pad to few lengths, for models compiled for each combination of lengths.
 
         Returns:
             A `tf.data.Dataset`.
@@ -332,7 +332,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Make one batch of columns of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
 
-        Float labels stay floats, as other batches may have more values than 0 and 1.
+        Float labels stay floats, because other batches may have values besides 0 and 1.
         """
         with tf.device("cpu"):
             return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
@@ -361,7 +361,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def _readers(self, count, is_alike):
         """Return the preprocessor for each column: the first holds queries, the others texts.
 
-        Similarity of two texts is symmetric, so the prompts of roles do not apply to it.
+        Similarity is symmetric, so two labeled or equal columns get no role prompts.
         """
         if count == 2 and is_alike and not self.has_roles:
             return [self, self]
@@ -422,10 +422,10 @@ def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
 
 
 def _text_numbers(columns):
-    """Number the texts of C columns, equal texts equally: int32 (N, C).
+    """Number the texts of C columns, with equal numbers for equal texts: int32 (N, C).
 
-    Numbers are hashes, which agree across processes; two different texts collide with a chance of
-    one in two billion.
+    Numbers are hashes, which agree across processes; two different texts collide with a probability
+    of one in two billion.
     """
     read = (text if isinstance(text, bytes) else text.encode() for c in columns for text in c)
     numbers = np.fromiter((zlib.crc32(text) >> 1 for text in read), "int32")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SquaredError(keras.losses.Loss):
-    """Squared error of each number (B,); Keras' own loss averages (B,) as a single row.
+    """Squared error of each number (B,); Keras' own loss treats (B,) as a single row.
 
     >>> y, weights = np.array([1.0, 2.0]), np.array([1.0, 0.0])
     >>> float(SquaredError()(y, y + 2, sample_weight=weights))

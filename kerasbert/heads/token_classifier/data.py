@@ -133,13 +133,13 @@ class TokenClassification(Data):
         return result
 
     def _is_prose(self, task, documents, label):
-        """Whether lines are plain texts: some have several words, and none ends in a tag."""
+        """Return whether lines are plain texts: some have several words, none ends in a tag."""
         if task.units == "characters":
             return False
         known = set(tag_names(task.labels, task.scheme))
         rows = [cells for document in documents for rows in document for _, cells in rows]
         ends = {cells[label] for cells in rows if -len(cells) <= label < len(cells)}
-        # Also tags of other schemes, so that a wrong tag is not taken for a word.
+        # Match tags of all schemes, so that a wrong tag is not mistaken for a word.
         tags = re.compile(r"[BIOESLU](-.+)?|-DOCSTART-")
         ends = in_scheme(sorted(ends), task.labels, task.scheme)
         return any(len(cells) > 1 for cells in rows) and not any(
@@ -157,12 +157,11 @@ class TokenClassification(Data):
         for row, tags, positions in _sentences(table, form, words, labels):
             place = table.place(positions[0])
             if not isinstance(row, list) or not (tags is None or isinstance(tags, list)):
-                raise ValueError(
-                    f"{place}: there must be a list of words and one of as many labels."
-                )
+                raise ValueError(f"{place}: expected a list of words and a list of as many labels.")
             if tags is not None and len(tags) != len(row):
                 raise ValueError(
-                    f"{place}: there are {len(row)} words but {len(tags)} labels; give one each."
+                    f"{place}: there are {len(row)} words but {len(tags)} labels; give one label "
+                    "per word."
                 )
             row = [written(word) for word in row]
             if "" in row:
@@ -172,7 +171,7 @@ class TokenClassification(Data):
                 tags = None if tags is None else self._tags(task, tags, places)
                 result.append([(row, tags, [[word] for word in row])])
         if labels is None and not is_test(split):
-            column_of(task, table, task.label)  # Raises, with the existing columns.
+            column_of(task, table, task.label)  # Raises an error that lists the columns.
         return result
 
     def _of_spans(self, task, table, words, labels):
@@ -307,12 +306,12 @@ class TokenClassification(Data):
             yield [*cells[place], *([] if right is None else [right[place]]), tag]
 
 
-# Fields of a task of spans, which may start or end within a word.
+# Fields of span tasks; spans may start or end within a word.
 _SPANS = {"units": "characters", "model": {"label_pieces": "all"}}
 
 
 def _is_table(path, task):
-    """Whether a file has named columns; a CoNLL file starts with a word."""
+    """Return whether a file has named columns; a CoNLL file starts with a word."""
     ending = ending_of(path)
     if ending in (".csv", *JSON, PARQUET, *SPREADSHEETS):
         return True
@@ -345,7 +344,7 @@ def _form(task, table):
     known = _WORDS if name == own.columns[0] else ()
     words = next((x for x in (_named(task, name), name, *known) if table.find(x)), None)
     if words is None:
-        column_of(task, table, name)  # Raises, with the existing columns.
+        column_of(task, table, name)  # Raises an error that lists the columns.
     known = _TAGS if task.label == own.label else ()
     tags = (_named(task, task.label), task.label, *known)
     tags = next((x for x in tags if table.find(x) and table.find(x) != table.find(words)), None)
@@ -406,7 +405,7 @@ def _sentences(table, form, words, labels):
 
 
 def _tags(task, given):
-    """Return the tags of the training file, or its span types, and whether they are spans."""
+    """Return the training file's tags or span types, and whether they are span types."""
     table = TokenClassification().open(task, first_file(task), "train")
     if isinstance(table, readers.Columns) and given is not None:
         return set(given), False
@@ -421,7 +420,7 @@ def _tags(task, given):
     if labels is None and given is not None:  # A test set without labels.
         return set(given), False
     if labels is None:
-        column_of(task, table, task.label)  # Raises, with the existing columns.
+        column_of(task, table, task.label)  # Raises an error that lists the columns.
     if form == "spans":
         spans = [spans_in(value) or () for value in labels]
         return {written(label) for row in spans for _, _, label in row}, True
@@ -443,7 +442,7 @@ def _sorted_tags(task, found):
 
 
 def _scheme(tags):
-    """Return entity types and scheme of tags, or other labels unchanged, without a scheme."""
+    """Return the entity types and scheme of tags; other labels are unchanged, without scheme."""
     spelling = spelling_of(tags)
     if spelling is None:
         return {"labels": tuple(tags), "scheme": None}
@@ -454,7 +453,7 @@ def _scheme(tags):
 
 
 def in_scheme(tags, types, scheme):
-    """Convert tags of any spelling, see `spelling_of`, to a scheme; others are unchanged.
+    """Convert tags of any spelling (see `spelling_of`) to a scheme; other labels are unchanged.
 
     >>> in_scheme(["PER-B", "PER_M", "-", "x"], ["PER"], "BIOES")
     ['B-PER', 'I-PER', 'O', 'x']
@@ -493,7 +492,7 @@ def as_bio(tags):
 
 
 def spans_of_characters(text, tags):
-    """Convert tags per character to spans `(start, end, type)`, ignoring those of spaces.
+    """Convert tags per character to spans `(start, end, type)`, ignoring tags of spaces.
 
     >>> spans_of_characters("a bc d", ["B-X", "O", "I-X", "O", "O", "B-Y"])
     [(0, 3, 'X'), (5, 6, 'Y')]
@@ -509,7 +508,7 @@ def _entities(tags):
 
 
 def all_tags(text, spans):
-    """Return the BIO tag of each character of a text from its spans."""
+    """Convert a text's spans to BIO tags, one per character."""
     tags = [OUTSIDE] * len(text)
     for start, end, type in spans:
         tags[start:end] = [f"B-{type}", *[f"I-{type}"] * (end - start - 1)]
@@ -517,7 +516,7 @@ def all_tags(text, spans):
 
 
 def tags_of_characters(text, spans):
-    """Return the BIO tags of all characters but spaces from a text's spans.
+    """Convert a text's spans to BIO tags, one per character except spaces.
 
     >>> tags_of_characters("a bc d", [(0, 3, "X")])
     ['B-X', 'I-X', 'O', 'O']

@@ -1,6 +1,6 @@
 """Token classification, such as named-entity recognition and part-of-speech tagging.
 
-B batch, T tokens, C classes, N texts, P subwords of a text, W words of a text.
+B batch, T tokens, C classes, N texts, P subwords per text, W words per text.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class BertTokenClassifier(HeadedTask):
         return class_names(self.num_classes, names)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return logits (B, T, C) of preprocessed arrays, or the subwords' logits of raw input.
+        """Return logits (B, T, C) of preprocessed arrays, or logits per subword of raw input.
 
         Returns:
             For texts and lists of words of any length, a list of N arrays (P, C) in order: one row

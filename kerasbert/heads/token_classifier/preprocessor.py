@@ -1,7 +1,7 @@
 """Preprocessing for token classification: labels of words or spans become labels of pieces.
 
-N texts, U units of a text (mostly words; each takes one label), P pieces of a text, R windows,
-B batch, T tokens of the packed row, C classes.
+N texts, U units per text (mostly words; each takes one label), P pieces (subwords) per text,
+R windows, B batch, T tokens per row, C classes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor
     from kerasbert.text.subword import SubwordTokenizer
 
-# Eager calls run in one graph.
+# Eager calls share one graph.
 _match = Traced(lambda *places: units_of_pieces(places[:3], places[3:]))
 LABEL_PIECES = ("first", "all")
 NO_LABEL = -100  # as in transformers
@@ -52,16 +52,16 @@ NO_LABEL = -100  # as in transformers
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
-    """Packs words or texts, and assigns their labels to pieces.
+    """Packs words or texts, and assigns their labels to pieces (subwords).
 
     `x` is one of:
 
     - lists of words, tokenized as within a text. `y` has a label for each word, a name or a class
-      number (see `BertTextClassifierPreprocessor`); `None` and -100 exclude it from the loss.
-    - texts. `y` has spans for each text: `(start, end, label)` in characters, or dicts of these
-      names, without overlaps. The label is an entity type, such as "PER", from which the scheme's
-      tags are made. A word belongs to the first span that touches it. If the classes are not such
-      tags, as for parts of speech, words have the label of their span, or "O" outside of spans.
+      number (see `BertTextClassifierPreprocessor`); `None` and -100 exclude the word from the loss.
+    - texts. `y` has spans for each text: `(start, end, label)` in characters, or dicts with these
+      keys, without overlaps. The label is an entity type, such as "PER", which becomes the scheme's
+      tags. A word belongs to the first span that touches it. If the classes are not entity tags, as
+      for parts of speech, words have the label of their span, or "O" outside spans.
 
     Texts are split into words at white space, punctuation and CJK characters
     (`kerasbert.data.word_spans`).
@@ -181,7 +181,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             x = tf.RaggedTensor.from_tensor(x)
         words = tf.strings.regex_replace(x.flat_values, f"^[{SPACE}]+$", "")
         words = tf.where(words == "", "", " " + words)
-        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # through all texts
+        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # over all texts
         before = tf.concat([[0], before], 0)
         base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
         texts = tf.strings.reduce_join(x.with_flat_values(words), axis=-1)
@@ -295,7 +295,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             spans: list of lists of units, `(start, end)`; `None` makes units from the pieces.
 
         Returns:
-            Dict of arrays: `ids` and `ends` of pieces, their number per text, `lengths`; `units`,
+            Dict of arrays: `ids` and `ends` of pieces; `lengths`, their number per text; `units`,
             int64 (2, U), and `unit_counts`; and the results of `units_of_pieces`.
         """
         self.tokenizer.report_control(texts)
@@ -348,8 +348,8 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
         """Convert probabilities (pieces, C) to (units, C), zeros for units without pieces.
 
-        A unit gets those of its first piece, or with `label_pieces="all"` the mean of its pieces,
-        where inner pieces support "B-PER" by their probability of "I-PER".
+        A unit gets the probabilities of its first piece or, with `label_pieces="all"`, the mean of
+        its pieces, where the "I-PER" of inner pieces counts as "B-PER".
         """
         units = np.zeros((len(pieces.first), probabilities.shape[1]))
         there = pieces.count > 0
@@ -503,7 +503,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return (ids,), [y, sample_weight]
 
     def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:
-        """Merge window outputs to (pieces of all texts, C), each from where it has most context.
+        """Merge window outputs to (pieces of all texts, C), each from the window with most context.
 
         Args:
             pieces: a `Pieces`.

@@ -26,7 +26,7 @@ class ServedPieces(Served):
     """Base class for tasks that label each piece of a text of any length."""
 
     settings = {"max_windows": MOST_WINDOWS}
-    # Axes of the outputs after those of rows and tokens.
+    # Output axes after rows and tokens.
     sizes = ()
 
     def pack(self, text):

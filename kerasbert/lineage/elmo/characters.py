@@ -1,7 +1,7 @@
-"""ELMo's inputs: character ids of words, with the neighbors of each word as labels.
+"""ELMo's inputs, character ids of words, and its labels, the neighbors of each word.
 
-N sentences, W words of a sentence, B batch, T tokens (words and the sentence boundaries), C
-characters of a token.
+N sentences, W words per sentence, B batch, T tokens (words plus sentence start and end), C
+characters per token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# Character ids are bytes + 1, and these; 0 marks positions without a token.
+# Character ids besides UTF-8 bytes + 1; 0 marks positions without a token.
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(257, 262)
 # First entries of the pre-training vocabulary, as in bilm-tf.
 SPECIAL = ("<S>", "</S>", "<UNK>")
@@ -31,7 +31,7 @@ def sentence_words(sentences, method):
         method: string. The calling method, for errors.
 
     Returns:
-        `(lists of words, single)`.
+        `(sentences, single)`: lists of words, and whether the input was one string.
 
     >>> sentence_words(["A dog", ["barks", "."]], "embed()")
     ([['A', 'dog'], ['barks', '.']], False)
@@ -98,7 +98,7 @@ def character_ids_in_graph(words, characters_per_token, length=None):
     Args:
         words: `tf.RaggedTensor` of strings (N, None).
         characters_per_token: int. C.
-        length: int tensor. T; by default the longest sentence's, which is the minimum.
+        length: int tensor. T; defaults to that of the longest sentence, the minimum.
 
     Returns:
         A dict of `character_ids` int32 (N, T, C) and `padding_mask` int32 (N, T).

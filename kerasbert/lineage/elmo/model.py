@@ -124,7 +124,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
                 dtype=dtype,
                 name=f"direction_{i}",
             )
-            for i in range(2)  # Forwards and backwards.
+            for i in range(2)
         ]
 
         # === Config ===
@@ -157,8 +157,8 @@ class ElmoBackbone(FromPreset, functional.Backbone):
 
         Args:
             inputs: dict of the model's inputs.
-            states: the states returned for the previous batch, with as many rows; `None` starts
-                from zeros.
+            states: the states returned for the previous batch of the same size; `None` starts from
+                zeros.
 
         Returns:
             `(outputs, states)`.
@@ -295,7 +295,7 @@ class ElmoTask(FromPreset, functional.Task):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoEmbedder(ElmoTask):
-    """Word embeddings from ELMo's layers, for `embed` or as a part of another model.
+    """Computes word embeddings from ELMo's layers, by `embed` or as part of another model.
 
     The output is (B, T, 2 * P), or (B, T, L, 2 * P) for all L layers with `layers="all"`.
 

@@ -78,7 +78,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
     `backward_logits` (B, T, V), which predict the token after and before each token. The loss is
     the mean of the two cross-entropies. `fit` and `evaluate` take sentences, as strings or lists of
     words, and derive the labels; LSTM states start from zeros in each sentence. The softmax covers
-    the whole vocabulary in every step, where bilm-tf samples 8,192 words, so V should stay in
+    the whole vocabulary in every step, whereas bilm-tf samples 8,192 words, so V should stay in
     the tens of thousands.
 
     Args:
@@ -184,14 +184,14 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def perplexity(self, sentences: Any, batch_size: int = 32) -> dict[str, Any]:
-        """Compute the perplexity over the words and ends of sentences.
+        """Compute the perplexity over words and sentence boundaries.
 
         Args:
             sentences: as in `fit`.
             batch_size: int.
 
         Returns:
-            A dict of `forward`, `backward` and `mean`, the exponential of the mean of both losses.
+            A dict of `forward`, `backward` and `mean`, the exponential of both losses' mean.
         """
         sums, counts = np.zeros(2), np.zeros(2)
         for features, labels, weights in self._batches(sentences, batch_size, None):

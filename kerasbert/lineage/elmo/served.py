@@ -58,8 +58,7 @@ class ServedElmo(Served):
         return character_ids_in_graph(words, self.model.backbone.characters_per_token), columns
 
     def answer(self, text):
-        # TensorFlow's convolutions of zero rows have the wrong width; an added empty text avoids
-        # them.
+        # With zero rows, TensorFlow's convolutions have the wrong width, so an empty text is added.
         count = tf.size(text)
         text = tf.concat([text, tf.fill([tf.cast(count == 0, "int32")], "")], 0)
         return {name: x[:count] for name, x in self._answer(text).items()}

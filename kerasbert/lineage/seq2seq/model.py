@@ -1,6 +1,6 @@
 """The original transformer (2017), an encoder-decoder for translation.
 
-N texts, B batch, S source tokens, T target tokens, V vocabulary, D width, H width of a head, K
+N texts or heads, B batch, S source tokens, T target tokens, V vocabulary, D width, H head width, K
 beams.
 """
 
@@ -219,7 +219,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
         cache: Tensor,
         cache_update_index: int,
     ) -> tuple[Any, Any]:
-        """Decode the next C tokens of texts whose earlier tokens are cached: (B * K, C, D).
+        """Decode the next C tokens of texts whose earlier tokens are cached.
 
         Args:
             token_ids: ints (B * K, C). K consecutive rows share one source.
@@ -229,7 +229,7 @@ class TransformerSeq2SeqBackbone(PresetBackbone):
             cache_update_index: int. Position of the first of the C tokens.
 
         Returns:
-            `(outputs, cache)`.
+            `(outputs, cache)`, with outputs (B * K, C, D).
         """
         x = self._embed(token_ids, cache_update_index)
         queries = cache_update_index + ops.arange(ops.shape(token_ids)[1], dtype="int32")
@@ -475,7 +475,7 @@ class TransformerSeq2SeqLM(WritingTask):
         Args:
             inputs: a string, a list of N strings, or a dict of `encoder_token_ids` and
                 `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), whose rows start with a
-                prompt of one token or more before free positions, and `decoder_padding_mask`
+                prompt of at least one token, followed by free positions, and `decoder_padding_mask`
                 (B, T), true at the prompt.
             max_length, batch_size: see `translate`. For arrays, the limit is the number of columns.
             stop_token_ids: ints that end a text; "auto" is the tokenizer's end token, and `None`
@@ -530,8 +530,8 @@ class TransformerSeq2SeqLM(WritingTask):
                 `compile`.
 
         Returns:
-            A dict of `decoder_token_ids` and of `decoder_padding_mask`, which ends with each row's
-            stop token.
+            A dict of `decoder_token_ids` and `decoder_padding_mask`, true up to each row's stop
+            token.
         """
         backbone, forbidden = self.backbone, self.forbidden_token_ids or ()
         sampler = self.sampler if sampler is None else sampler

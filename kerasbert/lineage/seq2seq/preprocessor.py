@@ -29,7 +29,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
     `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: sources end
     with the end token, targets begin with the start token. `y` holds the next target tokens, int32
-    (B, T), and weights (B, T) are 0 where there is none. Both sides are truncated to
+    (B, T); `sample_weight` (B, T) is 0 where there is none. Both sides are truncated to
     `sequence_length`.
 
     Args:
@@ -155,7 +155,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
         Args:
             x: a list of N strings, the sources.
-            sequence_length: int. Maximum tokens per target; default: the preprocessor's.
+            sequence_length: int. Maximum tokens per target; defaults to the preprocessor's.
             first: int. Position of the first source, for errors.
 
         Returns:
@@ -218,7 +218,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
 
 def _as_pair(x):
-    """Return texts with KerasHub's names as a tuple, others unchanged."""
+    """Return a dict with KerasHub's column names as a tuple, other inputs unchanged."""
     if not isinstance(x, dict) or not set(x) & {"encoder_text", "decoder_text"}:
         return x
     if set(x) != {"encoder_text", "decoder_text"}:
@@ -238,6 +238,6 @@ def _check_pairs(columns):
 
 
 def _column(ids, token):
-    """Return a column with a token for each row of ragged ids."""
+    """Return a ragged column that repeats `token` for each row of `ids`."""
     column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
     return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

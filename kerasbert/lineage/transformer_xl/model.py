@@ -42,7 +42,7 @@ class TransformerXLBackbone(PresetBackbone):
 
     Inputs are a dict of `token_ids` (B, T) and, optionally, `memory` (B, L, M, D), each layer's
     inputs at the M previous tokens. Outputs are a dict of `sequence_output` (B, T, D) and `memory`,
-    extended by these tokens. The model keeps no state, and the memory is detached from gradients.
+    extended by the current tokens. The model keeps no state; the memory passes no gradients.
 
     Args:
         vocabulary_size: int. With `cutoffs`, ids must be sorted by frequency, most frequent first.
@@ -184,7 +184,7 @@ class TransformerXLBackbone(PresetBackbone):
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(x, memory=memory)
         mask = context.pop("attention_mask")
-        context.pop("query_mask")  # It masks a second stream, which Transformer-XL lacks.
+        context.pop("query_mask")  # For the query stream of XLNet.
         got = []
         for i, block in enumerate(self.transformer_layers):
             got.append(x)
@@ -204,7 +204,7 @@ class TransformerXLBackbone(PresetBackbone):
         return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Add an empty memory where none is given."""
+        """Add an empty memory if none is given."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
         if "memory" in inputs:
@@ -262,7 +262,7 @@ class TransformerXLLM(BertTask):
                 f"{type(self).__name__} reads token ids, or texts by its `characters`."
             )
         if characters is not None and len(set(characters)) != len(characters):
-            raise ValueError("characters contains one twice; each must have one id.")
+            raise ValueError("characters must be distinct, but one occurs twice.")
         if characters is not None and len(characters) > backbone.vocabulary_size:
             raise ValueError(
                 f"characters has {len(characters)} characters, more than the backbone's "
@@ -378,7 +378,7 @@ class TransformerXLLM(BertTask):
                 `memory_length`.
 
         Returns:
-            A float, the mean of -log2 of the probability.
+            A float, the mean of -log2(probability).
 
         Raises:
             ValueError: for a text of fewer than two tokens.

@@ -34,8 +34,8 @@ _NAMES = (
 class _MaskEmbedding(keras.layers.Layer):
     """The learned embedding of the query stream, appended once for each prediction.
 
-    The functional model calls it without predictions, which returns the tokens unchanged, because
-    Keras only tracks the weights of layers in its graph.
+    The functional model calls it without `mapping`, which returns the tokens unchanged: Keras only
+    tracks weights of layers in the graph.
     """
 
     def build(self, inputs_shape):
@@ -76,7 +76,7 @@ class XLNetBackbone(BertBackbone):
     Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), of any length
     T. Attention only uses whether two tokens share a segment, not the segment ids. The output is a
     dict of `sequence_output` (B, T, D). `read_on` takes and returns a memory; `predict_targets`
-    computes the second stream.
+    computes the query stream.
 
     Args:
         vocabulary_size: int.

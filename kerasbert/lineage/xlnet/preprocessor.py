@@ -1,4 +1,4 @@
-"""Preprocessing for XLNet: rows `A <sep> B <sep> <cls>`, padded on the left, and pre-training.
+"""Preprocessing for XLNet and its pre-training: rows `A <sep> B <sep> <cls>`, padded on the left.
 
 B batch, T tokens of the packed row, P predictions, S spans.
 """
@@ -11,17 +11,17 @@ from kerasbert.heads.question_answering.preprocessor import BertQuestionAnswerin
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
 from kerasbert.text.packing import BertPreprocessor
 
-# Segments of `<cls>` and of padding; texts have 0 and 1.
+# Segment ids of `<cls>` and of padding; texts have 0 and 1.
 OF_CLS, OF_PADDING = 2, 3
 
 
 class XLNetPacking:
-    """Mixin before a preprocessor class: rows end with `<sep> <cls>`, padding comes first."""
+    """Mixin, the first base of a preprocessor: rows end with `<sep> <cls>`, padding comes first."""
 
     packing = "class_last"
 
     def pack(self, segments, length=None):
-        """Pack as `BertPreprocessor`, in XLNet's order: `<cls>` has segment 2, padding 3."""
+        """Pack as `BertPreprocessor` does, in XLNet's order; `<cls>` has segment 2, padding 3."""
         features = super().pack(segments, length)
         if tf.executing_eagerly() and length is None:
             return features  # The traced function has already reordered them.
@@ -46,8 +46,8 @@ class XLNetPacking:
 class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocessor):
     """Packs texts or pairs as `A <sep> <cls>` or `A <sep> B <sep> <cls>`, padded on the left.
 
-    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. All else, arguments included,
-    is as for `BertTextClassifierPreprocessor`.
+    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. Everything else, including the
+    arguments, is as in `BertTextClassifierPreprocessor`.
 
     Example:
 
@@ -61,8 +61,8 @@ class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocess
 class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPreprocessor):
     """Packs questions and windows of their contexts as `question <sep> window <sep> <cls>`.
 
-    Labels and windows count positions as `BertQuestionAnsweringPreprocessor`, whose arguments it
-    takes: `<cls>` comes first, as in the logits of `XLNetQuestionAnswering`.
+    Arguments are those of `BertQuestionAnsweringPreprocessor`. Positions in labels and windows are
+    counted as there, with `<cls>` first, as in the logits of `XLNetQuestionAnswering`.
     """
 
 
@@ -71,10 +71,11 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
     """Packs texts, and draws the predicted tokens and their order for each batch.
 
     In every `context_factor` * L tokens, a span of L tokens at a random position is predicted, with
-    L drawn from 1 to `max_span`. The predicted tokens get a random order; each sees those before it
-    in that order, and all tokens that are not predicted. Returns `(x, y, sample_weight)`: `x` with
-    `hidden_mask` (B, T, T), 1 where a token does not see another one, and `target_mapping`
-    (B, P, T); `y` holds the predicted tokens (B, P).
+    L drawn from 1 to `max_span`. The predicted tokens get a random order; each attends to those
+    before it, and to all tokens that are not predicted. Returns `(x, y, sample_weight)`. `x` also
+    has `hidden_mask` (B, T, T), 1 where a token must not attend to another one, and
+    `target_mapping` (B, P, T), 1 at the position of each prediction; `y` holds the predicted tokens
+    (B, P).
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
@@ -119,7 +120,7 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
         chosen = self._spans(batch, width, features["padding_mask"], seeds)
         special = tf.constant([self.tokenizer.start_token_id, self.tokenizer.end_token_id])
         chosen &= ~tf.reduce_any(ids[:, :, None] == special, axis=-1) & features["padding_mask"]
-        # Tokens that are not predicted come first, so that all tokens see them.
+        # Tokens that are not predicted come first, so that all tokens attend to them.
         order = tf.random.stateless_uniform(tf.shape(ids), seeds[2])
         order = tf.where(chosen, order, -1.0)
         hidden = (order[:, :, None] <= order[:, None]) & chosen[:, None]

@@ -112,7 +112,7 @@ class XLNetQuestionAnswering(BertQuestionAnswering):
 class XLNetPretrainer(BertTask):
     """Permutation language modeling, XLNet's pretraining.
 
-    Inputs are those of the encoder, `hidden_mask` (B, T, T), 1 where a token must not attend to
+    Inputs are those of the encoder plus `hidden_mask` (B, T, T), 1 where a token must not attend to
     another one, and `target_mapping` (B, P, T), 1 at the position of each prediction. The output
     is logits (B, P, V). `fit` and `evaluate` take raw texts, or preprocessed arrays with token ids
     (B, P) as labels.

@@ -220,7 +220,9 @@ def test_swag(tmp_path):
     assert dev.y == [2]
     assert get_task("swag").read("test", tmp_path).y is None
     put(tmp_path, "data/val.csv", [f"{header}{endings},label", f"{row},4"])
-    with pytest.raises(ValueError, match="line 2: the label 4 is none of its 4 choices"):
+    with pytest.raises(
+        ValueError, match="line 2: the label 4 is not the number of one of its 4 choices"
+    ):
         get_task("swag").read("dev", tmp_path)
 
 
@@ -414,8 +416,8 @@ def test_own_queries(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["who?,me,yes"], "line 2: the label 'yes' must be a number from 0"),
-        (["who?,me,1", "who?,it,-1"], "line 3: the label '-1' must be a number from 0"),
+        (["who?,me,yes"], "line 2: the label 'yes' must be a number of at least 0"),
+        (["who?,me,1", "who?,it,-1"], "line 3: the label '-1' must be a number of at least 0"),
         (["who?,me,0"], "The column 'label' of .* has no label above 0; label relevant"),
     ],
 )

@@ -246,7 +246,7 @@ def backbone():
     [
         ({}, "pass num_classes=2, or labels="),
         ({"labels": "PER"}, "labels='PER' is one string"),
-        ({"labels": ["PER", "PER"]}, "each once"),
+        ({"labels": ["PER", "PER"]}, "without repetitions"),
         ({"labels": ["PER"], "scheme": "BIOS"}, "scheme='BIOS' is unknown; use one of BIO"),
         ({"labels": ["PER"], "scheme": "BIO", "num_classes": 2}, "2, but labels has 3 names"),
     ],

@@ -1,4 +1,4 @@
-"""Load tiny checkpoints of ERNIE with every head, and compare with transformers; see `trials.py`.
+"""Load tiny checkpoints of ERNIE with every head, and compare with transformers.
 
 python use.py FOLDER
 """
