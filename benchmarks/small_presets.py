@@ -170,7 +170,7 @@ def embedder(
 
     from kerasbert.models import BertTextEmbedder
     from kerasbert.optimizers import AdamW, LinearDecay, Muon
-    from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+    from kerasbert.training.resuming import find_checkpoint, load_checkpoint, save_checkpoint
 
     if not text and not pairs:
         raise typer.BadParameter("pass --text or --pairs")

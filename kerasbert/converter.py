@@ -30,10 +30,10 @@ from kerasbert.checkpoints import (
     to_keras_hub,
 )
 from kerasbert.checkpoints import keras_hub as keras_hub_format
+from kerasbert.checkpoints.detection import read_checkpoint
 from kerasbert.checkpoints.lineage import LINEAGE_TABLES
 from kerasbert.checkpoints.names import resolve
 from kerasbert.checkpoints.own import is_own
-from kerasbert.checkpoints.reading import read_checkpoint
 from kerasbert.checkpoints.writing import canonical, check_settings
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import TABLES

@@ -19,8 +19,8 @@ from kerasbert.data.manifest import shard_path
 from kerasbert.heads.base.data_task import Task
 from kerasbert.search.embed_corpus import _ENDINGS, read_vectors
 from kerasbert.training.evaluation import RECORD
+from kerasbert.training.grid import Search
 from kerasbert.training.predict_corpus import read_predictions
-from kerasbert.training.search import Search
 
 PACKAGE = pathlib.Path(kerasbert.__file__).parent
 

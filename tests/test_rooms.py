@@ -25,7 +25,7 @@ PUBLIC = {"models", "preprocessors", "tokenizers"}
 # Not on the way of a text: checks, settings, the optimizer's step, and what makes a model once.
 BESIDE = re.compile(
     r"base/.*|families/.*|kinds\.py|optimizers/.*|metrics/.*"
-    r"|text/(class_numbers|looks|variety)\.py|heads/base/(compiling|head_metrics)\.py"
+    r"|text/(class_numbers|text_warnings|label_warnings)\.py|heads/base/(compiling|head_metrics)\.py"
     r"|encoder/(building|feature_model|functional|keras_export)\.py"
 )
 # Public names and models on first use, kinds, the backend, and other packages.

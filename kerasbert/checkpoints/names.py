@@ -14,8 +14,8 @@ from kerasbert.base.files import check_regular_tree, json_in, read_json, settle,
 from kerasbert.base.strict_json import to_json
 from kerasbert.checkpoints import hub
 from kerasbert.checkpoints import keras_hub as keras_hub_format
+from kerasbert.checkpoints.detection import of_description, read_checkpoint, with_description
 from kerasbert.checkpoints.own import OwnPreset, is_own
-from kerasbert.checkpoints.reading import of_description, read_checkpoint, with_description
 
 if TYPE_CHECKING:
     from typing import Any

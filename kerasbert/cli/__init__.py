@@ -4,7 +4,7 @@ Each command calls the Python function of the same name. Each module holds a gro
 """
 
 from kerasbert.cli import (  # noqa: F401  Importing them registers their commands.
-    advising,
+    advise,
     checkpoints,
     play,
     pretraining,

@@ -190,7 +190,7 @@ def export(
     with command(backend):
         from kerasbert.converter import load_source
         from kerasbert.export import export_serving
-        from kerasbert.heads.base.readers import read_inputs
+        from kerasbert.heads.base.file_readers import read_inputs
         from kerasbert.heads.base.task import BertTask
         from kerasbert.models import BertPreprocessor
 

@@ -22,7 +22,7 @@ from kerasbert.base.errors import check_value, check_whole, did_you_mean, need_p
 from kerasbert.base.files import write_json
 from kerasbert.converter import load_source
 from kerasbert.export import export_litert, export_onnx, export_openvino, export_serving
-from kerasbert.heads.base.readers import read_inputs
+from kerasbert.heads.base.file_readers import read_inputs
 from kerasbert.heads.base.served import load, quantization_modes, saved_class, served
 from kerasbert.heads.base.spans import MASKED
 from kerasbert.heads.base.task import BertTask

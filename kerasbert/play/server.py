@@ -20,8 +20,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kerasbert.base.errors import first_line
-from kerasbert.play.examples import EXAMPLES
 from kerasbert.play.loaded import MOST_WAITING, BusyError
+from kerasbert.play.samples import EXAMPLES
 
 PAGE = os.path.join(os.path.dirname(__file__), "page")
 HOST = "127.0.0.1"

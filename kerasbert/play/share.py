@@ -7,7 +7,7 @@ from kerasbert.base.errors import first_line
 from kerasbert.base.files import new_folder, output_folder
 from kerasbert.base.strict_json import to_json
 from kerasbert.play import answers
-from kerasbert.play.examples import EXAMPLES
+from kerasbert.play.samples import EXAMPLES
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
 

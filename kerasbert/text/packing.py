@@ -34,7 +34,7 @@ from kerasbert.text.batching import (
     similar_length_batches,
     sorted_batches,
 )
-from kerasbert.text.looks import FRUITLESS, looks_of
+from kerasbert.text.text_warnings import FRUITLESS, looks_of
 from kerasbert.text.texts import dict_columns, label_rows, text_columns, weights
 from kerasbert.text.wordpiece import BertTokenizer
 

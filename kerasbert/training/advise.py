@@ -43,7 +43,7 @@ from kerasbert.training.arms import ARMS, Arms, forget
 from kerasbert.training.labelled import Labelled, digest_of, plain, read_labelled
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.settings import AdviseSettings, takes_settings
-from kerasbert.visualize.advice import label_curves, reliability_diagram
+from kerasbert.visualize.calibration import label_curves, reliability_diagram
 from kerasbert.visualize.figures import save
 
 if TYPE_CHECKING:

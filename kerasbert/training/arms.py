@@ -23,7 +23,7 @@ from kerasbert.base.files import names_in, new_file, remove
 from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
-from kerasbert.training.checkpoints import EpochCheckpoints
+from kerasbert.training.resuming import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 from kerasbert.training.settings import AdviseSettings
 

@@ -30,8 +30,8 @@ from kerasbert.base.strict_json import to_json
 from kerasbert.heads.base.data import written
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.text.names import known_name
+from kerasbert.training.grid import PARTS, Search, run_name, runs_in
 from kerasbert.training.recording import lasting_interrupt
-from kerasbert.training.search import PARTS, Search, run_name, runs_in
 from kerasbert.training.settings import FinetuneSettings, takes_settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ class Whole:
     """Trains all weights of the task's model, or LoRA adapters.
 
     Args:
-        search: a `kerasbert.training.search.Search`, with the settings.
+        search: a `kerasbert.training.grid.Search`, with the settings.
         point: dict of `batch_size`, `learning_rate`, `epochs` and `seed`.
     """
 

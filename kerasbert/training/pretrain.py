@@ -60,14 +60,6 @@ from kerasbert.optimizers import (
 )
 from kerasbert.presets import NoHeadError
 from kerasbert.tokenizers import tokenizer_from_files
-from kerasbert.training.checkpoints import (
-    checkpoint_facts,
-    find_checkpoint,
-    load_checkpoint,
-    load_optimizer,
-    remove_older,
-    save_checkpoint,
-)
 from kerasbert.training.pretraining_data import (
     EXAMPLES,
     Data,
@@ -83,6 +75,14 @@ from kerasbert.training.recording import (
     Pulse,
     Recorder,
     draw_curves,
+)
+from kerasbert.training.resuming import (
+    checkpoint_facts,
+    find_checkpoint,
+    load_checkpoint,
+    load_optimizer,
+    remove_older,
+    save_checkpoint,
 )
 from kerasbert.training.settings import PretrainSettings, takes_settings
 from kerasbert.upload import write_card

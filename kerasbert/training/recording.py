@@ -13,7 +13,7 @@ from kerasbert.base import keras_internals
 from kerasbert.base.files import new_file, read_log
 from kerasbert.base.process import handled_signals
 from kerasbert.base.strict_json import to_json
-from kerasbert.training.checkpoints import random_mark, remove_older
+from kerasbert.training.resuming import random_mark, remove_older
 from kerasbert.visualize.figures import save
 from kerasbert.visualize.training import training_curves
 

@@ -15,7 +15,6 @@ Notebooks display the results: a matplotlib `Figure` (write it with `savefig`; n
 """
 
 from kerasbert.base import host  # noqa: F401
-from kerasbert.visualize.advice import label_curves, reliability_diagram
 from kerasbert.visualize.arcs import dependency_arcs
 from kerasbert.visualize.attention import (
     Attention,
@@ -25,6 +24,7 @@ from kerasbert.visualize.attention import (
     attention_map,
 )
 from kerasbert.visualize.attributions import Attributions, attribution_bars, attributions
+from kerasbert.visualize.calibration import label_curves, reliability_diagram
 from kerasbert.visualize.logit_lens import LogitLens, logit_lens, logit_lens_grid
 from kerasbert.visualize.predictions import confusion_matrix, embedding_map, masked_words
 from kerasbert.visualize.spans import Html, answers, entities

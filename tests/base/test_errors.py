@@ -22,7 +22,7 @@ from kerasbert.data import documents
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.search import read_beir, read_sts
 from kerasbert.search.columns import TextColumn, read_array
-from kerasbert.training.checkpoints import checkpoint_facts
+from kerasbert.training.resuming import checkpoint_facts
 
 # What is read is the same on every backend.
 pytestmark = pytest.mark.backends("torch")

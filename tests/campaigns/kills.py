@@ -208,7 +208,7 @@ class Pretrain(Command):
 
     def state(self, output):
         from kerasbert.models import BertPretrainer
-        from kerasbert.training.checkpoints import checkpoint_facts, find_checkpoint
+        from kerasbert.training.resuming import checkpoint_facts, find_checkpoint
 
         every_json(output)
         newest = find_checkpoint(output)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kerasbert import builtin_presets
 from kerasbert.cli import app
 from kerasbert.cli.app import command, settings, show
-from kerasbert.heads.base.readers import read_inputs
+from kerasbert.heads.base.file_readers import read_inputs
 
 # A process each, of which one backend is enough.
 pytestmark = pytest.mark.backends("torch")

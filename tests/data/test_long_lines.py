@@ -10,7 +10,7 @@ import pytest
 
 from kerasbert.base.memory import peak_bytes
 from kerasbert.data import corpus, documents, text_files
-from kerasbert.heads.base.readers import read_inputs
+from kerasbert.heads.base.file_readers import read_inputs
 
 # What is read is the same on every backend.
 pytestmark = pytest.mark.backends("torch")

@@ -8,7 +8,7 @@ import pytest
 
 from kerasbert.data import documents
 from kerasbert.data.tables import delimiter_of, find_name, open_table, records
-from kerasbert.heads.base.readers import read_inputs, read_table
+from kerasbert.heads.base.file_readers import read_inputs, read_table
 from kerasbert.search.embed_corpus import _rows
 
 pytestmark = pytest.mark.backends("tensorflow")

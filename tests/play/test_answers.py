@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kerasbert.play import answers
-from kerasbert.play.examples import EXAMPLES
+from kerasbert.play.samples import EXAMPLES
 from tests.play import presets
 
 PAGE = pathlib.Path(answers.__file__).parent / "page"

@@ -6,7 +6,7 @@ import pandas
 import pytest
 import tensorflow as tf
 
-from kerasbert.heads.base.reading import split
+from kerasbert.heads.base.inputs import split
 from kerasbert.preprocessors import (
     BertMultipleChoicePreprocessor,
     BertQuestionAnsweringPreprocessor,

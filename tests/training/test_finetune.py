@@ -21,9 +21,9 @@ from kerasbert.base.files import in_use
 from kerasbert.heads.base.examples import Examples
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tasks import Settings, Task, file_task, get_task
-from kerasbert.training import finetune, search
-from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint
-from kerasbert.training.search import Search, _Watch
+from kerasbert.training import finetune, grid
+from kerasbert.training.grid import Search, _Watch
+from kerasbert.training.resuming import find_checkpoint, load_checkpoint
 from kerasbert.training.settings import FinetuneSettings
 from tests.contracts import array
 
@@ -98,16 +98,16 @@ def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, m
         (tmp_path / "out" / "runs" / "one.json").write_text("{}")
         (tmp_path / "out" / "results.json").write_text("{}")
     for call in ("remove", "write_json"):
-        true = getattr(search, call)
+        true = getattr(grid, call)
 
         def broken(*_):
             raise Broken
 
-        monkeypatch.setattr(search, call, broken)
+        monkeypatch.setattr(grid, call, broken)
         if overwrite or call == "write_json":
             with pytest.raises(Broken):
                 begun()
-        monkeypatch.setattr(search, call, true)
+        monkeypatch.setattr(grid, call, true)
     begun()
     assert files(out) == ["settings.json"]
     assert os.listdir(os.path.join(out, "runs")) == []
@@ -130,7 +130,7 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
         finetune.finetune(task, tiny_preset, out, part=(7, 9), **grid)
     assert len(files(os.path.join(out, "parts"))) > 6
     # Killed between two runs that are taken over.
-    true, left = search.write_json, [2]
+    true, left = grid.write_json, [2]
 
     def broken(path, value):
         left[0] -= os.path.basename(os.path.dirname(path)) == "runs"
@@ -138,10 +138,10 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
             raise Broken
         true(path, value)
 
-    monkeypatch.setattr(search, "write_json", broken)
+    monkeypatch.setattr(grid, "write_json", broken)
     with pytest.raises(Broken):
         finetune.finetune(task, tiny_preset, out, **grid)
-    monkeypatch.setattr(search, "write_json", true)
+    monkeypatch.setattr(grid, "write_json", true)
     trained, train_one = [], Search.train_one
     monkeypatch.setattr(
         Search, "train_one", lambda *given: trained.append(given[1]) or train_one(*given)
@@ -167,7 +167,7 @@ def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monke
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(search, "_Watch", Stopped)
+        patch.setattr(grid, "_Watch", Stopped)
         for part in ("1/2", "2/2"):
             with pytest.raises(Broken):
                 finetune.finetune(task, tiny_preset, out, part=part, **grid)
@@ -330,7 +330,7 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
     job = search_of(task, tiny_preset, tmp_path / "out", lora_rank=lora_rank)
     folder = str(tmp_path / "out" / "runs" / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(search, "_Watch", Killed)
+        patch.setattr(grid, "_Watch", Killed)
         with pytest.raises(KeyboardInterrupt):
             job.train_one(POINT, folder)
     assert files(folder) == ["checkpoint-000000002.safetensors"]
@@ -343,7 +343,7 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
             variables = [*self.model.weights, *self.model.optimizer.variables]
             states[epoch] = [array(variable) for variable in variables]
 
-    monkeypatch.setattr(search, "_Watch", Seen)
+    monkeypatch.setattr(grid, "_Watch", Seen)
     model, watch = job.train_one(POINT, folder)
     assert list(states) == [2]
     for value, expected in zip(states[2], killed, strict=True):
@@ -372,7 +372,7 @@ def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkey
             super().on_epoch_end(epoch, logs)
 
     monkeypatch.setattr(Task, "score", score)
-    monkeypatch.setattr(search, "_Watch", Seen)
+    monkeypatch.setattr(grid, "_Watch", Seen)
     job = search_of(task, tiny_preset, tmp_path / "out", early_stopping=2)
     model, watch = job.train_one({**POINT, "epochs": 5}, str(tmp_path / "out" / "runs" / "run"))
     assert len(watch.history) == 4 and watch.kept()["epoch"] == 2
@@ -414,7 +414,7 @@ def test_a_run_that_diverges_late_keeps_its_last_finite_state(
                 for weight in self.model.trainable_weights:
                     weight.assign(np.full(weight.shape, np.nan, "float32"))
 
-    monkeypatch.setattr(search, "_Watch", Ruined)
+    monkeypatch.setattr(grid, "_Watch", Ruined)
     given = {"epochs": 4, "verbose": False}
     with pytest.raises(ValueError, match="All runs diverged. The loss is nan at step 1 of epoch 3"):
         kerasbert.finetune(task, tiny_preset, tmp_path / "out", **given)

@@ -15,9 +15,9 @@ from kerasbert.models import (
 )
 from kerasbert.tasks import Settings, file_task
 from kerasbert.tokenizers import BertTokenizer
-from kerasbert.training import search
+from kerasbert.training import grid
+from kerasbert.training.grid import Search, _Watch
 from kerasbert.training.methods import classifier_of
-from kerasbert.training.search import Search, _Watch
 from tests.contracts import array
 from tests.training.test_finetune import files, read, write_table
 
@@ -170,7 +170,7 @@ def test_a_killed_setfit_goes_on(task, tiny_preset, tmp_path, monkeypatch):
             if len(seen) == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "_Watch", Killed)
+    monkeypatch.setattr(grid, "_Watch", Killed)
     with pytest.raises(KeyboardInterrupt):
         finetune(task, tiny_preset, tmp_path / "out", **given)
     (name,) = [name for name in files(tmp_path / "out") if name.endswith(".safetensors")]

@@ -23,7 +23,7 @@ from kerasbert.models import (
     BertTextEmbedder,
     BertTextEmbedderPreprocessor,
 )
-from kerasbert.training import checkpoints
+from kerasbert.training import resuming
 from kerasbert.training.pretrain import tokenizer_of
 from kerasbert.training.recording import draw_curves, read_log
 from tests.contracts import array
@@ -199,7 +199,7 @@ def test_the_settings_of_a_recipe_are_resumed_to_the_bit(examples, vocabulary, t
     assert [row["learning_rate"] == pytest.approx(3e-3) for row in log[:3]] == [True, True, False]
     assert log[-1]["learning_rate"] == 0
     # The preset has the average, and the checkpoint the weights beside it.
-    with checkpoints._open(checkpoints.find_checkpoint(tmp_path / "out")) as file:
+    with resuming._open(resuming.find_checkpoint(tmp_path / "out")) as file:
         for path, value in values(done["model"]).items():
             last = file.get_tensor(f"weight/{path}")
             average = f"optimizer/{path.replace('/', '_')}_average"
@@ -215,7 +215,7 @@ def test_a_signal_stops_after_a_checkpoint(examples, vocabulary, unbroken, tmp_p
     interrupt = BreakAt(9, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt, match="after step 5, which is saved; the same call"):
         train(examples, vocabulary, tmp_path, checkpoint_every=100, callbacks=[interrupt])
-    assert os.path.basename(checkpoints.find_checkpoint(tmp_path)) == (
+    assert os.path.basename(resuming.find_checkpoint(tmp_path)) == (
         "checkpoint-000000005.safetensors"
     )
     done = train(examples, vocabulary, tmp_path, checkpoint_every=100)
@@ -275,8 +275,8 @@ def test_killed_in_each_phase(corpus, tmp_path):
         run("killed", left)
     found = run("killed", 0)
     assert log_of(found) == log_of(expected)
-    ours, theirs = (checkpoints.find_checkpoint(folder) for folder in (found, expected))
-    with checkpoints._open(ours) as a, checkpoints._open(theirs) as b:
+    ours, theirs = (resuming.find_checkpoint(folder) for folder in (found, expected))
+    with resuming._open(ours) as a, resuming._open(theirs) as b:
         assert set(a.keys()) == set(b.keys())
         for name in a.keys():
             np.testing.assert_array_equal(a.get_tensor(name), b.get_tensor(name), err_msg=name)
@@ -333,7 +333,7 @@ def test_start_over(examples, vocabulary, unbroken, tmp_path):
     settings = {"phases": [(16, 2, 8)], "warmup_steps": 1, "resume": False}
     done = train(examples, vocabulary, output, **settings)
     assert done["steps"] == 2 and [row["step"] for row in log_of(output)] == [2]
-    assert checkpoints.find_checkpoint(output).endswith("000000002.safetensors")
+    assert resuming.find_checkpoint(output).endswith("000000002.safetensors")
 
 
 # --- checkpoints ---
@@ -351,20 +351,20 @@ def test_a_full_disk_leaves_the_checkpoint_before(unbroken, monkeypatch):
     with pytest.raises(
         OSError, match="is full: 'checkpoint-000000011.safetensors' was not written"
     ):
-        checkpoints.save_checkpoint(output, done["model"], 11)
+        resuming.save_checkpoint(output, done["model"], 11)
     assert sorted(os.listdir(output)) == before
 
 
 @pytest.mark.backends("torch")
 def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
     output, done = unbroken
-    newest = checkpoints.find_checkpoint(output)
+    newest = resuming.find_checkpoint(output)
     path = str(tmp_path / os.path.basename(newest))
     content = open(newest, "rb").read()
     with open(path, "wb") as file:
         file.write(content[:-100])
     with pytest.raises(ValueError, match=r"cannot be read .*: it is damaged"):
-        checkpoints.load_checkpoint(path, done["model"])
+        resuming.load_checkpoint(path, done["model"])
     wider = BertPretrainer(
         BertBackbone(
             vocabulary_size=1000,
@@ -377,7 +377,7 @@ def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
     )
     wider.optimizer.build(wider.trainable_variables)
     with pytest.raises(ValueError, match="from another model or optimizer: it lacks .* also has"):
-        checkpoints.load_checkpoint(newest, wider)  # Without what accumulates.
+        resuming.load_checkpoint(newest, wider)  # Without what accumulates.
 
 
 # --- continued pre-training ---

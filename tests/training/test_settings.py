@@ -6,7 +6,8 @@ import inspect
 import pytest
 
 import kerasbert
-from kerasbert.cli import advising, pretraining, tasks
+from kerasbert.cli import advise as advising
+from kerasbert.cli import pretraining, tasks
 from kerasbert.tasks import Task
 from kerasbert.training.settings import (
     METHODS,

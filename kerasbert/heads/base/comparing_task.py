@@ -17,7 +17,7 @@ from keras import ops
 
 from kerasbert.backend import is_known, lengthen
 from kerasbert.base.errors import check_whole
-from kerasbert.heads.base.reading import check_batch_size, is_dataset, is_ready, passes, split
+from kerasbert.heads.base.inputs import check_batch_size, is_dataset, is_ready, passes, split
 from kerasbert.heads.base.task import BertTask
 from kerasbert.layers.remat import in_chunks
 from kerasbert.losses import (
@@ -27,8 +27,8 @@ from kerasbert.losses import (
     MultipleNegativesRanking,
 )
 from kerasbert.losses.similarity import check_widths
+from kerasbert.text.label_warnings import warn_of_equal, warn_of_nothing
 from kerasbert.text.texts import label_rows, read_once
-from kerasbert.text.variety import warn_of_equal, warn_of_nothing
 
 if TYPE_CHECKING:
     from typing import Any

@@ -8,7 +8,7 @@ import warnings
 
 from kerasbert.base.errors import did_you_mean
 from kerasbert.data.text_files import ending_of
-from kerasbert.heads.base import readers
+from kerasbert.heads.base import file_readers
 from kerasbert.heads.base.examples import Examples
 from kerasbert.metrics import METRICS
 from kerasbert.text.names import composed, trimmed
@@ -45,12 +45,12 @@ class Data:
         return {"new_head": True}
 
     def open(self, task, path, split):
-        """Read a file into a `readers.Table`, or into another input of `examples`."""
+        """Read a file into a `file_readers.Table`, or into another input of `examples`."""
         source = task.source
         wanted = [source.columns.get(name, name) for name in task.columns]
         if is_test(split) and ending_of(path) == ".txt":
-            return readers.read_lines(path, wanted, source.encoding)
-        return readers.read_table(
+            return file_readers.read_lines(path, wanted, source.encoding)
+        return file_readers.read_table(
             path,
             source.header,
             wanted,
@@ -205,7 +205,7 @@ def index_file(task, data, values):
 
 def first_table(task):
     """Read the training file of your own task, or else its first file."""
-    return readers.read_table(
+    return file_readers.read_table(
         first_file(task), (), task.columns, task.source.quotes, encoding=task.source.encoding
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.files import check_name, inside, write_text
-from kerasbert.heads.base import readers
+from kerasbert.heads.base import file_readers
 from kerasbert.kinds import KINDS
 from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE
@@ -87,9 +87,9 @@ class Source:
         values: tuple. Labels as written in the files, if different from the class names.
         id: string. Column of the ids; for your own files "id" by default, if its values are unique.
             Otherwise examples are counted from 0.
-        quotes: bool. See `readers.read_table`.
-        comment: string. See `readers.read_columns`.
-        encoding: string. Encoding of your own files, see `readers.read_text`.
+        quotes: bool. See `file_readers.read_table`.
+        comment: string. See `file_readers.read_columns`.
+        encoding: string. Encoding of your own files, see `file_readers.read_text`.
         dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
         splits: dict of split to its name in the `datasets` library, if different.
     """
@@ -312,12 +312,12 @@ class Task:
         path = source.files[split]
         is_own = _is_own(path)
         if folder is not None and not is_own:
-            path = readers.find_file(folder, path, self.name, source.page)
+            path = file_readers.find_file(folder, path, self.name, source.page)
         if folder is not None or is_own:
             table = self._data.open(self, path, split)
         elif source.dataset:
             there = source.splits.get(split, split)
-            table = readers.from_datasets(source.dataset, there, self.name, source.page)
+            table = file_readers.from_datasets(source.dataset, there, self.name, source.page)
         else:
             files = [path] if isinstance(path, str) else path
             raise ValueError(

@@ -30,7 +30,7 @@ from kerasbert.heads.base.head_metrics import (
     joined,
     without_padding,
 )
-from kerasbert.heads.base.reading import (
+from kerasbert.heads.base.inputs import (
     ReadsTexts,
     check_batch_size,
     check_separate,

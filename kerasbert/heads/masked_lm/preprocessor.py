@@ -15,9 +15,9 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice
 from kerasbert.text.alignment import valid_utf8
 from kerasbert.text.characters import SPACE, code_points, substrings
+from kerasbert.text.label_warnings import warn_of_nothing
 from kerasbert.text.masking import check_rates, mask_tokens, word_starts
 from kerasbert.text.packing import BertPreprocessor
-from kerasbert.text.variety import warn_of_nothing
 
 if TYPE_CHECKING:
     from typing import Any

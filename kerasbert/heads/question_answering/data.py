@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kerasbert.base.strict_json import to_json
 from kerasbert.data.text_files import ending_of
-from kerasbert.heads.base import readers
+from kerasbert.heads.base import file_readers
 from kerasbert.heads.base.data import Data, column_of, examples_of, ids_of, is_test, texts_of
 from kerasbert.metrics import METRICS, with_threshold
 
@@ -29,9 +29,9 @@ class QuestionAnswering(Data):
     def open(self, task, path, split):
         encoding = task.source.encoding
         if ending_of(path) == ".json" and (
-            not task.has_own_files or readers.is_squad(path, encoding)
+            not task.has_own_files or file_readers.is_squad(path, encoding)
         ):
-            return readers.read_squad(path, encoding)
+            return file_readers.read_squad(path, encoding)
         return super().open(task, path, split)
 
     def examples(self, task, table, split):

@@ -14,9 +14,9 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.base.errors import check_whole, is_whole
+from kerasbert.text.label_warnings import warn_of_nothing
 from kerasbert.text.packing import BertPreprocessor, _graph_columns
 from kerasbert.text.texts import assert_all, columns_of, label_rows, text_columns, weights
-from kerasbert.text.variety import warn_of_nothing
 from kerasbert.text.windows import cut_windows_in_graph, take_windows
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import PAIRS
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
-from kerasbert.heads.base.reading import best_first, check_ranked, is_dataset
+from kerasbert.heads.base.inputs import best_first, check_ranked, is_dataset
 from kerasbert.heads.multiple_choice.model import by_pairs
 from kerasbert.heads.reranker.preprocessor import BertRerankerPreprocessor
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices

@@ -12,6 +12,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.multiple_choice.preprocessor import BertMultipleChoicePreprocessor
+from kerasbert.text.label_warnings import counted, warn_of_equal
 from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import (
     choice_columns,
@@ -21,7 +22,6 @@ from kerasbert.text.texts import (
     text_columns,
     weights,
 )
-from kerasbert.text.variety import counted, warn_of_equal
 
 if TYPE_CHECKING:
     from typing import Any

@@ -14,6 +14,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_value, did_you_mean
 from kerasbert.text.alignment import in_form
 from kerasbert.text.class_numbers import class_numbers
+from kerasbert.text.label_warnings import counted, warn_of_columns, warn_of_equal
 from kerasbert.text.names import composed, known_name
 from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import (
@@ -22,7 +23,6 @@ from kerasbert.text.texts import (
     label_list,
     label_rows,
 )
-from kerasbert.text.variety import counted, warn_of_columns, warn_of_equal
 
 if TYPE_CHECKING:
     from typing import Any

@@ -18,7 +18,7 @@ from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.comparing_task import ComparingTask, check_alike
 from kerasbert.heads.base.head_metrics import VECTORS
 from kerasbert.heads.base.headed_task import check_vector_norm
-from kerasbert.heads.base.reading import best_first, check_ranked
+from kerasbert.heads.base.inputs import best_first, check_ranked
 from kerasbert.heads.text_embedder.preprocessor import BertTextEmbedderPreprocessor
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.dense import activation_function

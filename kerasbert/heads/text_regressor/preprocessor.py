@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from kerasbert.text.label_warnings import counted, warn_of_equal
 from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import number_rows, numbers_in_graph
-from kerasbert.text.variety import counted, warn_of_equal
 
 if TYPE_CHECKING:
     from typing import Any

@@ -5,7 +5,7 @@ import re
 
 from kerasbert.data.tables import JSON, PARQUET, SPREADSHEETS, find_name
 from kerasbert.data.text_files import ending_of, text_lines
-from kerasbert.heads.base import readers
+from kerasbert.heads.base import file_readers
 from kerasbert.heads.base.annotations import as_lists, spans_in
 from kerasbert.heads.base.data import (
     Data,
@@ -77,13 +77,13 @@ class TokenClassification(Data):
         source = task.source
         if _is_table(path, task):
             names = [_named(task, name) for name in (*task.columns, task.label)]
-            return readers.read_table(path, (), names, source.quotes, encoding=source.encoding)
+            return file_readers.read_table(path, (), names, source.quotes, encoding=source.encoding)
         if is_test(split) and task.units == "characters" and ending_of(path) == ".txt":
-            return readers.read_lines(path, ["text"], source.encoding)
-        return readers.read_columns(path, source.comment, source.encoding)
+            return file_readers.read_lines(path, ["text"], source.encoding)
+        return file_readers.read_columns(path, source.comment, source.encoding)
 
     def examples(self, task, table, split):
-        if isinstance(table, readers.Columns):
+        if isinstance(table, file_readers.Columns):
             documents = self._of_lines(task, table, split)
         elif (form := _form(task, table))[0] == "spans":
             return self._of_spans(task, table, *form[1:])
@@ -330,7 +330,7 @@ def _is_table(path, task):
 def _places(task, columns):
     """Return the column numbers of words and of tags."""
     (word,), named = task.columns, task.source.columns
-    usual = (readers.CONLLU_WORD, readers.CONLLU_TAG) if columns.is_conllu else (0, -1)
+    usual = (file_readers.CONLLU_WORD, file_readers.CONLLU_TAG) if columns.is_conllu else (0, -1)
     return named.get(word, usual[0]), named.get(task.label, usual[1])
 
 
@@ -407,9 +407,9 @@ def _sentences(table, form, words, labels):
 def _tags(task, given):
     """Return the training file's tags or span types, and whether they are span types."""
     table = TokenClassification().open(task, first_file(task), "train")
-    if isinstance(table, readers.Columns) and given is not None:
+    if isinstance(table, file_readers.Columns) and given is not None:
         return set(given), False
-    if isinstance(table, readers.Columns):
+    if isinstance(table, file_readers.Columns):
         label = _places(task, table)[1]
         return {
             written(cells[label])

@@ -16,7 +16,6 @@ from kerasbert.backend.tensorflow import Traced, rows_of, tf
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
 from kerasbert.text.characters import SPACE
-from kerasbert.text.looks import looks_of
 from kerasbert.text.packing import as_tensors, in_chunks
 from kerasbert.text.pieces import (
     Pieces,
@@ -27,6 +26,7 @@ from kerasbert.text.pieces import (
     units_touched,
 )
 from kerasbert.text.tagging import TagSet, classes_of_pieces, tag_names, word_spans
+from kerasbert.text.text_warnings import looks_of
 from kerasbert.text.texts import label_rows, text_columns, weights, word_rows
 from kerasbert.text.windows import (
     cut_windows,

@@ -21,7 +21,7 @@ from kerasbert.encoder.building import backbone_of, own_backbone
 from kerasbert.encoder.preset_backbone import PresetBackbone
 from kerasbert.families.settings import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
-from kerasbert.heads.base.reading import has_ids
+from kerasbert.heads.base.inputs import has_ids
 from kerasbert.heads.base.writing_task import WritingTask, begun, until_stop
 from kerasbert.heads.causal_lm.model import MOST_LOGITS
 from kerasbert.layers.attention import AttentionMask

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.heads.base import reading
+from kerasbert.heads.base import inputs
 from tests.export import tiny
 
 TEXTS = [
@@ -23,11 +23,11 @@ LABELS = [1, 0, 0, 1, 1, 0]
 @pytest.fixture
 def as_many(monkeypatch):
     """A switch to the pipeline that many texts go through."""
-    return lambda: monkeypatch.setattr(reading.ReadsTexts._sorted_batches, "__defaults__", _many())
+    return lambda: monkeypatch.setattr(inputs.ReadsTexts._sorted_batches, "__defaults__", _many())
 
 
 def _many():
-    *others, _ = reading.ReadsTexts._sorted_batches.__defaults__
+    *others, _ = inputs.ReadsTexts._sorted_batches.__defaults__
     return (*others, 0)
 
 

@@ -9,8 +9,8 @@ from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifie
 from kerasbert.tasks import Settings, file_task
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.training.arms import _Keep
-from kerasbert.training.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
-from kerasbert.training.search import _Watch
+from kerasbert.training.grid import _Watch
+from kerasbert.training.resuming import find_checkpoint, load_checkpoint, save_checkpoint
 from tests.contracts import array
 
 

@@ -16,7 +16,7 @@ from kerasbert.preprocessors import (
     BertTextRegressorPreprocessor,
     BertTokenClassifierPreprocessor,
 )
-from kerasbert.text import variety
+from kerasbert.text import label_warnings
 from tests.contracts import bert_tokenizer, tiny_backbone
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b c".split()
@@ -143,4 +143,4 @@ def test_pairs_without_negatives():
 
 
 def test_docstrings():
-    assert doctest.testmod(variety).failed == 0
+    assert doctest.testmod(label_warnings).failed == 0

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from kerasbert.heads.base.readers import read_columns, read_squad, read_table
+from kerasbert.heads.base.file_readers import read_columns, read_squad, read_table
 from kerasbert.heads.question_answering.data import aligned
 from kerasbert.tasks import file_task, get_task
 

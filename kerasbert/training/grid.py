@@ -30,10 +30,10 @@ from kerasbert.heads.base.data_task import Task
 from kerasbert.heads.base.examples import Examples
 from kerasbert.optimizers import AdamW, LinearDecay
 from kerasbert.training import report
-from kerasbert.training.checkpoints import EpochCheckpoints, find_checkpoint
 from kerasbert.training.evaluation import RECORD, predict_all
 from kerasbert.training.methods import method_of
 from kerasbert.training.recording import Pulse
+from kerasbert.training.resuming import EpochCheckpoints, find_checkpoint
 from kerasbert.upload import write_card
 from kerasbert.visualize.figures import save
 from kerasbert.visualize.predictions import confusion_matrix
