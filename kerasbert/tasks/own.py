@@ -39,11 +39,11 @@ def file_task(
 ) -> Task:
     """Make a task from your own files.
 
-    Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx` (see
-    `file_readers.read_table`). Questions may be in SQuAD's JSON. Tagged words may be in CoNLL columns,
-    one word per line, in a file with any other extension; in a table with one word per row and a
-    column "sentence" of sentence numbers; or in lists. Texts with spans, lists of
-    `[start, end, type]`, are tagged by characters. Exports of doccano and Label Studio work, too.
+    Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx`. Questions may be in SQuAD's
+    JSON. Tagged words may be in CoNLL columns, one word per line, in a file with any other
+    extension; in a table with one word per row and a column "sentence" of sentence numbers; or in
+    lists. Texts with spans, lists of `[start, end, type]`, are tagged by characters. Exports of
+    doccano and Label Studio work, too.
 
     Args:
         train, dev, test: strings, paths of files. At least one is required.

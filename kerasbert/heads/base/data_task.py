@@ -87,9 +87,9 @@ class Source:
         values: tuple. Labels as written in the files, if different from the class names.
         id: string. Column of the ids; for your own files "id" by default, if its values are unique.
             Otherwise examples are counted from 0.
-        quotes: bool. See `file_readers.read_table`.
-        comment: string. See `file_readers.read_columns`.
-        encoding: string. Encoding of your own files, see `file_readers.read_text`.
+        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
+        comment: string. Prefix of lines to leave out, in files with one word per line.
+        encoding: string. Encoding of your own files, if they are neither UTF-8 nor marked.
         dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
         splits: dict of split to its name in the `datasets` library, if different.
     """
