@@ -75,7 +75,7 @@ def export_serving(
     - `BertTextClassifier`: `probabilities` (N, C), `label`, `score` (N,); `BertTextRegressor`:
       `score`; `BertTextEmbedder`: `embedding`; `BertBackbone`: `sequence_output` and, with a
       pooler, `pooled_output` and `default`. All also have `pair` for text pairs; the first two have
-      `classify` and `regress` for `tf.train.Example`s, respectively.
+      `classify` and `regress` for `tf.train.Example` messages.
     - `BertNextSentencePredictor`: `text`, `text_b` -> `probability` that B follows.
     - `BertSparseEmbedder`: `token`, `token_id`, `weight` (N, K) of the tokens with the largest
       weights, `count` (N,) per text; also has `pair`.

@@ -1,6 +1,6 @@
 """Metrics of structural probes: distances and depths in syntax trees.
 
-N sentences, W words per sentence. `y` is a list of N `kerasbert.data.DependencyTree`s.
+N sentences, W words per sentence. `y` is a list of N `kerasbert.data.DependencyTree` objects.
 
 Source: Hewitt and Manning 2019, "A Structural Probe for Finding Syntax in Word Representations",
 NAACL, and the rules of its authors' `reporter.py`.

@@ -32,9 +32,9 @@ NO_LABEL = -1
 class BertStructuralProbePreprocessor(BertPreprocessor):
     """Packs sentences and locates the pieces of their words.
 
-    `x` is lists of words, `kerasbert.data.DependencyTree`s, whose words are read, or texts, split
-    into words at white space, punctuation and CJK characters. `y` has a `DependencyTree` for each
-    sentence, or the heads of its words, counted from 1, with 0 for the root.
+    `x` is lists of words, `kerasbert.data.DependencyTree` objects, whose words are read, or texts,
+    split into words at white space, punctuation and CJK characters. `y` has a `DependencyTree` for
+    each sentence, or the heads of its words, counted from 1, with 0 for the root.
 
     The result is the dict of `BertPreprocessor` with `word_starts`, the position of each word's
     first piece, and `word_counts`, its number of pieces, int32 (B, W), padded with 0. Labels are
