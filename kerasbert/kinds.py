@@ -288,6 +288,11 @@ def kinds_with(part):
     return [kind for kind in KINDS.values() if getattr(kind, part)]
 
 
+def kind_of(model):
+    """Return the row of a task or its class; `None` for anything else and for custom tasks."""
+    return KINDS.get(getattr(model, "kind", None))
+
+
 def tables_of(model):
     """Return `Kind.tables` of a task or its class; `None` for anything else."""
     kind = getattr(model, "kind", None)

@@ -15,7 +15,7 @@ from kerasbert.base.process import check_process
 from kerasbert.checkpoints.checkpoint import Checkpoint, Tensors
 from kerasbert.checkpoints.name_map import NameMap
 from kerasbert.checkpoints.sizes import check_sizes, checked_index, h5_size
-from kerasbert.families.settings import SETTINGS as KINDS
+from kerasbert.families.settings import SETTINGS as TYPES
 
 # KerasHub's backbones and our families.
 FAMILIES = {
@@ -53,8 +53,8 @@ _SHARED = (
 
 # The kinds of values of KerasHub's fields, as for our settings of the same names.
 _FIELDS = {
-    **{name: KINDS[name] for name in _SHARED},
-    **{name: KINDS[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
+    **{name: TYPES[name] for name in _SHARED},
+    **{name: TYPES[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
     "vocab_size": "count",
     "embedding_dim": "count",
 }

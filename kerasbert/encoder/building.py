@@ -15,7 +15,7 @@ from kerasbert.checkpoints.name_map import check_finite
 from kerasbert.checkpoints.name_map import load_weights as load_named_weights
 from kerasbert.checkpoints.sizes import check_buildable, check_sizes
 from kerasbert.families import LINEAGE, head_settings
-from kerasbert.kinds import KINDS, tables_of
+from kerasbert.kinds import KINDS, kind_of, tables_of
 
 # Arguments that describe the classes of a head.
 _CLASSES = ("num_classes", "labels", "scheme", "multi_label")
@@ -385,7 +385,7 @@ def own_task(cls, preset, load_weights, **kwargs):
     saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
         # A task that combines several heads can provide one of them.
-        lender = KINDS.get(getattr(saved_class, "kind", None))
+        lender = kind_of(saved_class)
         if lender is None or cls.kind not in lender.parts:
             raise _no_head(cls, preset.directory)
         return _borrowed_task(cls, saved_class, config, preset, load_weights, **kwargs)

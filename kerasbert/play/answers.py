@@ -11,7 +11,7 @@ import numpy as np
 from kerasbert import visualize
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.base.parts import encoder_of
-from kerasbert.kinds import KINDS
+from kerasbert.kinds import KINDS, kind_of
 from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable
@@ -26,7 +26,7 @@ def describe(model):
     """Describe a model for the page: a dict."""
     encoder, kind = encoder_of(model), getattr(model, "kind", None)
     tokenizer = model.preprocessor.tokenizer
-    row = KINDS.get(kind)
+    row = kind_of(model)
     panels = list(row.panels) if row else []
     if is_readable(encoder):
         panels.append("attention")

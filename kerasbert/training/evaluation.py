@@ -11,7 +11,7 @@ from kerasbert import converter, presets
 from kerasbert.base.files import json_in
 from kerasbert.heads.base.data_task import Task
 from kerasbert.heads.base.task import BertTask
-from kerasbert.kinds import KINDS
+from kerasbert.kinds import kind_of
 from kerasbert.tasks import get_task
 from kerasbert.tasks.own import model_task
 from kerasbert.training.recording import Pulse
@@ -147,7 +147,7 @@ def open_model(source, task=None, precision=None):
     if task is None and "task" in record:
         task = Task.from_dict(record["task"], os.path.join(directory, RECORD))
     found = converter.class_in(directory)
-    if task is None and not getattr(KINDS.get(getattr(found, "kind", None)), "data", ""):
+    if task is None and not getattr(kind_of(found), "data", ""):
         raise ValueError(
             f"'{source}' is a {found.__name__}, which has no head for a task; fine-tune it with "
             "`kerasbert finetune`."

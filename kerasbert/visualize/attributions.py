@@ -18,7 +18,7 @@ from kerasbert import backend
 from kerasbert.base.errors import check_choice, check_whole, is_whole
 from kerasbert.base.parts import encoder_of
 from kerasbert.heads.base.spans import MASKED
-from kerasbert.kinds import KINDS, kinds_with
+from kerasbert.kinds import kind_of, kinds_with
 from kerasbert.text.class_numbers import class_numbers
 from kerasbert.text.names import known_name
 from kerasbert.visualize.figures import new_figure, style
@@ -286,7 +286,7 @@ class Output:
 
 def output_of(model, read, target, at):
     """Return the `Output` that the arguments of `attributions` select."""
-    kind = KINDS.get(getattr(model, "kind", None))
+    kind = kind_of(model)
     if kind is None or not kind.explains:
         raise ValueError(
             f"attributions() does not support a {type(model).__name__}; it supports "
@@ -430,14 +430,15 @@ _OUTPUTS = {
     "masked_token": _hidden_word,
     "answer": _answer,
 }
+_AT_TOKENS = ("token_class", "masked_token", "answer")
 
 
 def _rollout(model, read, at):
     """Compute how much of each token reaches the position that is read: floats (T,), sum 1."""
     inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
     maps = [_array(x)[0].mean(axis=0) for x in inside(read.features, training=False)["attentions"]]
-    kind = KINDS.get(getattr(model, "kind", None))
-    by_place = kind and kind.explains in ("token_class", "masked_token", "answer")
+    kind = kind_of(model)
+    by_place = kind and kind.explains in _AT_TOKENS
     length = len(read.tokens)
     # With causal attention, only the last token attends to the whole text.
     is_last = encoder_of(model).is_causal or getattr(model, "pooling", None) == "last"

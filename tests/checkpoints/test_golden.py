@@ -1,6 +1,6 @@
 """Names and shapes of every weight, frozen: a rename breaks the presets that people have saved.
 
-After a change that is meant, write the file anew: `python tests/checkpoints/test_golden.py`.
+After an intended change, rewrite the file: `python tests/checkpoints/test_golden.py`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Models of what `checkpoints` found, by classes that no row of `kinds` names."""
+"""Loading of checkpoints by classes without a row in `kinds`."""
 
 import keras
 import numpy as np

@@ -133,7 +133,12 @@ def texts_of(table, values):
 
 
 def ids_of(task, table, unique=False):
-    """Return the examples' ids, or running numbers if ids are missing or ambiguous."""
+    """Return the examples' ids, or running numbers if ids are missing or ambiguous.
+
+    Args:
+        unique: bool. Whether results are stored by id, so that duplicates are ambiguous even in the
+            column that the user named.
+    """
     given, counted = task.source.id, list(range(len(table)))
     if not task.has_own_files:  # Submissions of built-in tasks use running numbers.
         found = table.find(given)
@@ -144,7 +149,6 @@ def ids_of(task, table, unique=False):
     if name is not None:
         ids = table.column(name) if given else table.columns[table.find(name)]
         is_clear = len(set(map(str, ids))) == len(ids) and not any(i in (None, "") for i in ids)
-        # Answers are stored by id, so duplicate ids would lose one.
         if is_clear or (given and not unique):
             return ids
         if not given and not unique:

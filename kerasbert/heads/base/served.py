@@ -21,7 +21,7 @@ from kerasbert.base.parts import encoder_of
 from kerasbert.heads.base.by_length import by_length
 from kerasbert.heads.base.requests import Limits, checked, limits_of
 from kerasbert.heads.base.task import BertTask
-from kerasbert.kinds import ENCODER, KINDS, SEARCH_INDEX, SERVED, kinds_with
+from kerasbert.kinds import ENCODER, KINDS, SEARCH_INDEX, SERVED, kind_of, kinds_with
 from kerasbert.text.packing import TRUNCATE
 
 # Texts for which the answers of the SavedModel must match the model's.
@@ -106,7 +106,7 @@ def saved_class(model):
     """Return the registered name of a model's kerasbert class, its own or an inherited one."""
     if getattr(model, "kind", None) == SEARCH_INDEX.name:
         return SEARCH_INDEX.name
-    kind = KINDS.get(getattr(model, "kind", None))
+    kind = kind_of(model)
     own = kind and kind.model and keras.saving.get_registered_name(kind.load("model"))
     names = map(keras.saving.get_registered_name, type(model).__mro__)
     return next(name for name in names if name == own or name.startswith("kerasbert>"))
