@@ -935,7 +935,7 @@ def test_the_methods_of_keras_hub():
     similarity = array(embedder.similarity(query, documents))
     assert similarity.shape == (1, 5) and similarity.argmax() == 0
     np.testing.assert_allclose(similarity[0, 0], 1, atol=1e-5)
-    with pytest.raises(ValueError, match="widths 16 and 4; pass those of one"):
+    with pytest.raises(ValueError, match="widths 16 and 4; pass embeddings of one model"):
         embedder.similarity(query, np.ones((5, 4)))
     # Its preprocessor takes any labels, for a loss of one's own.
     features, y = embedder.preprocessor(TEXTS[:2], [1, 0])
