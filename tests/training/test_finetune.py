@@ -115,19 +115,19 @@ def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, m
 
 def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
     out, whole = str(tmp_path / "out"), str(tmp_path / "whole")
-    grid = {"learning_rates": [1e-2, 1e-4, 3e-3], "seeds": [0, 1], "verbose": False}
-    expected = finetune.finetune(task, tiny_preset, whole, **grid)
-    done = [finetune.finetune(task, tiny_preset, out, part=f"{i}/3", **grid) for i in (1, 2)]
+    options = {"learning_rates": [1e-2, 1e-4, 3e-3], "seeds": [0, 1], "verbose": False}
+    expected = finetune.finetune(task, tiny_preset, whole, **options)
+    done = [finetune.finetune(task, tiny_preset, out, part=f"{i}/3", **options) for i in (1, 2)]
     assert [len(one["runs"]) for one in done] == [2, 2] and "grid" not in done[0]
     assert os.listdir(out) == ["parts"] and len(os.listdir(os.path.join(out, "parts"))) == 2
     # While one is at work nobody takes it over; what is wrong with one leaves all as it is.
     place = os.path.join(out, "parts", "1-of-3")
     with in_use(place, "finetune"), pytest.raises(BlockingIOError, match="1-of-3"):
-        finetune.finetune(task, tiny_preset, out, **grid)
+        finetune.finetune(task, tiny_preset, out, **options)
     with pytest.raises(ValueError, match="1-of-3' have warmup=0.1, not 0.5"):
-        finetune.finetune(task, tiny_preset, out, warmup=0.5, **grid)
+        finetune.finetune(task, tiny_preset, out, warmup=0.5, **options)
     with pytest.raises(ValueError, match="part=7/9 is empty: .*fewer than 7 runs; use fewer"):
-        finetune.finetune(task, tiny_preset, out, part=(7, 9), **grid)
+        finetune.finetune(task, tiny_preset, out, part=(7, 9), **options)
     assert len(files(os.path.join(out, "parts"))) > 6
     # Killed between two runs that are taken over.
     true, left = grid.write_json, [2]
@@ -140,13 +140,13 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
 
     monkeypatch.setattr(grid, "write_json", broken)
     with pytest.raises(Broken):
-        finetune.finetune(task, tiny_preset, out, **grid)
+        finetune.finetune(task, tiny_preset, out, **options)
     monkeypatch.setattr(grid, "write_json", true)
     trained, train_one = [], Search.train_one
     monkeypatch.setattr(
         Search, "train_one", lambda *given: trained.append(given[1]) or train_one(*given)
     )
-    results = finetune.finetune(task, tiny_preset, out, **grid)
+    results = finetune.finetune(task, tiny_preset, out, **options)
     assert len(trained) == 2  # Those of the third part.
     scores = [[(run["run"], run["scores"]) for run in one["runs"]] for one in (results, expected)]
     assert scores[0] == scores[1] and len(scores[0]) == 6
@@ -156,8 +156,8 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
 
 def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monkeypatch, capsys):
     """The call that takes over the parts resumes from its checkpoint, with the same result."""
-    grid = {"learning_rates": [1e-2, 1e-3], "epochs": 3}
-    expected = finetune.finetune(task, tiny_preset, tmp_path / "whole", **grid)
+    options = {"learning_rates": [1e-2, 1e-3], "epochs": 3}
+    expected = finetune.finetune(task, tiny_preset, tmp_path / "whole", **options)
 
     class Stopped(_Watch):
         def on_epoch_begin(self, epoch, logs=None):
@@ -170,9 +170,9 @@ def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monke
         patch.setattr(grid, "_Watch", Stopped)
         for part in ("1/2", "2/2"):
             with pytest.raises(Broken):
-                finetune.finetune(task, tiny_preset, out, part=part, **grid)
+                finetune.finetune(task, tiny_preset, out, part=part, **options)
     capsys.readouterr()
-    found = finetune.finetune(task, tiny_preset, out, **grid)
+    found = finetune.finetune(task, tiny_preset, out, **options)
     assert capsys.readouterr().out.count("Resuming after epoch 2.") == 2
     assert found["scores"] == expected["scores"] and os.listdir(out / "runs")
     losses = [[row["loss"] for row in run["history"]] for run in found["runs"]]
@@ -182,11 +182,11 @@ def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monke
 def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, monkeypatch):
     """The last one to end puts the parts together; with more processes than runs, too."""
     out, whole = str(tmp_path / "out"), str(tmp_path / "whole")
-    grid = {"learning_rates": [1e-2, 1e-4], "verbose": False}
+    options = {"learning_rates": [1e-2, 1e-4], "verbose": False}
 
     def process(index, **more):
         monkeypatch.setattr(finetune.backend, "launched", lambda: (index, 3))
-        return finetune.finetune(task, tiny_preset, out, **grid, **more)
+        return finetune.finetune(task, tiny_preset, out, **options, **more)
 
     with pytest.raises(ValueError, match="part=1/2 cannot be .* launcher, whose 3 processes"):
         process(0, part="1/2")
@@ -195,7 +195,7 @@ def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, m
     assert second["runs"] == [] and second["best"] is None
     assert len(none["runs"]) == 2 and none["scores"] and "parts" not in os.listdir(out)
     monkeypatch.undo()
-    expected = finetune.finetune(task, tiny_preset, whole, **grid)
+    expected = finetune.finetune(task, tiny_preset, whole, **options)
     assert [run["scores"] for run in none["runs"]] == [run["scores"] for run in expected["runs"]]
     # More seeds add runs, those that are there are not done again, and overwriting does all.
     done = [process(index, seeds=[0, 1]) for index in (2, 1, 0)]
@@ -215,7 +215,7 @@ def test_what_is_no_part(part):
 
 def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     out = str(tmp_path / "out")
-    grid = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
+    options = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
     points, train_one = [], Search.train_one
 
     def counted(self, point, folder):
@@ -226,7 +226,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
 
     monkeypatch.setattr(Search, "train_one", counted)
     with pytest.raises(KeyboardInterrupt):
-        kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
+        kerasbert.finetune(task, tiny_preset, out, **options, verbose=False)
     assert len(points) == 3
     runs = [name for name in files(out) if name.startswith("runs/") and name.endswith("0.json")]
     before = {name: read(out, name) for name in runs}
@@ -236,7 +236,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
     monkeypatch.setattr(
         Search, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
     )
-    results = kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
+    results = kerasbert.finetune(task, tiny_preset, out, **options, verbose=False)
     assert len(points) == 3 and len(results["runs"]) == len(results["grid"]) == 6
     assert before == {name: read(out, name) for name in runs}
 
@@ -273,7 +273,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
 
     # Nothing more to do; then one seed more of one point.
     points.clear()
-    again = kerasbert.finetune(task, tiny_preset, out, **grid, verbose=False)
+    again = kerasbert.finetune(task, tiny_preset, out, **options, verbose=False)
     assert points == [] and again == results
     more = kerasbert.finetune(task, tiny_preset, out, epochs=1, seeds=[0, 1], verbose=False)
     assert [point["seed"] for point in points] == [1]
