@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_value
+from kerasbert.text import ops
 
 if TYPE_CHECKING:
     from typing import Any
@@ -80,9 +80,9 @@ def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
         after = np.roll(ends[token_ids], 1, axis=-1)
         after[..., :1] = True
         return begins[token_ids] | after
-    after = tf.gather(ends, token_ids)[..., :-1]
-    after = tf.concat([tf.ones_like(token_ids[..., :1], tf.bool), after], axis=-1)
-    return tf.gather(begins, token_ids) | after
+    after = ops.gather(ends, token_ids)[..., :-1]
+    after = ops.concat([ops.ones_like(token_ids[..., :1], "bool"), after], axis=-1)
+    return ops.gather(begins, token_ids) | after
 
 
 def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
@@ -96,9 +96,9 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
         count = max(1, round(mask_selection_rate * length))
         return count if most is None else min(count, most)
     # Rounded in float64, half to even, as in BERT's released Python code.
-    count = tf.round(mask_selection_rate * tf.cast(length, tf.float64))
-    count = tf.maximum(1, tf.cast(count, tf.int32))
-    return count if most is None else tf.minimum(count, most)
+    count = ops.round(mask_selection_rate * ops.cast(length, "float64"))
+    count = ops.maximum(1, ops.cast(count, "int32"))
+    return count if most is None else ops.minimum(count, most)
 
 
 def mask_tokens(
@@ -116,7 +116,10 @@ def mask_tokens(
     unit: str = "token",
     word_starts: Tensor = None,
 ) -> dict[str, Any]:
-    """Choose tokens to predict and mask them, eagerly or in a graph; the seed decides which.
+    """Choose tokens to predict and mask them; the seed decides which.
+
+    Results are NumPy arrays, or TensorFlow tensors if an argument is one, as in a graph; both forms
+    mask the same tokens.
 
     In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, or all maskable ones if
     there are fewer. A share of `mask_token_rate` of these becomes the mask token, a share of
@@ -168,8 +171,8 @@ def mask_tokens(
     ...     ids, free, (0, 0), vocabulary_size=9, mask_token_id=3, mask_selection_rate=0.4,
     ...     mask_token_rate=1.0, random_token_rate=0.0,
     ... )
-    >>> hidden["mask_positions"].shape, int((hidden["token_ids"].numpy() == 3).sum())
-    (TensorShape([1, 2]), 2)
+    >>> hidden["mask_positions"].shape, int((hidden["token_ids"] == 3).sum())
+    ((1, 2), 2)
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.1; dynamic masking as in RoBERTa,
     arXiv 1907.11692; whole words as announced with google-research/bert in May 2019; spans Joshi
@@ -188,55 +191,54 @@ def mask_tokens(
             "unit='word' needs word_starts, the tokens that begin a word; find them with "
             "kerasbert.data.word_starts(token_ids, tokenizer.word_edges())."
         )
-    token_ids = tf.convert_to_tensor(token_ids, tf.int32)
-    maskable = tf.convert_to_tensor(maskable)
+    token_ids = ops.convert_to_tensor(token_ids, "int32")
+    maskable = ops.convert_to_tensor(maskable)
     if mask_selection_rate == 0:
-        maskable = tf.zeros_like(maskable)
-    candidates = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=1)  # (B,)
-    lengths = candidates + 2 if lengths is None else tf.convert_to_tensor(lengths)
+        maskable = ops.zeros_like(maskable)
+    candidates = ops.reduce_sum(ops.cast(maskable, "int32"), axis=1)  # (B,)
+    lengths = candidates + 2 if lengths is None else ops.convert_to_tensor(lengths)
     count = prediction_slots(lengths, mask_selection_rate, mask_selection_length)
     length = _shape(token_ids)[1]
     slots = prediction_slots(length, mask_selection_rate, mask_selection_length)
     if mask_selection_rate == 0:
-        slots = tf.minimum(mask_selection_length or 1, length)
-    count = tf.minimum(tf.minimum(count, candidates), slots)
+        slots = ops.minimum(mask_selection_length or 1, length)
+    count = ops.minimum(ops.minimum(count, candidates), slots)
     if not callable(seed):
-        # Philox gives the same numbers on every device.
-        seed = functools.partial(tf.random.stateless_uniform, seed=seed, alg="philox")
+        seed = functools.partial(ops.stateless_uniform, seed=seed)
     draws = seed((4, *_shape(token_ids)))
     roll = draws[2]  # (B, T), decides between mask token, random token and no change
     if unit == "token":
         chosen = _choose(maskable, count, slots, draws[0])  # (B, T)
     else:
-        starts = tf.ones_like(maskable) if word_starts is None else word_starts
-        word, sizes, breaks = _words(maskable, tf.convert_to_tensor(starts))
+        starts = ops.ones_like(maskable) if word_starts is None else word_starts
+        word, sizes, breaks = _words(maskable, ops.convert_to_tensor(starts))
         span = _spans(UNITS[unit], breaks, draws[3])  # (B, W)
         chosen = _choose_words(sizes, span, count, draws[0])  # (B, W)
-        chosen = maskable & tf.gather(chosen, word, batch_dims=1)  # (B, T)
+        chosen = maskable & ops.gather(chosen, word, batch_dims=1)  # (B, T)
         if unit == "span":
-            roll = tf.gather(roll, tf.gather(span, word, batch_dims=1), batch_dims=1)
-    random_ids = tf.cast(draws[1] * vocabulary_size, tf.int32)
-    hidden = tf.where(roll < mask_token_rate + random_token_rate, random_ids, token_ids)
-    hidden = tf.where(roll < mask_token_rate, mask_token_id, hidden)
+            roll = ops.gather(roll, ops.gather(span, word, batch_dims=1), batch_dims=1)
+    random_ids = ops.cast(draws[1] * vocabulary_size, "int32")
+    hidden = ops.where(roll < mask_token_rate + random_token_rate, random_ids, token_ids)
+    hidden = ops.where(roll < mask_token_rate, mask_token_id, hidden)
     # The first positions get the largest numbers, so that `top_k` returns them in order.
-    backwards = length - tf.range(length)
-    backwards, positions = tf.math.top_k(tf.where(chosen, backwards, 0), k=slots)  # (B, P)
+    backwards = length - ops.range(length)
+    backwards, positions = ops.top_k(ops.where(chosen, backwards, 0), k=slots)  # (B, P)
     used = backwards > 0
-    positions = tf.where(used, positions, 0)
+    positions = ops.where(used, positions, 0)
     return {
-        "token_ids": tf.where(chosen, hidden, token_ids),
+        "token_ids": ops.where(chosen, hidden, token_ids),
         "mask_positions": positions,
-        "mask_ids": tf.where(used, tf.gather(token_ids, positions, batch_dims=1), 0),
-        "mask_weights": tf.cast(used, tf.float32),
+        "mask_ids": ops.where(used, ops.gather(token_ids, positions, batch_dims=1), 0),
+        "mask_weights": ops.cast(used, "float32"),
     }
 
 
 def _choose(maskable, count, slots, draws):
     """Choose `count` (B,) of the maskable tokens, at most `slots` per row: bool (B, T)."""
     length = _shape(maskable)[1]
-    order = tf.where(maskable, _distinct(draws) + tf.range(length, dtype=tf.int64), -1)
-    best, _ = tf.math.top_k(order, k=slots)  # (B, P)
-    last = tf.gather(best, tf.maximum(count - 1, 0), batch_dims=1)
+    order = ops.where(maskable, _distinct(draws) + ops.range(length, dtype="int64"), -1)
+    best, _ = ops.top_k(order, k=slots)  # (B, P)
+    last = ops.gather(best, ops.maximum(count - 1, 0), batch_dims=1)
     return maskable & (order >= last[:, None])
 
 
@@ -245,7 +247,7 @@ def _distinct(draws):
 
     This keeps the counts exact when a number is drawn twice.
     """
-    return tf.cast(draws * 2**23, tf.int64) * tf.cast(_shape(draws)[1], tf.int64)
+    return ops.cast(draws * 2**23, "int64") * ops.cast(_shape(draws)[1], "int64")
 
 
 # === Words and spans ===
@@ -258,54 +260,54 @@ def _words(maskable, starts):
         The word of each token (B, T), the number of tokens of each word (B, W; 0 for unused words),
         and whether each word follows a token that is not maskable (B, W).
     """
-    after_break = maskable & ~tf.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
+    after_break = maskable & ~ops.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
     starts = (maskable & starts) | after_break
-    word = tf.maximum(tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1, 0)
-    sizes = _sum_by(word, tf.cast(maskable, tf.int32))
-    return word, sizes, _sum_by(word, tf.cast(after_break, tf.int32)) > 0
+    word = ops.maximum(ops.cumsum(ops.cast(starts, "int32"), axis=1) - 1, 0)
+    sizes = _sum_by(word, ops.cast(maskable, "int32"))
+    return word, sizes, _sum_by(word, ops.cast(after_break, "int32")) > 0
 
 
 def _sum_by(index, values):
     """Sum the values (B, T) of each index (B, T) into (B, W), W = T."""
     rows, length = _shape(index)
-    index += length * tf.range(rows)[:, None]
-    return tf.reshape(tf.math.unsorted_segment_sum(values, index, rows * length), (rows, length))
+    index = index + length * ops.range(rows)[:, None]
+    return ops.reshape(ops.unsorted_segment_sum(values, index, rows * length), (rows, length))
 
 
 def _spans(odds, breaks, draws):
     """Split rows of words into random spans, restarting after each break: span numbers (B, W)."""
     rows, length = _shape(breaks)
-    places = tf.tile(tf.range(length)[None], [rows, 1])  # (B, W)
+    places = ops.tile(ops.range(length)[None], [rows, 1])  # (B, W)
     if len(odds) == 1:
         return places
     odds = np.array(odds) / sum(odds)
 
     def drawn(odds, draws):
         limits = np.cumsum(odds)[:-1].astype("float32")
-        return 1 + tf.reduce_sum(tf.cast(draws[..., None] >= limits, tf.int32), axis=-1)
+        return 1 + ops.reduce_sum(ops.cast(draws[..., None] >= limits, "int32"), axis=-1)
 
     # A row starts inside a span, so the length of its first span has other probabilities.
     left = np.cumsum(odds[::-1])[::-1]
     lengths = [drawn(left / left.sum(), draws[:, :1]), drawn(odds, draws[:, 1:])]
-    ends = tf.cumsum(tf.concat(lengths, axis=1), axis=1)
-    span = tf.searchsorted(ends, places, side="right")
-    span += tf.maximum(tf.cumsum(tf.cast(breaks, tf.int32), axis=1) - 1, 0)
-    return tf.minimum(span, length - 1)  # Only places past the last word can exceed it.
+    ends = ops.cumsum(ops.concat(lengths, axis=1), axis=1)
+    span = ops.searchsorted(ends, places, side="right")
+    span += ops.maximum(ops.cumsum(ops.cast(breaks, "int32"), axis=1) - 1, 0)
+    return ops.minimum(span, length - 1)  # Only places past the last word can exceed it.
 
 
 def _choose_words(sizes, span, count, draws):
     """Choose words of the given sizes (B, W) with `count` (B,) tokens in all: bool (B, W)."""
-    order = tf.gather(_distinct(draws), span, batch_dims=1) + tf.cast(span, tf.int64)
+    order = ops.gather(_distinct(draws), span, batch_dims=1) + ops.cast(span, "int64")
     # `top_k` returns the first of equal numbers first, so the words of a span stay in order.
-    _, order = tf.math.top_k(tf.where(sizes > 0, order, -1), k=_shape(sizes)[1])
-    sizes = tf.gather(sizes, order, batch_dims=1)
+    _, order = ops.top_k(ops.where(sizes > 0, order, -1), k=_shape(sizes)[1])
+    sizes = ops.gather(sizes, order, batch_dims=1)
     taken, left = _fill(sizes, count)
-    taken = tf.cond(
-        tf.reduce_any(left > 0),
+    taken = ops.cond(
+        ops.reduce_any(left > 0),
         lambda: _fill_exactly(sizes, count, taken, left),
         lambda: taken,
     )
-    return _sum_by(order, tf.cast(taken, tf.int32)) > 0
+    return _sum_by(order, ops.cast(taken, "int32")) > 0
 
 
 def _fill(sizes, count):
@@ -322,12 +324,12 @@ def _fill(sizes, count):
     def take(taken, left, _):
         # A word that is too long now stays too long: take all words up to the first overshoot.
         fits = ~taken & (sizes > 0) & (sizes <= left[:, None])
-        taken_now = fits & (tf.cumsum(tf.where(fits, sizes, 0), axis=1) <= left[:, None])
-        left -= tf.reduce_sum(tf.where(taken_now, sizes, 0), axis=1)
-        return taken | taken_now, left, tf.reduce_any(taken_now)
+        taken_now = fits & (ops.cumsum(ops.where(fits, sizes, 0), axis=1) <= left[:, None])
+        left = left - ops.reduce_sum(ops.where(taken_now, sizes, 0), axis=1)
+        return taken | taken_now, left, ops.reduce_any(taken_now)
 
-    start = tf.zeros_like(sizes, tf.bool), count, tf.constant(True)
-    return tf.while_loop(lambda taken, left, going: going, take, start)[:2]
+    start = ops.zeros_like(sizes, "bool"), count, ops.convert_to_tensor(True)
+    return ops.while_loop(lambda taken, left, going: going, take, start)[:2]
 
 
 def _fill_exactly(sizes, count, taken, left):
@@ -335,36 +337,38 @@ def _fill_exactly(sizes, count, taken, left):
 
     Solves the subset-sum problem exactly. It would not change rows that `_fill` completes.
     """
-    rows = tf.where(left > 0)  # (R, 1)
-    sizes, count = tf.gather_nd(sizes, rows), tf.gather_nd(count, rows)
-    num_words = tf.reduce_max(tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=1))
-    by_word = tf.transpose(sizes[:, :num_words])  # (W, R)
-    sums = tf.range(tf.reduce_max(count) + 1)  # (S,)
+    rows = ops.where(left > 0)  # (R, 1)
+    sizes, count = ops.gather_nd(sizes, rows), ops.gather_nd(count, rows)
+    num_words = ops.reduce_max(ops.reduce_sum(ops.cast(sizes > 0, "int32"), axis=1))
+    by_word = ops.transpose(sizes[:, :num_words])  # (W, R)
+    sums = ops.range(ops.reduce_max(count) + 1)  # (S,)
 
     def reach(after, sizes):
         """Return the sums reachable with this word and those after it: bool (R, S)."""
         without = sums - sizes[:, None]
-        return after | (tf.gather(after, tf.maximum(without, 0), batch_dims=1) & (without >= 0))
+        return after | (ops.gather(after, ops.maximum(without, 0), batch_dims=1) & (without >= 0))
 
-    nothing = tf.zeros_like(count)[:, None] == sums  # (R, S)
-    reached = tf.scan(reach, by_word, nothing, reverse=True)  # (W, R, S)
-    after = tf.concat([reached[1:], nothing[None]], axis=0)
+    nothing = ops.zeros_like(count)[:, None] == sums  # (R, S)
+    reached = ops.scan(reach, by_word, nothing, reverse=True)  # (W, R, S)
+    after = ops.concat([reached[1:], nothing[None]], axis=0)
     possible = reached[0] & (sums <= count[:, None])
-    most = tf.reduce_max(tf.where(possible, sums, 0), axis=1)  # (R,)
+    most = ops.reduce_max(ops.where(possible, sums, 0), axis=1)  # (R,)
 
     def take(state, word):
         (_, left), (sizes, after) = state, word
         rest = left - sizes
         takes = (sizes > 0) & (rest >= 0)
-        takes &= tf.gather(after, tf.maximum(rest, 0), batch_dims=1)
-        return takes, tf.where(takes, rest, left)
+        takes &= ops.gather(after, ops.maximum(rest, 0), batch_dims=1)
+        return takes, ops.where(takes, rest, left)
 
-    exact, _ = tf.scan(take, (by_word, after), (most > 0, most))  # (W, R)
-    exact = tf.pad(tf.transpose(exact), [[0, 0], [0, _shape(taken)[1] - num_words]])
-    return tf.tensor_scatter_nd_update(taken, rows, exact)
+    exact, _ = ops.scan(take, (by_word, after), (most > 0, most))  # (W, R)
+    exact = ops.pad(ops.transpose(exact), [[0, 0], [0, _shape(taken)[1] - num_words]])
+    return ops.tensor_scatter_nd_update(taken, rows, exact)
 
 
 def _shape(x):
-    """Return the sizes of a tensor, as ints where they are static."""
-    dynamic = tf.shape(x)
+    """Return the sizes of an array, as ints where they are static."""
+    if not ops.is_tensor(x):
+        return list(x.shape)
+    dynamic = ops.shape(x)
     return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]

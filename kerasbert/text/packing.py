@@ -23,6 +23,7 @@ from kerasbert.base.keywords import own_class
 from kerasbert.base.subclasses import as_called, own_object, with_known
 from kerasbert.families import LINEAGE, get_family
 from kerasbert.families.settings import PACKINGS
+from kerasbert.text import ops
 from kerasbert.text.batching import (
     batch_dataset,
     bucket_length,
@@ -34,7 +35,7 @@ from kerasbert.text.batching import (
     similar_length_batches,
     sorted_batches,
 )
-from kerasbert.text.text_warnings import FRUITLESS, looks_of
+from kerasbert.text.text_warnings import looks_of
 from kerasbert.text.texts import dict_columns, label_rows, text_columns, weights
 from kerasbert.text.wordpiece import BertTokenizer
 
@@ -255,19 +256,20 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         # Keras' `__call__` would take the second text of `((a, b),)` for labels, and list all
         # arguments in each error.
+        if not ops.in_graph():
+            return self.call(x, y, sample_weight)
         return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
-        if not tf.executing_eagerly():
+        if ops.in_graph():
             return self._call_in_graph(x, y, sample_weight)
         columns, batched = self.columns(x)
         if not batched:
             y, sample_weight = (None if v is None else [v] for v in (y, sample_weight))
         y, sample_weight = self._targets(y, sample_weight, columns)
-        with tf.device("cpu"):
-            segments = self._tokenize_columns(columns)
-            self._look_for_cut(columns, segments)
-            outputs = self.assemble(segments, y, sample_weight)
+        segments = self._tokenize_columns(columns)
+        self._look_for_cut(columns, segments)
+        outputs = self.assemble(segments, y, sample_weight)
         if not batched:
             outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
         return as_tensors(outputs)
@@ -277,7 +279,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         batched = columns[0].shape.rank == 1
         if not batched:
             columns, y, sample_weight = keras.tree.map_structure(
-                lambda one: one if one is None else tf.convert_to_tensor(one)[None],
+                lambda one: one if one is None else ops.convert_to_tensor(one)[None],
                 (columns, y, sample_weight),
             )
         y = None if y is None else self.check_labels_in_graph(y)
@@ -320,11 +322,11 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Tokenize `x`, in any form that a call accepts, without special tokens.
 
         Returns:
-            A tuple of `tf.RaggedTensor` int32 (N, None): one for texts, two for pairs.
+            A tuple of `kerasbert.text.ops.Ragged` int32 (N, None), one for texts, two for pairs;
+            of `tf.RaggedTensor` in a graph.
         """
-        if tf.executing_eagerly():
-            with tf.device("cpu"):
-                return self._tokenize_columns(self.columns(x)[0])
+        if not ops.in_graph():
+            return self._tokenize_columns(self.columns(x)[0])
         columns = self.columns_in_graph(x)
         if columns[0].shape.rank == 0:
             columns = [column[None] for column in columns]
@@ -349,20 +351,18 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         segments = [tokens for tokens, _ in found]
         if most is not None and len(found) == 2:
             # Truncation depends on which text is longer, so the shorter text loses one more token.
-            first, second = (np.asarray(lengths) for _, lengths in found)
+            first, second = (lengths for _, lengths in found)
             first = first if owners is None else first[owners]
             segments[1] = _without_last(segments[1], (second < first) & (second > most))
         return tuple(segments)
 
     def _tokenize_column(self, column, tokenize):
-        """Run `tokenize`, from strings (N,) to one or more ragged tensors, on parallel chunks."""
-
-        chunks = in_chunks(len(column), lambda chunk: tokenize(tf.constant(column[chunk])))
+        """Run `tokenize`, from a list of strings to arrays and ragged rows, on parallel chunks."""
+        chunks = in_chunks(len(column), lambda chunk: tokenize(column[chunk]))
         found = chunks[0]
         if len(chunks) > 1:
-            found = tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *chunks)
-        ids = found[0] if isinstance(found, tuple) else found
-        looks_of(self).at_tokens(self.tokenizer, column, ids.flat_values.numpy())
+            found = tuple(ops.concat(parts, axis=0) for parts in zip(*chunks))
+        looks_of(self).at_tokens(self.tokenizer, column, found[0].flat_values)
         return found
 
     # === Checks of the texts; see `looks` ===
@@ -393,9 +393,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         @tf.autograph.experimental.do_not_convert
         def looked_at(number, *batch):
             columns = keras.tree.flatten(batch[0])
-            done = tf.cond(
+            done = ops.cond(
                 number == 0,
-                lambda: tf.ensure_shape(tf.py_function(look, columns, tf.int32), []),
+                lambda: tf.ensure_shape(tf.py_function(look, columns, "int32"), []),
                 lambda: 0,
             )
             with tf.control_dependencies([done]):
@@ -413,30 +413,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         lengths = sum(np.diff(segment.row_splits) for segment in segments)
         return lengths + special > self.sequence_length
 
-    def _look_at_packed(self, columns, features):
-        """Run these checks on a batch made in a single graph."""
-        looks, ids = looks_of(self), features["token_ids"]
-        if not looks.is_told:
-            tokens = ids[features["padding_mask"]]
-            for column in columns:
-                looks.at_tokens(self.tokenizer, column, tokens)
-        if looks.is_cut_told or ids.shape[1] < self.sequence_length:
-            return
-        full = np.flatnonzero(features["padding_mask"][:, -1])
-        if len(full) and looks.fruitless < FRUITLESS:
-            looks.fruitless += 1
-            rows = np.zeros(len(ids), bool)
-            rows[full] = self._is_cut(
-                self._tokenize_columns([[column[i] for i in full] for column in columns])
-            )
-            looks.at_cut(rows, columns[-1], self.sequence_length)
-
     def _tokenize_in_graph(self, columns):
         return tuple(self._tokens(column) for column in columns)
 
     def _tokens(self, texts):
-        """Tokenize strings (N,) to ragged int32 (N, None), which `pack` takes."""
-        return tf.cast(self.tokenizer.tokenize(texts), tf.int32)
+        """Tokenize strings (N,), a list or a tensor, to ragged int32 (N, None) for `pack`."""
+        return ops.cast(self.tokenizer.ragged(texts)[0], "int32")
 
     # === Packing ===
 
@@ -447,26 +429,26 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     def _kept(self, segments):
         """Return the fitting tokens of each segment: a list of int32 (N,)."""
-        lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
+        lengths = [ops.cast(segment.row_lengths(), "int32") for segment in segments]
         if len(lengths) == 1:
-            return [tf.minimum(lengths[0], self.sequence_length - 2)]
+            return [ops.minimum(lengths[0], self.sequence_length - 2)]
         budget = self.sequence_length - 2 - self.tokenizer.num_separators
         a, b = lengths
         truncate = TRUNCATE[self.truncate]
         if truncate in ("longest_first", "round_robin"):
             half = (budget + 1) // 2
             if truncate == "longest_first":
-                half = tf.where(b < a, half, budget // 2)
-            a = tf.minimum(a, tf.maximum(half, budget - b))
+                half = ops.where(b < a, half, budget // 2)
+            a = ops.minimum(a, ops.maximum(half, budget - b))
         elif truncate == "only_second":
-            a = tf.minimum(a, budget)
+            a = ops.minimum(a, budget)
         else:
-            a = tf.minimum(a, budget - tf.minimum(b, budget))
-        return [a, tf.minimum(b, budget - a)]
+            a = ops.minimum(a, budget - ops.minimum(b, budget))
+        return [a, ops.minimum(b, budget - a)]
 
     def bucket(self, length: int) -> Any:
         """Return the padded length for a longest row of `length` tokens (int or tensor)."""
-        if not hasattr(length, "dtype") or isinstance(length, np.generic):
+        if not ops.is_tensor(length):
             return min(bucket_length(length), self.sequence_length)
         buckets = tf.constant(buckets_up_to(self.sequence_length))
         return tf.gather(buckets, tf.reduce_sum(tf.cast(buckets < length, tf.int32)))
@@ -475,44 +457,41 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Truncate and join segments, add special tokens and pad.
 
         Args:
-            segments: tuple of one or two `tf.RaggedTensor` int32 (B, None).
+            segments: tuple of one or two ragged int32 (B, None); see `tokenize`.
             length: int. T; by default the bucket of the longest row.
 
         Returns:
             The dict that the class documents.
         """
-        # KerasHub's packer needs an op that TensorFlow Serving lacks.
-        if tf.executing_eagerly() and length is None:
-            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         kept = [keep[:, None] for keep in self._kept(segments)]  # (B, 1)
         total = self.packed_lengths(segments)
-        length = self.bucket(tf.reduce_max(total)) if length is None else length
+        length = self.bucket(ops.reduce_max(total)) if length is None else length
         total = total[:, None]
         ids = self.tokenizer
         special = [ids.start_token_id, ids.end_token_id, ids.pad_token_id]
-        values = tf.concat([segment.values for segment in segments] + [special], axis=0)
-        size = tf.size(values)
+        values = ops.concat([segment.values for segment in segments] + [special], axis=0)
+        size = ops.size(values)
         start, end, pad = size - 3, size - 2, size - 1
-        starts = [tf.cast(segment.row_starts(), tf.int32)[:, None] for segment in segments]
-        position = tf.range(length)[None]  # (1, T)
+        starts = [ops.cast(segment.row_starts(), "int32")[:, None] for segment in segments]
+        position = ops.range(length)[None]  # (1, T)
         # Index into `values` of the token at each position.
-        index = tf.where(position <= kept[0], starts[0] + position - 1, end)  # (B, T)
+        index = ops.where(position <= kept[0], starts[0] + position - 1, end)  # (B, T)
         in_second = None
         if len(segments) == 2:
             second = 1 + kept[0] + ids.num_separators  # (B, 1), where B begins
             in_second = (position >= second) & (position < total)
-            starts_b = starts[1] + tf.size(segments[0].values)
+            starts_b = starts[1] + ops.size(segments[0].values)
             in_text = in_second & (position < second + kept[1])
-            index = tf.where(in_text, starts_b + position - second, index)
+            index = ops.where(in_text, starts_b + position - second, index)
             if ids.begins_second:
-                index = tf.where(position == second - 1, start, index)
-        index = tf.where(position < total, index, pad)
-        index = tf.where(position == 0, start, index)
-        features = {"token_ids": tf.gather(values, index), "padding_mask": position < total}
+                index = ops.where(position == second - 1, start, index)
+        index = ops.where(position < total, index, pad)
+        index = ops.where(position == 0, start, index)
+        features = {"token_ids": ops.gather(values, index), "padding_mask": position < total}
         if self.num_segments:
             is_pair = self.num_segments > 1 and in_second is not None
             features["segment_ids"] = (
-                tf.cast(in_second, tf.int32) if is_pair else tf.zeros_like(index)
+                ops.cast(in_second, "int32") if is_pair else ops.zeros_like(index)
             )
         return features
 
@@ -602,13 +581,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             `(dataset, order)`; `kerasbert.data.restore_order(outputs, order)` restores the order.
         """
         check_whole("batch_size", batch_size)
-        if few and y is None and sample_weight is None and self._packs_at_once():
-            columns, batched = self.columns(x)
-            if batched and len(columns[0]) <= batch_size:
-                return [self._packed(columns, buckets)], np.arange(len(columns[0]))
-            x = columns if len(columns) > 1 else columns[0]
         segments, targets = self._examples(x, y, sample_weight)
-        count = segments[0].shape[0]
+        count = len(segments[0])
         if count <= batch_size:
             rows = [np.arange(count)]
         else:
@@ -616,34 +590,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         order = np.concatenate(rows)
         if count > few:
             return self._dataset(segments, targets, lambda epoch: rows, buckets), order
-        with tf.device("cpu"):
-            make = self._maker(segments, targets, buckets)
-            seeds = zip(draw_seeds((0,), len(rows))) if self.draws else [()] * len(rows)
-            batches = [make(batch, *seed) for batch, seed in zip(rows, seeds)]
-        return keras.tree.map_structure(np.asarray, batches), order
-
-    def _packs_at_once(self):
-        """Return whether batches need only the tokenizer and `assemble`."""
-        own = (getattr(type(self), name) for name in ("_examples", "_tokenize_columns", "_tokens"))
-        base = BertPreprocessor
-        return tuple(own) == (base._examples, base._tokenize_columns, base._tokens)
-
-    def _packed(self, columns, buckets):
-        """Tokenize and pack columns of texts into a batch in one graph."""
-
-        def pack(*columns):
-            segments = self._tokenize_in_graph(columns)
-            longest = None if buckets else tf.reduce_max(self.packed_lengths(segments))
-            return self.assemble(segments, length=longest)
-
-        for column in columns:
-            self.tokenizer.report_control(column)
-        with tf.device("cpu"):
-            packed = self.traced(("texts", buckets, len(columns)), pack)
-            batch = packed(*map(tf.constant, columns))
-        batch = keras.tree.map_structure(np.asarray, batch)
-        self._look_at_packed(columns, keras.utils.unpack_x_y_sample_weight(batch)[0])
-        return batch
+        make = self._maker(segments, targets, buckets)
+        seeds = zip(draw_seeds((0,), len(rows))) if self.draws else [()] * len(rows)
+        return [make(batch, *seed) for batch, seed in zip(rows, seeds)], order
 
     def _examples(self, x, y, sample_weight):
         """Return segments and `[labels, weights]`, with `None` for those not given."""
@@ -651,38 +600,48 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if not batched:
             raise ValueError("Got one text where a list is needed; pass a list.")
         targets = self._targets(y, sample_weight, columns)
-        with tf.device("cpu"):
-            # Longer texts are truncated now, to save memory.
-            segments = self._tokenize_columns(columns, most=self.sequence_length)
-            self._look_for_cut(columns, segments)
-            return segments, [None if t is None else tf.constant(t) for t in targets]
+        # Longer texts are truncated now, to save memory.
+        segments = self._tokenize_columns(columns, most=self.sequence_length)
+        self._look_for_cut(columns, segments)
+        return segments, list(targets)
 
     def _maker(self, segments, targets, buckets):
         """Return a function from row numbers (B,), and a seed if the task draws, to a batch."""
-        given = [target is not None for target in targets]
 
-        def make(rows, *tensors):
-            drawn = {}
-            if self.draws:
-                drawn["seed"], *tensors = tensors
-            parts = tuple(tf.gather(segment, rows) for segment in tensors[: len(segments)])
-            longest = None if buckets is True else tf.reduce_max(self.packed_lengths(parts))
+        def make(rows, *seed):
+            parts = tuple(ops.gather(segment, rows) for segment in segments)
+            longest = None if buckets is True else ops.reduce_max(self.packed_lengths(parts))
             if isinstance(buckets, tuple):
-                steps = tf.constant(buckets)
-                longest = tf.gather(steps, tf.searchsorted(steps, [longest])[0])
-            chosen = iter(tensors[len(segments) :])
-            chosen = [tf.gather(next(chosen), rows) if one else None for one in given]
+                longest = ops.gather(buckets, ops.searchsorted(buckets, [longest])[0])
+            chosen = [None if one is None else ops.gather(one, rows) for one in targets]
+            drawn = {"seed": seed[0]} if self.draws else {}
             return self.assemble(parts, *chosen, length=longest, **drawn)
 
-        tensors = [*segments, *(target for target in targets if target is not None)]
-        # Later calls reuse the graph for other texts.
-        traced = self.traced(("batch", buckets, len(segments), *given), make)
-        return lambda rows, *seed: traced(rows, *seed, *tensors)
+        return make
 
     def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,), first_epoch=0):
         with tf.device("cpu"):
-            make = self._maker(segments, targets, buckets)
-            return batch_dataset(plan, make, seeds if self.draws else None, first_epoch)
+            segments = tuple(map(ops.as_tensor, segments))
+            given = [target is not None for target in targets]
+            tensors = [
+                *segments,
+                *(ops.as_tensor(target) for target in targets if target is not None),
+            ]
+
+            def of_tensors(rows, *parts):
+                seed, parts = parts[: self.draws], parts[self.draws :]
+                chosen = iter(parts[len(segments) :])
+                targets = [next(chosen) if one else None for one in given]
+                return self._maker(parts[: len(segments)], targets, buckets)(rows, *seed)
+
+            # Later calls reuse the graph for other texts.
+            traced = self.traced(("batch", buckets, len(segments), *given), of_tensors)
+            return batch_dataset(
+                plan,
+                lambda rows, *seed: traced(rows, *seed, *tensors),
+                seeds if self.draws else None,
+                first_epoch,
+            )
 
     def map_dataset(self, dataset: Any, anew: bool = True) -> Any:
         """Preprocess a `tf.data.Dataset` of batches of texts.
@@ -743,9 +702,8 @@ def _without_last(tokens, rows):
     if not rows.any():
         return tokens
     kept = np.ones(tokens.flat_values.shape[0], bool)
-    kept[tokens.row_limits().numpy()[rows] - 1] = False
-    lengths = tokens.row_lengths() - rows.astype("int64")
-    return tf.RaggedTensor.from_row_lengths(tokens.flat_values[kept], lengths, validate=False)
+    kept[tokens.row_limits()[rows] - 1] = False
+    return ops.Ragged.from_row_lengths(tokens.flat_values[kept], tokens.row_lengths() - rows)
 
 
 def in_chunks(count, run):
@@ -759,7 +717,7 @@ def in_chunks(count, run):
 
 def _graph_columns(x):
     x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
-    columns = [tf.convert_to_tensor(column) for column in x]
+    columns = [ops.convert_to_tensor(column) for column in x]
     if len(columns) not in (1, 2):
         raise ValueError(f"The dataset yields {len(columns)} columns of text; yield one or two.")
     for column in columns:

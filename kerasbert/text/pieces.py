@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import is_whole
+from kerasbert.text import ops
 from kerasbert.text.names import known_name
 
 
@@ -53,19 +53,19 @@ def units_of_pieces(pieces, units):
         unit of each piece, -1 for none, (P,).
     """
     rows, starts, ends, unit_rows, unit_starts, unit_ends = (
-        tf.cast(array, tf.int64) for array in (*pieces, *units)
+        ops.cast(array, "int64") for array in (*pieces, *units)
     )
     # Shift the offsets so that those of different texts never overlap.
-    most = tf.reduce_max(tf.concat([ends, unit_ends, [0]], 0)) + 1
+    most = ops.reduce_max(ops.concat([ends, unit_ends, [0]], 0)) + 1
     unit_starts, unit_ends = unit_rows * most + unit_starts, unit_rows * most + unit_ends
-    unit = tf.searchsorted(unit_ends, rows * most + starts, side="right", out_type=tf.int64)
-    begin = tf.gather(tf.concat([unit_starts, [tf.int64.max]], 0), unit)
-    unit = tf.where(begin < rows * most + ends, unit, -1)
-    size = tf.size(unit_starts)
-    place = tf.range(tf.size(unit, tf.int64))
-    first = tf.math.unsorted_segment_min(place, unit, size)
-    count = tf.math.unsorted_segment_sum(tf.ones_like(place), unit, size)
-    return tf.where(count > 0, first, 0), count, unit
+    unit = ops.searchsorted(unit_ends, rows * most + starts, side="right", out_type="int64")
+    begin = ops.gather(ops.concat([unit_starts, [np.iinfo("int64").max]], 0), unit)
+    unit = ops.where(begin < rows * most + ends, unit, -1)
+    size = ops.size(unit_starts)
+    place = ops.range(ops.size(unit, "int64"))
+    first = ops.unsorted_segment_min(place, unit, size)
+    count = ops.unsorted_segment_sum(ops.ones_like(place), unit, size)
+    return ops.where(count > 0, first, 0), count, unit
 
 
 def pieces_as_units(rows, starts, ends):

@@ -22,6 +22,7 @@ from kerasbert.base.files import inside, read_json
 from kerasbert.base.from_preset import FromPreset
 from kerasbert.base.process import uninterrupted
 from kerasbert.base.subclasses import as_called
+from kerasbert.text import ops
 from kerasbert.text.alignment import FORMS, align, character_sizes, in_form, valid_utf8
 from kerasbert.text.tokenizer_files import ROLES
 
@@ -76,6 +77,11 @@ def is_reported():
 def _check_form(form):
     if form is not None:
         check_choice("normalize", form, FORMS)
+
+
+def _nested(nesting, rows):
+    """Arrange rows in the nesting of `_flattened`."""
+    return next(rows) if nesting == 0 else [_nested(one, rows) for one in nesting]
 
 
 def once(make):
@@ -464,11 +470,40 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 self._graphs[name] = function.get_concrete_function()
         return self._graphs[name]
 
+    def ragged(self, texts: Any, offsets: bool = False) -> tuple[Any, ...]:
+        """Convert a flat column of texts to token ids.
+
+        Args:
+            texts: list of strings (N,), or a string tensor (N,).
+            offsets: bool. Whether to return positions too; see `tokenize_with_offsets`.
+
+        Returns:
+            `(ids,)` or `(ids, starts, ends)`, int32 (N, P): `kerasbert.text.ops.Ragged` of a list,
+            `tf.RaggedTensor` of a tensor.
+        """
+        name = "_tokenize_with_offsets" if offsets else "_tokenize"
+        if ops.is_tensor(texts):
+            return self._run_tensor(name, texts)
+        self._check_vocabulary()
+        self.report_control(texts)
+        with tf.device("cpu"):
+            found = self.graph(name)(tf.constant(texts, tf.string, shape=(len(texts),)))
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple(ops.cast(ops.as_ragged(x), "int32") for x in found)
+
     def _run(self, name, inputs):
         """Run `name`, from strings (N,) to one or more ragged (N, P), on text of any nesting."""
         self._check_vocabulary()
-        plain = not tf.is_tensor(inputs)
-        text = self._to_tensor(inputs) if plain else inputs
+        if ops.is_tensor(inputs) or ops.in_graph():
+            is_text = not ops.is_tensor(inputs)
+            return self._run_tensor(name, self._to_tensor(inputs) if is_text else inputs)
+        texts = []
+        nested = self._flattened(inputs, texts)
+        rows = [x.to_list() for x in self.ragged(texts, offsets=name != "_tokenize")]
+        return tuple(_nested(nested, iter(one)) for one in rows)
+
+    def _run_tensor(self, name, text):
+        """Run `name` on a string tensor of any rank."""
         if text.dtype != tf.string:
             raise TypeError(
                 f"{type(self).__name__} expected text, got a tensor of {text.dtype.name}."
@@ -484,20 +519,35 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         outputs = self.graph(name)(flat[tf.newaxis] if rank == 0 else flat)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         if rank == 0:
-            outputs = tuple(x.flat_values for x in outputs)
-        elif isinstance(text, tf.RaggedTensor):
-            outputs = tuple(
+            return tuple(x.flat_values for x in outputs)
+        if isinstance(text, tf.RaggedTensor):
+            return tuple(
                 text.with_flat_values(x.with_row_splits_dtype(text.row_splits.dtype))
                 for x in outputs
             )
-        if not plain or not tf.executing_eagerly():
-            return outputs
-        if rank == 0:
-            return tuple(x.numpy().tolist() for x in outputs)
-        return tuple(x.to_list() for x in outputs)
+        return outputs
+
+    def _flattened(self, inputs, texts):
+        """Append the texts of nested lists to `texts`, and return the nesting: 0 for each text."""
+        if hasattr(inputs, "tolist"):  # Arrays and data frame columns.
+            inputs = inputs.tolist()
+        if not isinstance(inputs, (list, tuple)):
+            texts.append(self._to_utf8(inputs).decode())
+            return 0
+        inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
+        are_lists = [isinstance(x, (list, tuple)) for x in inputs]
+        if any(are_lists):
+            if not all(are_lists):
+                raise TypeError(
+                    f"{type(self).__name__} got a list that mixes texts and lists; pass one "
+                    "level of nesting."
+                )
+            return [self._flattened(x, texts) for x in inputs]
+        texts.extend(self._to_utf8(x, i).decode() for i, x in enumerate(inputs))
+        return [0] * len(inputs)
 
     def _to_tensor(self, inputs):
-        """Convert Python text to a string tensor, ragged if nested."""
+        """Convert Python text to a string tensor, ragged if nested, in a graph."""
         if hasattr(inputs, "tolist"):  # Arrays and data frame columns.
             inputs = inputs.tolist()
         if isinstance(inputs, (list, tuple)):

@@ -67,31 +67,14 @@ def transformers_files(
     if is_marian:
         return _marian(tokenizer)
     finds_special |= tokenizer.special_tokens_in_strings
-    described = next(
-        describe(tokenizer) for kind, describe in _DESCRIBE.items() if isinstance(tokenizer, kind)
-    )
-    model, files = described.pop("model"), described.pop("files")
-    settings = described.pop("settings")
-    if tokenizer.normalize is not None:
-        # Identifies the first step, as some tokenizers have normal forms of their own.
-        settings["normalize"] = tokenizer.normalize
-        steps = [{"type": tokenizer.normalize}, described["normalizer"]]
-        described["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+    content, added, files, settings = _content(tokenizer, finds_special, has_segments, also)
+    if padded_to is not None:
+        content |= _rows(tokenizer, sequence_length, padded_to)
+    model = content["model"]
     kind = "ByteFallback" if model.get("byte_fallback") else model["type"]
     is_usual = tokenizer_class(kind, family) is type(tokenizer)
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
-    added = _added_tokens(tokenizer, finds_special, also)
-    content = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        **({} if padded_to is None else _rows(tokenizer, sequence_length, padded_to)),
-        "added_tokens": [token for token in added if finds_special or not token["special"]],
-        **described,
-        "post_processor": _post_processor(tokenizer, has_segments),
-        "model": model,
-    }
     config = {
         # Names the class if the family's files usually have another one.
         "tokenizer_class": GENERIC_CLASS if is_usual else type(tokenizer).__name__,
@@ -118,6 +101,36 @@ def transformers_files(
     # Readers without `transformers` match the tokens in this file.
     files["special_tokens_map.json"] = _json(special if finds_special else {})
     return files
+
+
+def _content(tokenizer, finds_special, has_segments=False, also=()):
+    """Return the content of a `tokenizer.json`, added tokens, other files, and settings."""
+    described = next(
+        describe(tokenizer) for kind, describe in _DESCRIBE.items() if isinstance(tokenizer, kind)
+    )
+    model, files = described.pop("model"), described.pop("files")
+    settings = described.pop("settings")
+    if tokenizer.normalize is not None:
+        # Identifies the first step, as some tokenizers have normal forms of their own.
+        settings["normalize"] = tokenizer.normalize
+        steps = [{"type": tokenizer.normalize}, described["normalizer"]]
+        described["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+    added = _added_tokens(tokenizer, finds_special, also)
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [token for token in added if finds_special or not token["special"]],
+        **described,
+        "post_processor": _post_processor(tokenizer, has_segments),
+        "model": model,
+    }
+    return content, added, files, settings
+
+
+def tokenizer_json(tokenizer):
+    """Return the content of a `tokenizer.json` with the rules of a tokenizer: a dict."""
+    return _content(tokenizer, tokenizer.special_tokens_in_strings)[0]
 
 
 def _marian(tokenizer):

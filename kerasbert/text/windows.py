@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_of, tf
 from kerasbert.base.errors import is_whole
+from kerasbert.text import ops
 
 if TYPE_CHECKING:
     from typing import Any
@@ -69,20 +69,20 @@ def cut_windows_in_graph(lengths, sizes, stride):
         `(rows, starts, lengths)`, int32 (R,): the text of each window, its first token and its
         number of tokens. Each text has at least one window.
     """
-    strides = tf.minimum(sizes, stride)
-    counts = 1 - -tf.maximum(lengths - sizes, 0) // strides
-    index = tf.ragged.range(counts)
-    rows = tf.cast(rows_of(index), tf.int32)
-    starts = index.values * tf.gather(strides, rows)
-    left = tf.gather(lengths, rows) - starts
-    return rows, starts, tf.minimum(tf.gather(sizes, rows), left)
+    strides = ops.minimum(sizes, stride)
+    counts = 1 - -ops.maximum(lengths - sizes, 0) // strides
+    index = ops.ragged_range(counts)
+    rows = ops.cast(ops.rows_of(index), "int32")
+    starts = index.values * ops.gather(strides, rows)
+    left = ops.gather(lengths, rows) - starts
+    return rows, starts, ops.minimum(ops.gather(sizes, rows), left)
 
 
 def take_windows(tokens, rows, starts, lengths):
     """Gather the tokens of each window: ragged (N, None) -> (R, None)."""
-    first = tf.cast(tf.gather(tokens.row_starts(), rows), tf.int32) + starts
-    index = tf.ragged.range(first, first + lengths)
-    return index.with_values(tf.gather(tokens.values, index.values))
+    first = ops.cast(ops.gather(tokens.row_starts(), rows), "int32") + starts
+    index = ops.ragged_range(first, first + lengths)
+    return index.with_values(ops.gather(tokens.values, index.values))
 
 
 def window_tokens(starts: Tensor, ends: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -7,10 +7,10 @@ import dataclasses
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.parts import encoder_of
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.text.masking import word_starts
+from kerasbert.text.ops import Ragged
 from kerasbert.text.packing import BertPreprocessor
 
 
@@ -101,7 +101,7 @@ def read_text(model, text, caller):
     edges = tokenizer.word_edges()
     special = set(tokenizer.special_token_ids)
     found = [tokenizer.tokenize_with_offsets(one) for one in texts]
-    counts = [tf.RaggedTensor.from_row_splits(ids, [0, len(ids)]) for ids, _, _ in found]
+    counts = [Ragged.from_lists([ids]) for ids, _, _ in found]
     kept = [int(count[0]) for count in BertPreprocessor._kept(preprocessor, counts)]
     rows = []  # Per token: its id, name, text, start, end, and whether it begins a word.
 

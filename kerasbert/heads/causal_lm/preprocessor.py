@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_value, check_whole
+from kerasbert.text import ops
 from kerasbert.text.packing import BertPreprocessor, as_tensors
 
 if TYPE_CHECKING:
@@ -107,56 +107,55 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         (ids,) = self.with_start(super()._tokens(texts))
         if not self.add_end_token:
             return ids
-        return tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
+        return ops.concat([ids, ops.column(ids, self.tokenizer.end_token_id)], axis=1)
 
     def with_start(self, ids: Any, *places: Any) -> tuple[Any, Any]:
         """Prepend the start token, if set, to ragged tokens (N, P), and 0 to their `places`."""
         if not self.add_start_token:
             return ids, *places
         tokens = (self.tokenizer.start_token_id, *(0 for _ in places))
-        return tuple(tf.concat([_column(x, t), x], axis=1) for x, t in zip((ids, *places), tokens))
+        return tuple(
+            ops.concat([ops.column(x, t), x], axis=1) for x, t in zip((ids, *places), tokens)
+        )
 
     def _examples(self, x, y, sample_weight):
         columns, batched = self.columns(x)
         if not batched:
             raise ValueError("Got one text where a list is needed; pass a list.")
         y, sample_weight = self._targets(y, sample_weight, columns)
-        with tf.device("cpu"):
-            (ids,) = self._tokenize_columns(columns)
-            lengths = ids.row_lengths().numpy()
-            # Rows overlap by one token, a label in the first row and an input in the next.
-            counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
-            rows = np.repeat(np.arange(len(lengths)), counts)
-            windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-            begins = windows * self.sequence_length
-            ends = np.minimum(begins + self.sequence_length + 1, lengths[rows])
-            firsts = ids.row_starts().numpy()[rows]
-            places = tf.ragged.range(firsts + begins, firsts + ends)
-            ids = places.with_flat_values(tf.gather(ids.flat_values, places.flat_values))
-            if sample_weight is not None:
-                sample_weight = tf.constant(np.asarray(sample_weight)[rows])
-            return (ids,), [None, sample_weight]
+        (ids,) = self._tokenize_columns(columns)
+        lengths = ids.row_lengths()
+        # Rows overlap by one token, a label in the first row and an input in the next.
+        counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
+        rows = np.repeat(np.arange(len(lengths)), counts)
+        windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        begins = windows * self.sequence_length
+        ends = np.minimum(begins + self.sequence_length + 1, lengths[rows])
+        firsts = ids.row_starts()[rows]
+        places = ops.ragged_range(firsts + begins, firsts + ends)
+        ids = places.with_values(ids.values[places.values])
+        if sample_weight is not None:
+            sample_weight = np.asarray(sample_weight)[rows]
+        return (ids,), [None, sample_weight]
 
     def packed_lengths(self, segments: Any) -> Any:
-        lengths = tf.cast(segments[0].row_lengths(), tf.int32)
-        return tf.clip_by_value(lengths - 1, 1, self.sequence_length)
+        lengths = ops.cast(segments[0].row_lengths(), "int32")
+        return ops.clip_by_value(lengths - 1, 1, self.sequence_length)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Truncate and pad rows of tokens to the features of a call."""
-        if tf.executing_eagerly() and length is None:
-            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         if length is None:
-            length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
+            length = self.bucket(ops.reduce_max(self.packed_lengths(segments)))
         return self.padded(segments[0], length)
 
     def padded(self, ids: Any, length: int) -> dict[str, Any]:
         """Pad ragged tokens (B, None) to `length`, and return the features of a call."""
         pad = self.tokenizer.pad_token_id
-        count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
-        token_ids = ids.to_tensor(pad, shape=tf.stack([-1, length]))
-        features = {"token_ids": token_ids, "padding_mask": tf.range(length)[None] < count}
+        count = ops.cast(ids.row_lengths(), "int32")[:, None]
+        token_ids = ids.to_tensor(pad, shape=ops.stack([-1, length]))
+        features = {"token_ids": token_ids, "padding_mask": ops.range(length)[None] < count}
         if self.num_segments:
-            features["segment_ids"] = tf.zeros_like(token_ids)
+            features["segment_ids"] = ops.zeros_like(token_ids)
         return features
 
     def assemble(
@@ -164,19 +163,19 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     ) -> Any:
         features = self.pack(segments, length)
         (ids,) = segments
-        length = tf.shape(features["token_ids"])[1]
+        length = ops.shape(features["token_ids"])[1]
         following = self.padded(ids[:, 1:], length)
         there = following["padding_mask"]
         # A row's last token has no next one, so it is only a label.
-        is_alone = tf.cast(ids.row_lengths(), tf.int32)[:, None] == 1
-        is_token = there | (is_alone & (tf.range(length)[None] == 0))
+        is_alone = ops.cast(ids.row_lengths(), "int32")[:, None] == 1
+        is_token = there | (is_alone & (ops.range(length)[None] == 0))
         pad = self.tokenizer.pad_token_id
-        features["token_ids"] = tf.where(is_token, features["token_ids"], pad)
+        features["token_ids"] = ops.where(is_token, features["token_ids"], pad)
         features["padding_mask"] = is_token
-        given = tf.cast(there, tf.float32)
+        given = ops.cast(there, "float32")
         if sample_weight is not None:
-            given *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
-        return features, tf.where(there, following["token_ids"], 0), given
+            given = given * ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
+        return features, ops.where(there, following["token_ids"], 0), given
 
     # === Generation ===
 
@@ -206,31 +205,30 @@ class BertCausalLMPreprocessor(BertPreprocessor):
                 "encoder's positions."
             )
         columns, _ = self.columns(x)
-        with tf.device("cpu"):
-            (ids,) = self.with_start(super()._tokens(tf.constant(columns[0])))
-            counts = ids.row_lengths().numpy()
-            for position, count in enumerate(counts.tolist()):
-                if not count:
-                    raise ValueError(
-                        f"The prompt {columns[0][position]!r} at position {first + position} has "
-                        "no token to continue; write its beginning, or set the preprocessor's "
-                        "add_start_token=True."
-                    )
-                if count >= length:
-                    raise ValueError(
-                        f"The prompt at position {first + position} has {count} tokens, and "
-                        f"max_length={length} leaves no room for more; shorten it, or raise "
-                        "max_length."
-                    )
-            padded = ids.to_tensor(self.tokenizer.pad_token_id, shape=[None, length])
-            most = min(int(self.bucket(int(counts.max()))), length)
-            return as_tensors(
-                {
-                    "token_ids": padded,
-                    "padding_mask": np.arange(length) < counts[:, None],
-                    "prompt_ids": padded[:, :most],
-                }
-            )
+        (ids,) = self.with_start(super()._tokens(columns[0]))
+        counts = ids.row_lengths()
+        for position, count in enumerate(counts.tolist()):
+            if not count:
+                raise ValueError(
+                    f"The prompt {columns[0][position]!r} at position {first + position} has "
+                    "no token to continue; write its beginning, or set the preprocessor's "
+                    "add_start_token=True."
+                )
+            if count >= length:
+                raise ValueError(
+                    f"The prompt at position {first + position} has {count} tokens, and "
+                    f"max_length={length} leaves no room for more; shorten it, or raise "
+                    "max_length."
+                )
+        padded = ids.to_tensor(self.tokenizer.pad_token_id, shape=[None, length])
+        most = min(self.bucket(int(counts.max())), length)
+        return as_tensors(
+            {
+                "token_ids": padded,
+                "padding_mask": np.arange(length) < counts[:, None],
+                "prompt_ids": padded[:, :most],
+            }
+        )
 
     def generate_postprocess(self, x: Any) -> list[str]:
         """Detokenize rows to N strings, without padding and special tokens."""
@@ -284,9 +282,3 @@ class BertCausalLMPreprocessor(BertPreprocessor):
                 if end == len(ids):
                     break
         return rows, windows
-
-
-def _column(ids, token):
-    """Return a column that repeats a token for each row of ragged ids."""
-    column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
-    return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

@@ -192,12 +192,11 @@ class MaskedTask(HasVocabularyHead, BertTask):
             for row, ((ids, starts, ends), places) in enumerate(zip(tokens, masks, strict=True))
             for place in places
         ]
-        filled = self.preprocessor.fill_in(texts, *np.array(spans, "int32").T, best.astype("int32"))
-        names, filled = (strings.numpy() for strings in filled)
-        columns = zip(names, best.tolist(), scores.tolist(), filled, strict=True)
+        filled = self.preprocessor.fill_in(texts, spans, best.tolist())
+        columns = zip(*filled[:1], best.tolist(), scores.tolist(), *filled[1:], strict=True)
         found = (
             [
-                {"token": name.decode(), "token_id": id, "score": score, "text": text.decode()}
+                {"token": name, "token_id": id, "score": score, "text": text}
                 for name, id, score, text in zip(*row, strict=True)
             ]
             for row in columns

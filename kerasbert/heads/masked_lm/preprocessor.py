@@ -5,7 +5,7 @@ B batch, T tokens per row, P predictions.
 
 from __future__ import annotations
 
-import random
+import re
 from typing import TYPE_CHECKING
 
 import keras
@@ -13,6 +13,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice
+from kerasbert.text import ops
 from kerasbert.text.alignment import valid_utf8
 from kerasbert.text.characters import SPACE, code_points, substrings
 from kerasbert.text.label_warnings import warn_of_nothing
@@ -20,6 +21,7 @@ from kerasbert.text.masking import check_rates, mask_tokens, word_starts
 from kerasbert.text.packing import BertPreprocessor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from kerasbert.base.aliases import Tensor, Texts
@@ -81,16 +83,27 @@ class MaskingPreprocessor(BertPreprocessor):
     def _tokens(self, texts):
         if self.mask_unit == "token" or self.word_boundaries == "marks":
             return super()._tokens(texts)
-        words = tf.strings.split(tf.strings.regex_replace(texts, f"[{SPACE}]+", " "), " ")  # (N, W)
+        words, spaced = self._spaced(texts)
+        pieces = super()._tokens(spaced)  # (words of all texts, None)
+        begins = ops.gather(pieces.row_starts(), ops.rows_of(pieces))
+        begins = begins == ops.range(ops.size(pieces.values, "int64"))
+        pieces = pieces.with_values(ops.where(begins, pieces.values, pieces.values + GOES_ON))
+        return words.with_values(pieces).merge_dims(1, 2)
+
+    def _spaced(self, texts):
+        """Split texts (N,) at white space: ragged words (N, None), and these for the tokenizer.
+
+        After a space, a word gets the same byte pairs as within a text.
+        """
+        if not ops.is_tensor(texts):
+            texts = (text.decode() if isinstance(text, bytes) else text for text in texts)
+            rows = [re.split(r"\s+", text) for text in texts]
+            spaced = [f" {w}" if i and w else w for row in rows for i, w in enumerate(row)]
+            return ops.Ragged.from_row_lengths(spaced, [len(row) for row in rows]), spaced
+        words = tf.strings.split(tf.strings.regex_replace(texts, f"[{SPACE}]+", " "), " ")
         is_first = tf.gather(words.row_starts(), words.value_rowids())
         is_first = is_first == tf.range(tf.size(words.values, tf.int64))
-        # After a space, a word gets the same byte pairs as within a text.
-        spaced = tf.where(is_first | (words.values == ""), words.values, " " + words.values)
-        pieces = super()._tokens(spaced)  # (words of all texts, None)
-        begins = tf.gather(pieces.row_starts(), pieces.value_rowids())
-        begins = begins == tf.range(tf.size(pieces.values, tf.int64))
-        pieces = pieces.with_values(tf.where(begins, pieces.values, pieces.values + GOES_ON))
-        return words.with_values(pieces).merge_dims(1, 2)
+        return words, tf.where(is_first | (words.values == ""), words.values, " " + words.values)
 
     def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
         special = list(self.tokenizer.special_token_ids)
@@ -110,7 +123,7 @@ class MaskingPreprocessor(BertPreprocessor):
         """Pack segments and mask some of their tokens.
 
         Args:
-            segments: tuple of one or two `tf.RaggedTensor` int32 (B, None).
+            segments: tuple of one or two ragged int32 (B, None); see `tokenize`.
             sample_weight: floats (B,).
             length: int. T; by default the bucket of the longest row.
             seed: ints (2,); `None` draws one.
@@ -122,16 +135,16 @@ class MaskingPreprocessor(BertPreprocessor):
         starts = None
         if self.mask_unit != "token" and self.word_boundaries == "spaces":
             starts = features["token_ids"] < GOES_ON
-            features["token_ids"] %= GOES_ON
+            features["token_ids"] = features["token_ids"] % GOES_ON
         elif self.mask_unit != "token":
             starts = word_starts(features["token_ids"], self.tokenizer.word_edges())
         maskable = features["padding_mask"]
         for special in self.tokenizer.special_token_ids:
-            maskable &= features["token_ids"] != special
+            maskable = maskable & (features["token_ids"] != special)
         hidden = mask_tokens(
             features["token_ids"],
             maskable,
-            self._drawn_seed() if seed is None else seed,
+            ops.draw_seed() if seed is None else seed,
             vocabulary_size=self.tokenizer.vocabulary_size(),
             mask_token_id=self.tokenizer.mask_token_id,
             lengths=self.packed_lengths(segments),
@@ -144,15 +157,49 @@ class MaskingPreprocessor(BertPreprocessor):
         )
         weights = hidden["mask_weights"]  # (B, P)
         if sample_weight is not None:
-            weights *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+            weights = weights * ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
         features["token_ids"] = hidden["token_ids"]
         features["mask_positions"] = hidden["mask_positions"]
         return features, hidden["mask_ids"], weights
 
     def fill_in(
+        self, texts: Sequence[str], masks: Any, tokens: Any
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Replace masks in texts with tokens.
+
+        Args:
+            texts: list of N strings.
+            masks: list of M tuples `(row, start, end, before)`: text index and character offsets of
+                each mask, and the token before it; -1 for none.
+            tokens: ints (M, K). Candidates for each mask.
+
+        Returns:
+            `(names, texts)`: lists (M, K) of the tokens as text, and of the filled texts.
+        """
+        ids = [[token] for row in tokens for token in row]
+        previous = [max(before, 0) for (*_, before), row in zip(masks, tokens) for _ in row]
+        names = iter(self.tokenizer.detokenize(ids))
+        left = iter(self.tokenizer.detokenize([[before] for before in previous]))
+        both = [[before, *token] for before, token in zip(previous, ids)]
+        both = iter(self.tokenizer.detokenize(both))
+        found = []
+        for (row, start, end, before), candidates in zip(masks, tokens):
+            head, tail = texts[row][:start], texts[row][end:]
+            filled = []
+            for _ in candidates:
+                name, prefix, whole = next(names).strip(), next(left), next(both)
+                added = whole[len(prefix) :]
+                # A token's text either begins with a space or continues the previous word.
+                joins = before >= 0 and prefix and added and whole.startswith(prefix)
+                joins = joins and not added[0].isspace()
+                filled.append((name, (head.rstrip() + added if joins else head + name) + tail))
+            found.append(filled)
+        return tuple([[one[part] for one in row] for row in found] for part in (0, 1))
+
+    def fill_in_graph(
         self, texts: Texts, rows: Any, starts: Any, ends: Any, before: Any, tokens: Any
     ) -> tuple[Any, Any]:
-        """Replace masks in texts with tokens, eagerly or in a graph.
+        """Replace masks in texts with tokens as `fill_in` does, in a graph.
 
         Args:
             texts: strings (N,).
@@ -163,36 +210,27 @@ class MaskingPreprocessor(BertPreprocessor):
         Returns:
             `(names, texts)`: strings (M, K), the tokens as text and the filled texts.
         """
-        if tf.executing_eagerly():
-            fill_in = self.traced("fill_in", self.fill_in)
-            return fill_in(texts, rows, starts, ends, before, tokens)
         points = code_points(texts)
 
         def text_of(*columns):
-            ids = tf.stack([tf.reshape(column, [-1]) for column in columns], 1)
+            ids = ops.stack([ops.reshape(column, [-1]) for column in columns], 1)
             # Byte-level tokens may hold part of a character.
             found = valid_utf8(self.tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
-            return tf.reshape(found, tf.shape(tokens))
+            return ops.reshape(found, ops.shape(tokens))
 
         names = tf.strings.regex_replace(text_of(tokens), f"^[{SPACE}]+|[{SPACE}]+$", "")
-        head = substrings(points, rows, tf.zeros_like(starts), starts)[:, None]  # (M, 1)
-        tail = substrings(points, rows, ends, tf.gather(points.row_lengths(), rows))[:, None]
-        previous = tf.broadcast_to(tf.maximum(before, 0)[:, None], tf.shape(tokens))
+        head = substrings(points, rows, ops.zeros_like(starts), starts)[:, None]  # (M, 1)
+        tail = substrings(points, rows, ends, ops.gather(points.row_lengths(), rows))[:, None]
+        previous = ops.broadcast_to(ops.maximum(before, 0)[:, None], ops.shape(tokens))
         left, both = text_of(previous), text_of(previous, tokens)
-        cut = tf.minimum(tf.strings.length(left), tf.strings.length(both))
-        begins = tf.strings.substr(both, tf.zeros_like(cut), cut) == left
+        cut = ops.minimum(tf.strings.length(left), tf.strings.length(both))
+        begins = tf.strings.substr(both, ops.zeros_like(cut), cut) == left
         added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
         # A token's text either begins with a space or continues the previous word.
         joins = (before >= 0)[:, None] & begins & (left != "") & (added != "")
         joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
         bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
-        return names, tf.where(joins, bare + added, head + names) + tail
-
-    def _drawn_seed(self):
-        """Draw a seed that `keras.utils.set_random_seed` reproduces."""
-        if tf.executing_eagerly():
-            return [random.randrange(2**31) for _ in range(2)]
-        return tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
+        return names, ops.where(joins, bare + added, head + names) + tail
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")

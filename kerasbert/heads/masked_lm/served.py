@@ -137,7 +137,7 @@ class ServedMaskedLM(Served):
         start = tf.gather(starts.flat_values, at)
         # Not the tokenizer's end offset: TensorFlow 2.12 counts the mask's placeholder differently.
         end = start + len(preprocessor.tokenizer.mask_token)
-        names, texts = preprocessor.fill_in(text, text_of, start, end, previous, tokens)
+        names, texts = preprocessor.fill_in_graph(text, text_of, start, end, previous, tokens)
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}
         shape = tf.stack([tf.size(counts, tf.int64), tf.reduce_max(tf.concat([counts, [1]], 0))])
         padded = {

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
+from kerasbert.text import ops
 from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import choice_columns, number_rows, numbers_in_graph
 
@@ -61,9 +62,9 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
                 "The dataset must yield prompts and choices: ((prompts, choices), y), or a dict "
                 "of 'prompt' and 'choices'."
             )
-        prompts, choices = tf.convert_to_tensor(x[0]), x[1]
+        prompts, choices = ops.convert_to_tensor(x[0]), x[1]
         if not isinstance(choices, tf.RaggedTensor):
-            choices = tf.convert_to_tensor(choices)
+            choices = ops.convert_to_tensor(choices)
         fits = prompts.shape.rank in (0, 1) and choices.shape.rank == prompts.shape.rank + 1
         if not fits or {prompts.dtype, choices.dtype} != {tf.string}:
             raise ValueError(
@@ -104,7 +105,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         counts = [len(row) for row in choices]
         owners = np.repeat(np.arange(len(counts)), counts)
         prompts, flat = super()._tokenize_columns((prompts, flat), most, owners)
-        return prompts, tf.RaggedTensor.from_row_lengths(flat, counts)
+        return prompts, ops.Ragged.from_row_lengths(flat, counts)
 
     def _tokenize_in_graph(self, columns):
         prompts, choices = columns
@@ -114,36 +115,34 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         return prompts, choices.with_values(flat)
 
     def _is_cut(self, segments):
-        if segments[1].shape.rank == 2:
+        if len(segments[1].shape) == 2:
             return super()._is_cut(segments)
-        rows = segments[1].value_rowids().numpy()
+        rows = segments[1].value_rowids()
         cut = super()._is_cut(_pairs(segments))  # (R,)
-        return np.bincount(rows, cut, len(segments[0].row_splits) - 1) > 0
+        return np.bincount(rows, cut, len(segments[0])) > 0
 
     # === Packing: the base class gets R pairs ===
 
     def packed_lengths(self, segments: Any) -> Any:
         """Return the length of each example's longest row, or of each pair: int32 (N,)."""
-        if segments[1].shape.rank == 2:
+        if len(segments[1].shape) == 2:
             return super().packed_lengths(segments)
         lengths = super().packed_lengths(_pairs(segments))  # (R,)
-        return tf.reduce_max(segments[1].with_values(lengths), axis=1)
+        return ops.reduce_max(segments[1].with_values(lengths), axis=1)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Pack tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
 
         Second segments (B, None) are packed as pairs.
         """
-        if segments[1].shape.rank == 2:
+        if len(segments[1].shape) == 2:
             return super().pack(segments, length)
-        if tf.executing_eagerly() and length is None:
-            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         choices = segments[1]
         rows = super().pack(_pairs(segments), length)  # (R, T)
         missing = {"token_ids": self.tokenizer.pad_token_id}
         return {
             name: choices.with_values(values).to_tensor(
-                default_value=tf.cast(missing.get(name, 0), values.dtype)
+                default_value=ops.cast(missing.get(name, 0), values.dtype)
             )
             for name, values in rows.items()
         }  # (B, C, T)
@@ -151,23 +150,17 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        counts = tf.cast(segments[1].row_lengths(), tf.int32)
+        counts = ops.cast(segments[1].row_lengths(), "int32")
         # Datasets have not been checked yet.
-        tf.debugging.Assert(
-            tf.reduce_all(counts > 0), ["A prompt has no choices; give each at least one."]
-        )
+        ops.check(counts > 0, "A prompt has no choices; give each at least one.")
         if y is not None:
             good = (y >= 0) & (y < counts)
             message = "Labels must be indices of choices, counted from 0; got:"
-            tf.debugging.Assert(
-                tf.reduce_all(good),
-                [message, y, "for these numbers of choices:", counts],
-                summarize=32,
-            )
+            ops.check(good, message, y, "for these numbers of choices:", counts)
         return super().assemble(segments, y, sample_weight, length)
 
 
 def _pairs(segments):
     """Return prompt and choice of each pair: ragged (R, None)."""
     prompts, choices = segments
-    return tf.gather(prompts, choices.value_rowids()), choices.values
+    return ops.gather(prompts, choices.value_rowids()), choices.values

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.masked_lm.preprocessor import MaskingPreprocessor
 from kerasbert.heads.next_sentence_predictor.preprocessor import (
     BertNextSentencePredictorPreprocessor,
 )
+from kerasbert.text import ops
 
 if TYPE_CHECKING:
     from typing import Any
@@ -103,7 +103,7 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         labels, weights = {"mlm_logits": mask_ids}, {"mlm_logits": weights}
         if self.next_sentence:
             labels["nsp_logits"] = y
-            one = tf.ones(tf.shape(y)[0])
+            one = ops.ones_like(y, "float32")
             weights["nsp_logits"] = one if sample_weight is None else sample_weight
         return features, labels, weights
 

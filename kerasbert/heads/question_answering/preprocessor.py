@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf
 from kerasbert.base.errors import check_whole, is_whole
+from kerasbert.text import ops
 from kerasbert.text.label_warnings import warn_of_nothing
 from kerasbert.text.packing import BertPreprocessor, _graph_columns
 from kerasbert.text.texts import assert_all, columns_of, label_rows, text_columns, weights
@@ -194,8 +194,8 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
                 f"The dataset yields answers of shape {y.shape}; yield (B, 2), the start and end "
                 "of each in characters, or -1 and -1 for no answer."
             )
-        y = tf.cast(y, tf.int32)
-        good = tf.reduce_all(y == -1, axis=1) | ((y[:, 0] >= 0) & (y[:, 0] < y[:, 1]))
+        y = ops.cast(y, "int32")
+        good = ops.reduce_all(y == -1, axis=1) | ((y[:, 0] >= 0) & (y[:, 0] < y[:, 1]))
         assert_all(good, y, "Answers must start at 0 or later and end after their start; got:")
         return y
 
@@ -204,13 +204,15 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def _tokenize_columns(self, columns, most=None):
         """Return questions, contexts and context offsets, all ragged."""
         (questions,) = super()._tokenize_columns(columns[:1], self.max_query_length)
-        parts = self._tokenize_column(columns[1], self.tokenizer.tokenize_with_offsets)
-        return questions, *(tf.cast(part, tf.int32) for part in parts)
+        parts = self._tokenize_column(
+            columns[1], lambda texts: self.tokenizer.ragged(texts, offsets=True)
+        )
+        return questions, *(ops.cast(part, "int32") for part in parts)
 
     def _tokenize_in_graph(self, columns):
         (questions,) = super()._tokenize_in_graph(columns[:1])
-        contexts, starts, ends = self.tokenizer.tokenize_with_offsets(columns[1])
-        return questions[:, : self.max_query_length], tf.cast(contexts, tf.int32), starts, ends
+        contexts, starts, ends = self.tokenizer.ragged(columns[1], offsets=True)
+        return questions[:, : self.max_query_length], ops.cast(contexts, "int32"), starts, ends
 
     # === Windows ===
 
@@ -224,61 +226,53 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             A `Windows`.
         """
         columns, _ = self.columns(x)
-        with tf.device("cpu"):
-            segments = self._tokenize_columns(columns)
-            examples, begins, lengths = (part.numpy() for part in self.cut(segments))
-            rows, _, _ = self._in_windows(segments, None, None)
-            questions, _, starts, ends = segments
-            positions = self.begin_of_context(questions).numpy()[examples]
-        starts, ends = (
-            np.split(x.values.numpy(), x.row_splits.numpy()[1:-1]) for x in (starts, ends)
-        )
+        segments = self._tokenize_columns(columns)
+        examples, begins, lengths = self.cut(segments)
+        rows, _, _ = self._in_windows(segments, None, None)
+        questions, _, starts, ends = segments
+        positions = self.begin_of_context(questions)[examples]
+        starts, ends = (np.split(x.values, x.row_splits[1:-1]) for x in (starts, ends))
         contexts = [c.decode("utf-8") if isinstance(c, bytes) else c for c in columns[1]]
         return Windows(examples, begins, lengths, positions, starts, ends, contexts, rows)
 
     def cut(self, segments: Any) -> tuple[Any, Any, Any]:
         """Return the example, first token and length of each window, int32 (W,)."""
         self._check_room()
-        if tf.executing_eagerly():
-            for position in np.flatnonzero(np.diff(segments[1].row_splits) == 0)[:1]:
+        if isinstance(segments[1], ops.Ragged):
+            for position in np.flatnonzero(segments[1].row_lengths() == 0)[:1]:
                 raise ValueError(
                     f"The context at position {position} has no tokens; pass a text with at least "
                     "one word, or drop the row."
                 )
-            return self.traced("cut", lambda *segments: self.cut(segments))(*segments)
-        lengths = tf.cast(segments[1].row_lengths(), tf.int32)
-        rooms = self._room(tf.cast(segments[0].row_lengths(), tf.int32))
+        lengths = ops.cast(segments[1].row_lengths(), "int32")
+        rooms = self._room(ops.cast(segments[0].row_lengths(), "int32"))
         return cut_windows_in_graph(lengths, rooms, self.stride)
 
     def begin_of_context(self, questions: Any) -> Any:
         """Return the position in the row where each context begins: int32 (N,)."""
-        return 1 + tf.cast(questions.row_lengths(), tf.int32) + self.tokenizer.num_separators
+        return 1 + ops.cast(questions.row_lengths(), "int32") + self.tokenizer.num_separators
 
     def _in_windows(self, segments, y, sample_weight):
         """Split N examples with whole contexts into W windows, and locate answers in them."""
         rows, begins, lengths = self.cut(segments)
-        if tf.executing_eagerly() and y is None and sample_weight is None:
-            take = self.traced("windows", lambda *parts: self._in_windows(parts, None, None)[0])
-            return take(*segments), None, None
         questions, contexts, starts, ends = segments
         if y is not None:
-            first, last = (tf.gather(x, rows) - begins for x in _tokens_of(y, starts, ends))
+            first, last = (ops.gather(x, rows) - begins for x in _tokens_of(y, starts, ends))
             is_whole = (first >= 0) & (last < lengths)
-            shift = tf.gather(self.begin_of_context(questions), rows)
-            y = tf.stack([first + shift, last + shift], axis=1)
-            y = tf.where(is_whole[:, None], y, 0)  # (W, 2)
-            if tf.executing_eagerly():
+            shift = ops.gather(self.begin_of_context(questions), rows)
+            y = ops.stack([first + shift, last + shift], axis=1)
+            y = ops.where(is_whole[:, None], y, 0)  # (W, 2)
+            if isinstance(questions, ops.Ragged):
                 self._report_lost(first + begins >= 0, is_whole, rows, questions)
         if sample_weight is not None:
-            sample_weight = tf.gather(sample_weight, rows)
-        segments = tf.gather(questions, rows), take_windows(contexts, rows, begins, lengths)
+            sample_weight = ops.gather(sample_weight, rows)
+        segments = ops.gather(questions, rows), take_windows(contexts, rows, begins, lengths)
         return segments, y, sample_weight
 
     def _report_lost(self, has_answer, is_whole, rows, questions):
         """Warn once about answers that fit into no window."""
-        count = int(questions.nrows())
         answered, found = (
-            np.bincount(rows.numpy(), weights=part.numpy(), minlength=count) > 0
+            np.bincount(rows, weights=part, minlength=len(questions)) > 0
             for part in (has_answer, is_whole)
         )
         lost = np.flatnonzero(answered & ~found)
@@ -299,9 +293,8 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
             return x.rows, [None, None]
         columns, _ = self.columns(x)
         y, sample_weight = self._targets(y, sample_weight, columns)
-        with tf.device("cpu"):
-            segments = self._tokenize_columns(columns)
-            segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
+        segments = self._tokenize_columns(columns)
+        segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
         return segments, [y, sample_weight]
 
     def assemble(
@@ -334,35 +327,35 @@ def _tokens_of(spans, starts, ends):
     answer".
     """
     row = starts.value_rowids()
-    token = tf.range(tf.size(row)) - tf.cast(tf.gather(starts.row_starts(), row), tf.int32)
+    token = ops.range(ops.size(row)) - ops.cast(ops.gather(starts.row_starts(), row), "int32")
     starts, ends = starts.values, ends.values
-    of_token = tf.gather(spans, row)
+    of_token = ops.gather(spans, row)
 
     def in_rows(choose, values, where):
         """Return the minimum or maximum per row, and the same repeated for each token."""
-        chosen = choose(*rows_where(where, values, row), tf.shape(spans, out_type=tf.int64)[0])
-        return chosen, tf.gather(chosen, row)
+        chosen = choose(*ops.rows_where(where, values, row), ops.shape(spans, out_type="int64")[0])
+        return chosen, ops.gather(chosen, row)
 
-    least, greatest = tf.math.unsorted_segment_min, tf.math.unsorted_segment_max
+    least, greatest = ops.unsorted_segment_min, ops.unsorted_segment_max
     touches = (starts < of_token[:, 1]) & (ends > of_token[:, 0])
     _, start = in_rows(greatest, starts, touches & (starts <= of_token[:, 0]))
     first, of_first = in_rows(least, token, touches & (starts >= start))
-    touches &= token >= of_first
+    touches = touches & (token >= of_first)
     _, end = in_rows(least, ends, touches & (ends >= of_token[:, 1]))
     last, _ = in_rows(greatest, token, touches & (ends <= end))
     has_answer = spans[:, 0] >= 0
     lost = has_answer & (last < 0)
-    if tf.executing_eagerly():
-        for position in np.flatnonzero(lost.numpy())[:1]:
-            start, end = np.asarray(spans[position])
+    if not ops.is_tensor(lost):
+        for position in np.flatnonzero(lost)[:1]:
+            start, end = spans[position]
             raise ValueError(
                 f"The answer at position {position}, characters {start} to {end} of its context, "
                 "covers no token; move it to the answer's words, or pass None for no answer."
             )
     else:
         assert_all(~lost, spans, "Answers must cover a token of their context; got:")
-    none = tf.int32.min // 2
-    return tf.where(has_answer, first, none), tf.where(has_answer, last, none)
+    none = np.iinfo("int32").min // 2
+    return ops.where(has_answer, first, none), ops.where(has_answer, last, none)
 
 
 def _spans(y, contexts):

@@ -12,6 +12,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.multiple_choice.preprocessor import BertMultipleChoicePreprocessor
+from kerasbert.text import ops
 from kerasbert.text.label_warnings import counted, warn_of_equal
 from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import (
@@ -111,13 +112,13 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
         if isinstance(y, tf.RaggedTensor):
-            y = y.to_tensor(tf.cast(UNKNOWN, y.dtype))
+            y = y.to_tensor(ops.cast(UNKNOWN, y.dtype))
         if y.shape.rank not in (None, 1, 2):
             raise ValueError(
                 f"The dataset yields labels of shape {y.shape}; yield a number for each pair, or a "
                 "row of numbers for the texts of each query."
             )
-        return tf.cast(y, tf.float32)
+        return ops.cast(y, "float32")
 
     # === Tokens ===
 
@@ -131,42 +132,25 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
             return super()._tokenize_in_graph(columns)
         return BertPreprocessor._tokenize_in_graph(self, columns)
 
-    def _packs_at_once(self):
-        # Like the base class, but with this class' methods.
-        mine = BertRerankerPreprocessor
-        names = ("_examples", "_tokenize_columns", "_tokens")
-        return all(getattr(type(self), name) is getattr(mine, name) for name in names)
-
-    def _packed(self, columns, buckets):
-        if not _are_lists(columns):
-            return super()._packed(columns, buckets)
-        with tf.device("cpu"):
-            segments = self._tokenize_columns(columns)
-            self._look_for_cut(columns, segments)
-            features = self.assemble(segments)
-        return keras.tree.map_structure(np.asarray, features)
-
     # === Packing ===
 
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        if segments[1].shape.rank == 2:
+        if len(segments[1].shape) == 2:
             if y is not None and len(y.shape) == 2:
-                y = tf.ensure_shape(y, (None, 1))[:, 0]
+                y = ops.ensure_shape(y, (None, 1))[:, 0]
             return BertPreprocessor.assemble(self, segments, y, sample_weight, length)
         counts = segments[1].row_lengths()
         # Datasets have not been checked yet.
-        tf.debugging.Assert(
-            tf.reduce_all(counts > 0), ["A query has no texts; give each at least one."]
-        )
+        ops.check(counts > 0, "A query has no texts; give each at least one.")
         if y is not None:
-            most = tf.reduce_max(counts)
-            width = tf.cast(tf.shape(y)[1], counts.dtype)
+            most = ops.reduce_max(counts)
+            width = ops.cast(ops.shape(y)[1], counts.dtype)
             message = "There are fewer labels than texts of a query:"
-            tf.debugging.Assert(width >= most, [message, width, "for this number of texts:", most])
-            is_there = tf.sequence_mask(counts, most)  # (B, C)
-            y = tf.where(is_there, y[:, :most], UNKNOWN)
+            ops.check(width >= most, message, width, "for this number of texts:", most)
+            is_there = ops.sequence_mask(counts, most)  # (B, C)
+            y = ops.where(is_there, y[:, :most], UNKNOWN)
         return BertPreprocessor.assemble(self, segments, y, sample_weight, length)
 
 

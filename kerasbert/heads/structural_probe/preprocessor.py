@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice
 from kerasbert.data.trees import DependencyTree
 from kerasbert.heads.token_classifier.preprocessor import BertTokenClassifierPreprocessor
 from kerasbert.layers.probe import PROBES
+from kerasbert.text import ops
 from kerasbert.text.packing import BertPreprocessor, as_tensors
 from kerasbert.text.pieces import Pieces
 from kerasbert.text.texts import weights
@@ -97,14 +97,13 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         return reader.read(x)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
-        if not tf.executing_eagerly():
+        if ops.in_graph():
             raise ValueError(
                 "Sentences and trees cannot be read inside tf.data; pass them to fit(), "
                 "evaluate() and predict() as lists."
             )
         segments, (y, sample_weight) = self._examples(x, y, sample_weight)
-        with tf.device("cpu"):
-            outputs = self.assemble(segments, y, sample_weight)
+        outputs = self.assemble(segments, y, sample_weight)
         return as_tensors(outputs)
 
     def _examples(self, x, y, sample_weight):
@@ -112,14 +111,12 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         count = len(pieces.rows)
         y = None if y is None else self._trees(pieces, y)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
-        with tf.device("cpu"):
-            ids = _ragged(pieces.ids, pieces.splits)
-            begins = np.repeat(pieces.splits[:-1], np.diff(pieces.unit_splits))
-            starts = _ragged((pieces.first - begins).astype("int32"), pieces.unit_splits)
-            counts = _ragged(pieces.count.astype("int32"), pieces.unit_splits)
-            y = None if y is None else self._labels(y)
-            sample_weight = None if sample_weight is None else tf.constant(sample_weight)
-            return (tf.cast(ids, tf.int32), starts, counts), [y, sample_weight]
+        ids = ops.Ragged(pieces.ids.astype("int32"), pieces.splits)
+        begins = np.repeat(pieces.splits[:-1], np.diff(pieces.unit_splits))
+        starts = ops.Ragged((pieces.first - begins).astype("int32"), pieces.unit_splits)
+        counts = ops.Ragged(pieces.count.astype("int32"), pieces.unit_splits)
+        y = None if y is None else self._labels(y)
+        return (ids, starts, counts), [y, sample_weight]
 
     def _trees(self, pieces, y):
         """Convert `y` to a tree for each sentence."""
@@ -156,10 +153,10 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         lengths = [len(tree.heads) for tree in trees]
         if self.kind == "depth":
             values = np.concatenate([tree.depths for tree in trees]).astype("int32")
-            return tf.RaggedTensor.from_row_lengths(values, lengths)
+            return ops.Ragged.from_row_lengths(values, lengths)
         values = np.concatenate([tree.distances.ravel() for tree in trees]).astype("int32")
-        rows = tf.RaggedTensor.from_row_lengths(values, np.repeat(lengths, lengths))
-        return tf.RaggedTensor.from_row_lengths(rows, lengths)
+        rows = ops.Ragged.from_row_lengths(values, np.repeat(lengths, lengths))
+        return ops.Ragged.from_row_lengths(rows, lengths)
 
     # === Packing: segments are pieces, and starts and counts of words ===
 
@@ -167,16 +164,14 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         return super().packed_lengths(segments[:1])
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        if tf.executing_eagerly() and length is None:
-            return self.traced("pack", lambda *segments: self.pack(segments))(*segments)
         features = super().pack(segments[:1], length)
-        width = tf.shape(features["token_ids"])[1]
+        width = ops.shape(features["token_ids"])[1]
         starts, counts = (_to_width(words.to_tensor(0), width, 0) for words in segments[1:])
         there = (counts > 0) & (starts + counts <= self._kept(segments[:1])[0][:, None])
         return {
             **features,
-            "word_starts": tf.where(there, starts + 1, 0),  # [CLS] precedes them.
-            "word_counts": tf.where(there, counts, 0),
+            "word_starts": ops.where(there, starts + 1, 0),  # [CLS] precedes them.
+            "word_counts": ops.where(there, counts, 0),
         }
 
     def assemble(
@@ -184,24 +179,20 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
     ) -> Any:
         features = self.pack(segments, length)
         if y is not None:
-            width = tf.shape(features["token_ids"])[1]
+            width = ops.shape(features["token_ids"])[1]
             there = features["word_counts"] > 0
             y = _to_width(y.to_tensor(NO_LABEL), width, NO_LABEL)
             if self.kind == "distance":
                 there = there[:, :, None] & there[:, None, :]
-            y = tf.where(there, y, NO_LABEL)
+            y = ops.where(there, y, NO_LABEL)
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
-
-
-def _ragged(values, splits):
-    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
 def _to_width(x, width, value):
     """Truncate or pad all axes but the first to a width."""
-    for axis in range(1, x.shape.rank):
-        x = tf.gather(x, tf.range(tf.minimum(tf.shape(x)[axis], width)), axis=axis)
-        missing = width - tf.shape(x)[axis]
-        pads = [[0, missing if one == axis else 0] for one in range(x.shape.rank)]
-        x = tf.pad(x, pads, constant_values=value)
+    for axis in range(1, len(x.shape)):
+        x = ops.gather(x, ops.range(ops.minimum(ops.shape(x)[axis], width)), axis=axis)
+        missing = width - ops.shape(x)[axis]
+        pads = [[0, missing if one == axis else 0] for one in range(len(x.shape))]
+        x = ops.pad(x, pads, constant_values=value)
     return x

@@ -12,6 +12,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_value, did_you_mean
+from kerasbert.text import ops
 from kerasbert.text.alignment import in_form
 from kerasbert.text.class_numbers import class_numbers
 from kerasbert.text.label_warnings import counted, warn_of_columns, warn_of_equal
@@ -262,7 +263,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         warn_of_equal(y, "labels", lambda number: repr(names[number]) if names else number)
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
-        y = tf.convert_to_tensor(y)
+        y = ops.convert_to_tensor(y)
         if y.dtype == tf.string:
             return self._names_in_graph(y)
         classes = self.class_count()
@@ -274,16 +275,16 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                     f"The dataset yields labels of shape {y.shape}; "
                     f"yield (B, {classes or 'C'}), a number for each class."
                 )
-            y = tf.cast(y, tf.float32)
+            y = ops.cast(y, "float32")
             good = (y >= 0) & (y <= 1)
             assert_all(good, y, "Labels must be numbers from 0 to 1; got:")
             return y
         if numbers := class_numbers(self.names):
-            flags = numbers.of_flags() if y.dtype == tf.bool else None
-            return tf.gather(flags, tf.cast(y, tf.int32)) if flags else numbers.in_graph(y)
+            flags = numbers.of_flags() if y.dtype == "bool" else None
+            return ops.gather(flags, ops.cast(y, "int32")) if flags else numbers.in_graph(y)
         if y.dtype.is_floating:
-            assert_all(tf.equal(y, tf.floor(y)), y, "Labels must be whole class numbers; got:")
-        y = tf.cast(y, tf.int32)
+            assert_all(ops.equal(y, ops.floor(y)), y, "Labels must be whole class numbers; got:")
+        y = ops.cast(y, "int32")
         good = (y >= 0) & (y < classes) if classes else y >= 0
         wanted = f"from 0 to {classes - 1}" if classes else "of at least 0"
         assert_all(good, y, f"Labels must be class numbers {wanted}; got:")
@@ -296,10 +297,10 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
                 "pass labels=[...] and yield one name per text; for pairs, yield ((a, b), y)."
             )
         names = list(map(composed, self.names))
-        match = tf.equal(in_form(y, "NFC")[:, None], tf.constant(names))  # (B, C)
+        match = ops.equal(in_form(y, "NFC")[:, None], tf.constant(names))  # (B, C)
         known = f"Labels must be one of {', '.join(self.names)}; got:"
-        assert_all(tf.reduce_any(match, -1), y, known)
-        return tf.argmax(match, -1, output_type=tf.int32)
+        assert_all(ops.reduce_any(match, -1), y, known)
+        return ops.argmax(match, -1, output_type="int32")
 
 
 def _numbers(rows):

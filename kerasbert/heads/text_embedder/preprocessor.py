@@ -13,6 +13,7 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice, check_value, check_whole
 from kerasbert.base.keywords import config_of
+from kerasbert.text import ops
 from kerasbert.text.batching import (
     batch_dataset,
     given_batches,
@@ -192,9 +193,6 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             made[key] = one
         return made[key]
 
-    def _packs_at_once(self):
-        return type(self) is BertTextEmbedderPreprocessor
-
     @property
     def prompt(self) -> str:
         """Prompt before each text."""
@@ -215,13 +213,14 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             )
 
     def _tokens(self, texts):
-        texts = tf.strings.join([self.prompt, texts]) if self.prompt else texts
+        if self.prompt:
+            texts = ops.strings_join(self.prompt, texts)
         tokens = super()._tokens(texts)
         token = {"query": self.query_token, "text": self.text_token}.get(self.role)
         if not token:
             return tokens
-        first = tf.fill([tokens.nrows(), 1], self.tokenizer.token_to_id(token))
-        return tf.concat([first, tokens], axis=1)
+        first = ops.column(tokens, self.tokenizer.token_to_id(token))
+        return ops.concat([first, tokens], axis=1)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         is_expanded = self.role == "query" and self.expand_queries
@@ -230,14 +229,14 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             return features
         ids, mask = features["token_ids"], features["padding_mask"]
         if is_expanded:
-            features["token_ids"] = tf.where(mask, ids, self.tokenizer.mask_token_id)
-            features["vector_mask"] = tf.ones_like(mask)
+            features["token_ids"] = ops.where(mask, ids, self.tokenizer.mask_token_id)
+            features["vector_mask"] = ops.ones_like(mask)
             if self.attend_to_expansion:
-                features["padding_mask"] = tf.ones_like(mask)
+                features["padding_mask"] = ops.ones_like(mask)
             return features
         if self.role == "text" and self.skiplist_words:
-            skipped = tf.constant(self._skipped_ids(), ids.dtype)
-            mask &= ~tf.reduce_any(ids[:, :, None] == skipped, axis=-1)
+            skipped = np.asarray(self._skipped_ids(), "int32")
+            mask = mask & ~ops.reduce_any(ids[:, :, None] == skipped, axis=-1)
         return {**features, "vector_mask": mask}
 
     def _skipped_ids(self):
@@ -276,7 +275,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             raise ValueError(
                 f"The dataset yields labels of shape {y.shape}; yield one vector for each text."
             )
-        return tf.cast(y, tf.float32) if y.shape.rank == 2 else y
+        return ops.cast(y, "float32") if y.shape.rank == 2 else y
 
     # === Columns: texts to compare, not to pack together ===
 
@@ -308,8 +307,6 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         readers, segments, labels, sample_weight = self._read_compared(x, y, sample_weight)
         if labels.ndim == 1 and np.isin(labels, (0, 1)).all():
             labels = labels.astype("int32")
-        with tf.device("cpu"):
-            targets = [None if t is None else tf.constant(t) for t in (labels, sample_weight)]
         lengths = sum(
             np.asarray(one.packed_lengths((segment,))) for one, segment in zip(readers, segments)
         )
@@ -322,11 +319,13 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             return batches if y is not None else _without_repeats(batches, labels)
 
         def make(rows):
-            parts = [tf.gather(segment, rows) for segment in segments]
-            chosen = [None if target is None else tf.gather(target, rows) for target in targets]
+            parts = [ops.gather(segment, rows) for segment in segments]
+            chosen = [None if target is None else ops.gather(target, rows) for target in targets]
             return _assemble_columns(readers, parts, *chosen, coarse=coarse)
 
         with tf.device("cpu"):
+            segments = list(map(ops.as_tensor, segments))
+            targets = [None if t is None else tf.constant(t) for t in (labels, sample_weight)]
             return batch_dataset(plan, make)
 
     def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
@@ -334,8 +333,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
         Float labels stay floats, because other batches may have values besides 0 and 1.
         """
-        with tf.device("cpu"):
-            return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
+        return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
 
     def _read_compared(self, x, y, sample_weight):
         """Check and tokenize columns.
@@ -349,14 +347,13 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         readers = self._readers(len(columns), y is not None or is_one)
         y = _text_numbers(columns) if y is None else self._column_labels(y, count)
         sample_weight = None if sample_weight is None else weights(sample_weight, count)
-        with tf.device("cpu"):
-            segments = [
-                one._tokenize_columns([column], most=one.sequence_length)[0]
-                for one, column in zip(readers, columns)
-            ]
-            for one, column, segment in zip(readers, columns, segments):
-                one._look_for_cut([column], (segment,))
-            return readers, segments, y, sample_weight
+        segments = [
+            one._tokenize_columns([column], most=one.sequence_length)[0]
+            for one, column in zip(readers, columns)
+        ]
+        for one, column, segment in zip(readers, columns, segments):
+            one._look_for_cut([column], (segment,))
+        return readers, segments, y, sample_weight
 
     def _readers(self, count, is_alike):
         """Return the preprocessor for each column: the first holds queries, the others texts.
@@ -373,11 +370,11 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         @tf.autograph.experimental.do_not_convert
         def make(*batch):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-            columns = [tf.convert_to_tensor(one) for one in keras.tree.flatten(x)]
+            columns = [ops.convert_to_tensor(one) for one in keras.tree.flatten(x)]
             readers = self._readers(len(columns), y is not None)
             if y is None:
-                y = tf.stack(columns, axis=1)
-                y = tf.cast(tf.strings.to_hash_bucket_fast(y, 2**31 - 1), tf.int32)
+                y = ops.stack(columns, axis=1)
+                y = ops.cast(tf.strings.to_hash_bucket_fast(y, 2**31 - 1), "int32")
             segments = [one._tokenize_in_graph([c])[0] for one, c in zip(readers, columns)]
             return _assemble_columns(readers, segments, y, sample_weight)
 
@@ -412,11 +409,11 @@ def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
     """Assemble tokenized columns into a batch `(x, y)` or `(x, y, sample_weight)`."""
     x = []
     for one, segment in zip(readers, segments):
-        length = tf.reduce_max(one.packed_lengths((segment,)))
+        length = ops.reduce_max(one.packed_lengths((segment,)))
         if coarse:
             steps = [2**power for power in range(4, 20) if 2**power < one.sequence_length]
-            steps = tf.constant([*steps, one.sequence_length])
-            length = tf.gather(steps, tf.searchsorted(steps, [length])[0])
+            steps = np.array([*steps, one.sequence_length], "int32")
+            length = ops.gather(steps, ops.searchsorted(steps, [length])[0])
         x.append(one.pack((segment,), length))
     return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import Traced, rows_of, tf
+from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.text import ops
 from kerasbert.text.characters import SPACE
 from kerasbert.text.packing import as_tensors, in_chunks
 from kerasbert.text.pieces import (
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor
     from kerasbert.text.subword import SubwordTokenizer
 
-# Eager calls share one graph.
-_match = Traced(lambda *places: units_of_pieces(places[:3], places[3:]))
 LABEL_PIECES = ("first", "all")
 NO_LABEL = -100  # as in transformers
 
@@ -152,7 +151,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return [] if self.labels is None else tag_names(self.labels, self.scheme)
 
     def call(self, x: Any, y: Any = None, sample_weight: Any = None) -> Tensor:
-        if not tf.executing_eagerly():
+        if ops.in_graph():
             return self._call_in_graph(x, y, sample_weight)
         single = isinstance(x, str)
         if single:
@@ -160,11 +159,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         pieces = self.read(x)
         y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
         segments, y, sample_weight = (
-            None if v is None else tf.RaggedTensor.from_row_splits(v, pieces.splits)
+            None if v is None else ops.Ragged(v, pieces.splits)
             for v in (pieces.ids, y, sample_weight)
         )
-        with tf.device("cpu"):
-            outputs = self.assemble((segments,), y, sample_weight)
+        outputs = self.assemble((segments,), y, sample_weight)
         if single:
             outputs = keras.tree.map_structure(lambda rows: rows[0], outputs)
         return as_tensors(outputs)
@@ -180,10 +178,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         if not isinstance(x, tf.RaggedTensor):
             x = tf.RaggedTensor.from_tensor(x)
         words = tf.strings.regex_replace(x.flat_values, f"^[{SPACE}]+$", "")
-        words = tf.where(words == "", "", " " + words)
-        before = tf.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # over all texts
-        before = tf.concat([[0], before], 0)
-        base = tf.gather(tf.gather(before, x.row_starts()), x.value_rowids())
+        words = ops.where(words == "", "", " " + words)
+        before = ops.cumsum(tf.strings.length(words, unit="UTF8_CHAR"))  # over all texts
+        before = ops.concat([[0], before], 0)
+        base = ops.gather(ops.gather(before, x.row_starts()), x.value_rowids())
         texts = tf.strings.reduce_join(x.with_flat_values(words), axis=-1)
         ids, starts, piece_ends = self.tokenizer.tokenize_with_offsets(texts)
         first, count, unit = units_of_pieces(
@@ -193,23 +191,23 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         if y is not None:
             y = y if isinstance(y, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(y)
             message = "Words and labels differ in number; yield one label for each word."
-            same = tf.reduce_all(tf.equal(x.row_lengths(), y.row_lengths()))
+            same = ops.reduce_all(ops.equal(x.row_lengths(), y.row_lengths()))
             with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
                 labels = self._labels_in_graph(y.flat_values)
             y, given = self._on_pieces(labels, first, count, unit)
             if sample_weight is not None:
-                given *= tf.gather(tf.cast(sample_weight, tf.float32), ids.value_rowids())
+                given = given * ops.gather(ops.cast(sample_weight, "float32"), ids.value_rowids())
             y, sample_weight = ids.with_flat_values(y), ids.with_flat_values(given)
-        return self.assemble((tf.cast(ids, tf.int32),), y, sample_weight if y is not None else None)
+        return self.assemble((ops.cast(ids, "int32"),), y, sample_weight if y is not None else None)
 
     def _labels_in_graph(self, labels):
         """Convert flat names or numbers to class numbers, -1 for none."""
         if labels.dtype == tf.string:
             return self.check_labels_in_graph(labels)
-        labels = tf.cast(labels, tf.int32)
-        places = tf.where(labels != NO_LABEL)
-        numbers = self.check_labels_in_graph(tf.gather_nd(labels, places))
-        return tf.tensor_scatter_nd_update(tf.fill(tf.shape(labels), -1), places, numbers)
+        labels = ops.cast(labels, "int32")
+        places = ops.where(labels != NO_LABEL)
+        numbers = self.check_labels_in_graph(ops.gather_nd(labels, places))
+        return ops.tensor_scatter_nd_update(ops.fill(ops.shape(labels), -1), places, numbers)
 
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
@@ -217,12 +215,12 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         features = self.pack(segments, length)
         if y is None:
             return features
-        length = tf.shape(features["token_ids"])[1]
+        length = ops.shape(features["token_ids"])[1]
 
         def place(rows):
             """Pad ragged (B, P) to (B, T), aligned with the tokens."""
             rows = rows[:, : self._window_size()].to_tensor()
-            return tf.pad(rows, [[0, 0], [1, length - 1 - tf.shape(rows)[1]]])
+            return ops.pad(rows, [[0, 0], [1, length - 1 - ops.shape(rows)[1]]])
 
         return features, place(y), place(sample_weight)
 
@@ -298,52 +296,39 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             Dict of arrays: `ids` and `ends` of pieces; `lengths`, their number per text; `units`,
             int64 (2, U), and `unit_counts`; and the results of `units_of_pieces`.
         """
-        self.tokenizer.report_control(texts)
-        with tf.device("cpu"):
-            tokenize = self.tokenizer.graph("_tokenize_with_offsets")
-
-            def cut(texts, *units):
-                ids, starts, ends = tokenize(texts)
-                starts, ends = starts.flat_values, ends.flat_values
-                pieces = rows_of(ids), starts, ends
-                found = units_of_pieces(pieces, units) if units else (starts,)
-                return ids.flat_values, ids.row_lengths(), ends, *found
-
-            given = () if spans is None else _places(spans)
-            cut = self.traced(("pieces", len(given)), cut)
-            ids, lengths, ends, *matched = (
-                x.numpy() for x in cut(tf.constant(texts, tf.string), *given)
-            )
-            if spans is None:
-                places = np.repeat(np.arange(len(texts)), lengths), matched[0], ends
-                unit_rows, units = pieces_as_units(*places)
-                matched = [x.numpy() for x in _match(*places, unit_rows, *units)]
-            else:
-                unit_rows, *units = given
+        ids, starts, ends = self.tokenizer.ragged(texts, offsets=True)
+        places = ids.value_rowids(), starts.values, ends.values
+        if spans is None:
+            unit_rows, units = pieces_as_units(*places)
+        else:
+            unit_rows, *units = _places(spans)
+        first, count, unit = units_of_pieces(places, (unit_rows, *units))
         return {
-            "ids": ids,
-            "ends": ends,
-            "lengths": lengths,
+            "ids": ids.values,
+            "ends": ends.values,
+            "lengths": ids.row_lengths(),
             "units": np.stack(units),
             "unit_counts": np.bincount(unit_rows, minlength=len(texts)),
-            **dict(zip(("first", "count", "unit"), matched, strict=True)),
+            "first": first,
+            "count": count,
+            "unit": unit,
         }
 
     def _on_pieces(self, labels, first, count, unit):
         """Convert labels of units (-1 for none) to labels and weights of pieces."""
-        labels = tf.concat([labels, [-1]], 0)  # The last is for pieces without a unit.
-        first, count = (tf.concat([array, [-1]], 0) for array in (first, count))
-        unit = tf.where(unit < 0, tf.size(labels, tf.int64) - 1, unit)
-        label = tf.gather(labels, unit)  # (pieces,)
-        place = tf.range(tf.size(unit, tf.int64)) - tf.gather(first, unit)
+        labels = ops.concat([labels, [-1]], 0)  # The last is for pieces without a unit.
+        first, count = (ops.concat([array, [-1]], 0) for array in (first, count))
+        unit = ops.where(unit < 0, ops.size(labels, "int64") - 1, unit)
+        label = ops.gather(labels, unit)  # (pieces,)
+        place = ops.range(ops.size(unit, "int64")) - ops.gather(first, unit)
         if self.label_pieces == "first":
-            label = tf.where(place == 0, label, -1)
+            label = ops.where(place == 0, label, -1)
         elif self.names:
-            last = place == tf.gather(count, unit) - 1
-            index = [tf.maximum(label, 0), tf.cast(place == 0, "int32"), tf.cast(last, "int32")]
-            of_piece = tf.gather_nd(TagSet(self.names).of_pieces(), tf.stack(index, axis=1))
-            label = tf.where(label < 0, -1, of_piece)
-        return tf.maximum(label, 0), tf.cast(label >= 0, tf.float32)
+            last = place == ops.gather(count, unit) - 1
+            index = [ops.maximum(label, 0), ops.cast(place == 0, "int32"), ops.cast(last, "int32")]
+            of_piece = ops.gather_nd(TagSet(self.names).of_pieces(), ops.stack(index, axis=1))
+            label = ops.where(label < 0, -1, of_piece)
+        return ops.maximum(label, 0), ops.cast(label >= 0, "float32")
 
     def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
         """Convert probabilities (pieces, C) to (units, C), zeros for units without pieces.
@@ -379,9 +364,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                     "empty, so it has nothing to label; drop it."
                 )
         labels = self._of_words(pieces, rows) if pieces.words else self._of_spans(pieces, rows)
-        with tf.device("cpu"):
-            placed = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
-        y, given = (array.numpy() for array in placed)
+        y, given = self._on_pieces(labels, pieces.first, pieces.count, pieces.unit)
         if sample_weight is not None:
             sample_weight = weights(sample_weight, count)
             if sample_weight.ndim != 1:
@@ -389,7 +372,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                     f"The sample weights have shape {sample_weight.shape}; pass one for each "
                     "text, and None as the label of words that should not count."
                 )
-            given *= np.repeat(sample_weight, np.diff(pieces.splits))
+            given = given * np.repeat(sample_weight, np.diff(pieces.splits))
         return y, given
 
     def _of_words(self, pieces, rows):
@@ -481,7 +464,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     def windows_in_graph(self, lengths: ArrayLike) -> Any:
         """Return `(rows, starts, lengths)` of windows over texts of these lengths, in a graph."""
-        sizes = tf.fill(tf.shape(lengths), self._window_size())
+        sizes = ops.fill(ops.shape(lengths), self._window_size())
         return cut_windows_in_graph(lengths, sizes, self._stride())
 
     def _examples(self, x, y, sample_weight):
@@ -494,12 +477,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         if y is not None:
             sample_weight = sample_weight[index] * most_context(rows, starts, ends)
             y = y[index]
-        with tf.device("cpu"):
-            splits = np.append(0, np.cumsum(ends - starts))
-            ids, y, sample_weight = (
-                None if v is None else tf.RaggedTensor.from_row_splits(v, splits, validate=False)
-                for v in (pieces.ids[index], y, sample_weight)
-            )
+        ids, y, sample_weight = (
+            None if v is None else ops.Ragged.from_row_lengths(v, ends - starts)
+            for v in (pieces.ids[index], y, sample_weight)
+        )
         return (ids,), [y, sample_weight]
 
     def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_whole
+from kerasbert.text import ops
 from kerasbert.text.packing import BertPreprocessor, as_tensors
 
 if TYPE_CHECKING:
@@ -87,22 +87,22 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
         _check_pairs(columns)
         return tuple(
             self._tokenize_column(
-                column, lambda chunk, own=own: tf.cast(own.tokenize(chunk), tf.int32)[:, :most]
-            )
+                column, lambda chunk, own=own: (own.ragged(chunk)[0][:, :most],)
+            )[0]
             for column, own in zip(columns, self._side_tokenizers())
         )
 
     def _tokenize_in_graph(self, columns):
         pairs = zip(columns, self._side_tokenizers())
-        return tuple(tf.cast(own.tokenize(column), tf.int32) for column, own in pairs)
+        return tuple(ops.cast(own.ragged(column)[0], "int32") for column, own in pairs)
 
     def _is_cut(self, segments):
         longest = np.maximum(*(np.diff(segment.row_splits) for segment in segments))
         return longest + 1 > self.sequence_length
 
     def packed_lengths(self, segments: Any) -> Any:
-        lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in segments]
-        return tf.minimum(tf.reduce_max(tf.stack(lengths), axis=0) + 1, self.sequence_length)
+        lengths = [ops.cast(segment.row_lengths(), "int32") for segment in segments]
+        return ops.minimum(ops.reduce_max(ops.stack(lengths), axis=0) + 1, self.sequence_length)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Truncate and pad rows of tokens to the `x` of the class description."""
@@ -111,39 +111,29 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        if tf.executing_eagerly() and length is None:
-            given = () if sample_weight is None else (sample_weight,)
-            pack = self.traced(
-                ("pack", len(given)),
-                lambda source, target, *given: self._assembled((source, target), *given),
-            )
-            return pack(*segments, *given)
-        return self._assembled(segments, sample_weight, length)
-
-    def _assembled(self, segments, sample_weight=None, length=None):
         if length is None:
-            length = self.bucket(tf.reduce_max(self.packed_lengths(segments)))
+            length = self.bucket(ops.reduce_max(self.packed_lengths(segments)))
         ids = self.tokenizer
         source, target = (segment[:, : self.sequence_length - 1] for segment in segments)
-        ended = [tf.concat([x, _column(x, ids.end_token_id)], axis=1) for x in (source, target)]
-        begun = tf.concat([_column(target, ids.start_token_id), target], axis=1)
+        ended = [ops.concat([x, ops.column(x, ids.end_token_id)], axis=1) for x in (source, target)]
+        begun = ops.concat([ops.column(target, ids.start_token_id), target], axis=1)
         x = {
             **self._padded("encoder", ended[0], length),
             **self._padded("decoder", begun, length),
         }
         mask = x["decoder_padding_mask"]
-        following = ended[1].to_tensor(0, shape=tf.stack([-1, length]))
-        weights = tf.cast(mask, tf.float32)
+        following = ended[1].to_tensor(0, shape=ops.stack([-1, length]))
+        weights = ops.cast(mask, "float32")
         if sample_weight is not None:
-            weights *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
+            weights = weights * ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
         return x, following, weights
 
     def _padded(self, side, ids, length):
-        count = tf.cast(ids.row_lengths(), tf.int32)[:, None]
+        count = ops.cast(ids.row_lengths(), "int32")[:, None]
         pad = self.tokenizer.pad_token_id
         return {
-            f"{side}_token_ids": ids.to_tensor(pad, shape=tf.stack([-1, length])),
-            f"{side}_padding_mask": tf.range(length)[None] < count,
+            f"{side}_token_ids": ids.to_tensor(pad, shape=ops.stack([-1, length])),
+            f"{side}_padding_mask": ops.range(length)[None] < count,
         }
 
     # === Generation ===
@@ -176,35 +166,34 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
         columns, _ = self.columns(x)
         if len(columns) > 1:
             raise ValueError("Got pairs of texts to generate from; pass the sources only.")
-        with tf.device("cpu"):
-            (ids,) = self._tokenize_in_graph(tf.constant(columns[0])[None])
-            counts = ids.row_lengths().numpy()
-            for position, count in enumerate(counts.tolist()):
-                if not count:
-                    raise ValueError(
-                        f"The text {columns[0][position]!r} at position {first + position} has no "
-                        "tokens; leave it out."
-                    )
-                if count >= self.sequence_length:
-                    raise ValueError(
-                        f"The text at position {first + position} has {count} tokens and needs an "
-                        f"end token, more than sequence_length={self.sequence_length}; split it "
-                        "into sentences."
-                    )
-            ids = tf.concat([ids, _column(ids, self.tokenizer.end_token_id)], axis=1)
-            size = self.bucket(int(counts.max()) + 1)
-            begun = np.full((len(counts), length), self.tokenizer.pad_token_id, "int32")
-            begun[:, 0] = self.tokenizer.start_token_id
-            is_begun = np.zeros(begun.shape, bool)
-            is_begun[:, 0] = True
-            return as_tensors(
-                {
-                    **self._padded("encoder", ids, size),
-                    "decoder_token_ids": begun,
-                    "decoder_padding_mask": is_begun,
-                    "prompt_ids": begun[:, :1],
-                }
-            )
+        (ids,) = self._tokenize_in_graph(columns[:1])
+        counts = ids.row_lengths()
+        for position, count in enumerate(counts.tolist()):
+            if not count:
+                raise ValueError(
+                    f"The text {columns[0][position]!r} at position {first + position} has no "
+                    "tokens; leave it out."
+                )
+            if count >= self.sequence_length:
+                raise ValueError(
+                    f"The text at position {first + position} has {count} tokens and needs an "
+                    f"end token, more than sequence_length={self.sequence_length}; split it "
+                    "into sentences."
+                )
+        ids = ops.concat([ids, ops.column(ids, self.tokenizer.end_token_id)], axis=1)
+        size = self.bucket(int(counts.max()) + 1)
+        begun = np.full((len(counts), length), self.tokenizer.pad_token_id, "int32")
+        begun[:, 0] = self.tokenizer.start_token_id
+        is_begun = np.zeros(begun.shape, bool)
+        is_begun[:, 0] = True
+        return as_tensors(
+            {
+                **self._padded("encoder", ids, size),
+                "decoder_token_ids": begun,
+                "decoder_padding_mask": is_begun,
+                "prompt_ids": begun[:, :1],
+            }
+        )
 
     def generate_postprocess(self, x: Any) -> list[str]:
         """Detokenize rows to N strings, without padding and special tokens."""
@@ -235,9 +224,3 @@ def _check_pairs(columns):
             "Got texts without targets; pass pairs as a tuple (sources, targets), or call "
             "translate(texts) to generate targets."
         )
-
-
-def _column(ids, token):
-    """Return a ragged column that repeats `token` for each row of `ids`."""
-    column = tf.fill([ids.nrows(), 1], tf.constant(token, tf.int32))
-    return tf.RaggedTensor.from_tensor(column).with_row_splits_dtype(ids.row_splits.dtype)

@@ -4,11 +4,12 @@ B batch, T tokens of the packed row, P predictions, S spans.
 """
 
 import keras
+import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_whole
 from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.text import ops
 from kerasbert.text.packing import BertPreprocessor
 
 # Segment ids of `<cls>` and of padding; texts have 0 and 1.
@@ -23,22 +24,20 @@ class XLNetPacking:
     def pack(self, segments, length=None):
         """Pack as `BertPreprocessor` does, in XLNet's order; `<cls>` has segment 2, padding 3."""
         features = super().pack(segments, length)
-        if tf.executing_eagerly() and length is None:
-            return features  # The traced function has already reordered them.
         ids, mask = features["token_ids"], features["padding_mask"]
-        count = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)  # (B, 1)
-        width = tf.shape(ids)[1]
-        place = tf.range(width)[None] - (width - count)  # (B, T), position without padding
+        count = ops.reduce_sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
+        width = ops.shape(ids)[1]
+        place = ops.range(width)[None] - (width - count)  # (B, T), position without padding
         is_token, is_last = place >= 0, place == count - 1
         # The base class packs `[CLS]` first.
-        source = tf.where(is_token & ~is_last, place + 1, 0)
-        moved = tf.gather(ids, source, batch_dims=1)
-        features["token_ids"] = tf.where(is_token, moved, self.tokenizer.pad_token_id)
+        source = ops.where(is_token & ~is_last, place + 1, 0)
+        moved = ops.gather(ids, source, batch_dims=1)
+        features["token_ids"] = ops.where(is_token, moved, self.tokenizer.pad_token_id)
         features["padding_mask"] = is_token
         if self.num_segments:
-            of = tf.gather(features["segment_ids"], source, batch_dims=1)
-            of = tf.where(is_last, OF_CLS, of)
-            features["segment_ids"] = tf.where(is_token, of, OF_PADDING)
+            of = ops.gather(features["segment_ids"], source, batch_dims=1)
+            of = ops.where(is_last, OF_CLS, of)
+            features["segment_ids"] = ops.where(is_token, of, OF_PADDING)
         return features
 
 
@@ -113,39 +112,38 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
     def assemble(self, segments, y=None, sample_weight=None, length=None, seed=None):
         features = self.pack(segments, length)
         if seed is None:
-            seed = tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
+            seed = ops.draw_seed()
         ids = features["token_ids"]
-        batch, width = tf.unstack(tf.shape(ids))
-        seeds = tf.random.split(seed, 3)
+        batch, width = ops.unstack(ops.shape(ids))
+        seeds = ops.split_seed(seed, 3)
         chosen = self._spans(batch, width, features["padding_mask"], seeds)
-        special = tf.constant([self.tokenizer.start_token_id, self.tokenizer.end_token_id])
-        chosen &= ~tf.reduce_any(ids[:, :, None] == special, axis=-1) & features["padding_mask"]
+        special = np.array([self.tokenizer.start_token_id, self.tokenizer.end_token_id], "int32")
+        is_special = ops.reduce_any(ids[:, :, None] == special, axis=-1)
+        chosen = chosen & ~is_special & features["padding_mask"]
         # Tokens that are not predicted come first, so that all tokens attend to them.
-        order = tf.random.stateless_uniform(tf.shape(ids), seeds[2])
-        order = tf.where(chosen, order, -1.0)
+        order = ops.stateless_uniform(ops.shape(ids), seeds[2])
+        order = ops.where(chosen, order, -1.0)
         hidden = (order[:, :, None] <= order[:, None]) & chosen[:, None]
         most = width // self.context_factor + self.max_span
-        places = tf.sort(tf.where(chosen, tf.range(width)[None], width), axis=-1)[:, :most]
-        features["hidden_mask"] = tf.cast(hidden, tf.int32)
-        features["target_mapping"] = tf.one_hot(places, width)
-        there = tf.cast(places < width, tf.float32)
+        places = ops.sort(ops.where(chosen, ops.range(width)[None], width), axis=-1)[:, :most]
+        features["hidden_mask"] = ops.cast(hidden, "int32")
+        features["target_mapping"] = ops.one_hot(places, width)
+        there = ops.cast(places < width, "float32")
         if sample_weight is not None:
-            there *= tf.reshape(tf.cast(sample_weight, tf.float32), (-1, 1))
-        labels = tf.gather(ids, tf.minimum(places, width - 1), batch_dims=1)
-        return features, tf.where(places < width, labels, 0), there
+            there = there * ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
+        labels = ops.gather(ids, ops.minimum(places, width - 1), batch_dims=1)
+        return features, ops.where(places < width, labels, 0), there
 
     def _spans(self, batch, width, mask, seeds):
         """Draw which tokens are in a span: bool (B, T)."""
         count = width // self.context_factor + 1  # enough if all spans have one token
-        sizes = tf.random.stateless_uniform(
-            (batch, count), seeds[0], 1, self.max_span + 1, dtype=tf.int32
-        )
+        sizes = ops.stateless_uniform((batch, count), seeds[0], 1, self.max_span + 1, dtype="int32")
         contexts = sizes * self.context_factor
-        begins = tf.cumsum(contexts, axis=1, exclusive=True)
-        room = tf.cast(contexts - sizes + 1, tf.float32)
-        draw = tf.random.stateless_uniform((batch, count), seeds[1])
-        begins += tf.cast(draw * room, tf.int32)
-        first = width - tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
-        place = (tf.range(width)[None] - first)[:, :, None]  # (B, T, 1)
+        begins = ops.cumsum(contexts, axis=1, exclusive=True)
+        room = ops.cast(contexts - sizes + 1, "float32")
+        draw = ops.stateless_uniform((batch, count), seeds[1])
+        begins = begins + ops.cast(draw * room, "int32")
+        first = width - ops.reduce_sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
+        place = (ops.range(width)[None] - first)[:, :, None]  # (B, T, 1)
         inside = (place >= begins[:, None]) & (place < (begins + sizes)[:, None])
-        return tf.reduce_any(inside, axis=-1)
+        return ops.reduce_any(inside, axis=-1)

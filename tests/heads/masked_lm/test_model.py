@@ -231,7 +231,7 @@ def test_what_the_preprocessor_hides(raw):
     texts = ["the 😀 film [SEP]", "", "the film was very very dull and very bad bad bad bad"]
     for _ in range(20):
         features, y, weights = arrays(preprocessor(texts))
-        ids = preprocessor.pack(preprocessor.tokenize(texts))["token_ids"].numpy()
+        ids = preprocessor.pack(preprocessor.tokenize(texts))["token_ids"]
         assert features["token_ids"].shape == (3, 16) and y.shape == (3, 2)
         hidden = np.take_along_axis(ids, features["mask_positions"], axis=1)[weights > 0]
         assert not set(hidden) & set(preprocessor.tokenizer.special_token_ids)

@@ -144,10 +144,13 @@ def test_tokens_in_place_of_masks(tokenizer):
     ends = np.array([random.integers(a, len(texts[row]) + 1) for a, row in zip(starts, rows)])
     size = tokenizer.vocabulary_size()
     before, tokens = random.integers(-1, size, 30), random.integers(0, size, (30, 4))
-    found = preprocessor.fill_in(
+    in_graph = preprocessor.fill_in_graph(
         texts, rows, starts, *(x.astype("int32") for x in (ends, before, tokens))
     )
-    names, filled = ([[x.decode() for x in row] for row in part.numpy()] for part in found)
+    masks = list(zip(rows.tolist(), starts.tolist(), ends.tolist(), before.tolist()))
+    names, filled = preprocessor.fill_in(texts, masks, tokens.tolist())
+    as_text = [[[x.decode() for x in row] for row in part.numpy()] for part in in_graph]
+    assert [names, filled] == as_text
     for i, row in enumerate(rows):
         wanted = plainly(tokenizer, texts[row], starts[i], ends[i], before[i], tokens[i].tolist())
         assert (names[i], filled[i]) == wanted

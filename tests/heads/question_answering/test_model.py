@@ -130,7 +130,7 @@ class Given(BertQuestionAnswering):
 
     def _predict_texts(self, windows, *args, **kwargs):
         features = self.preprocessor.pack(windows.rows)
-        features = {name: rows.numpy() for name, rows in features.items()}
+        features = {name: np.asarray(rows) for name, rows in features.items()}
         logits = np.where(features["token_ids"] == TOKENS.index("kew"), 6.0, 0.0)
         logits[:, 0] = 2.0
         logits = np.where(features["padding_mask"], logits, MASKED)
