@@ -210,6 +210,7 @@ def _check_model(task, tokens_only):
                 f"{where} a {name}, or tokens_only=True."
             )
         part.preprocessor.tokenizer.vocabulary_size()  # Raises if there is no vocabulary yet.
+        part.preprocessor.tokenizer.check_graph()
     modes = set().union(*map(quantization_modes, task.models))
     if modes - {"int8"}:
         raise ValueError(

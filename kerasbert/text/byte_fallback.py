@@ -27,7 +27,7 @@ from kerasbert.text.sentence_piece import (
     read_proto,
 )
 from kerasbert.text.subword import once
-from kerasbert.text.tokenizer_files import MODEL_FILES, tokens_by_id
+from kerasbert.text.tokenizer_files import MODEL_FILES, UnsupportedError, tokens_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ def byte_pair_proto(files):
     path, model = files.path("tokenizer.json"), files.model
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
         if model.get(name):
-            raise ValueError(
+            raise UnsupportedError(
                 f"'{path}' has {name}={model[name]!r} with byte_fallback, which kerasbert does not "
                 "support; load the model with preprocessor=None and pass token ids."
             )
@@ -94,7 +94,7 @@ def byte_pair_proto(files):
         is_whole = piece in known and len(own) == len(splits_of(piece, known))
         # Isolated tokens are matched beforehand and so never merged.
         if piece not in found and not (is_whole and own[0] > last and own[-1] - own[0] < len(own)):
-            raise ValueError(
+            raise UnsupportedError(
                 f"'{path}' has byte_fallback and merges of {piece!r} that no SentencePiece model "
                 "has; load the model with preprocessor=None and pass token ids."
             )
@@ -147,7 +147,7 @@ def prepend_scheme(files):
         if step.get("split") is False and step.get("replacement") == WORD_BEGIN:
             return scheme
     kinds = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
-    raise ValueError(
+    raise UnsupportedError(
         f"The tokenizer.json in '{files.directory}' has byte_fallback and processes texts with "
         f"{kinds}, but a ByteFallbackTokenizer only replaces spaces with {WORD_BEGIN!r}, by "
         "Replace or by a Metaspace with split=false; load the model with preprocessor=None and "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kerasbert.families import get_family
 from kerasbert.text.byte_fallback import ByteFallbackTokenizer
 from kerasbert.text.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
+from kerasbert.text.fast import FastTokenizer
 from kerasbert.text.gpt import GPTTokenizer
 from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.sentence_piece import (
@@ -16,7 +17,7 @@ from kerasbert.text.sentence_piece import (
     XLMRobertaTokenizer,
     XLNetTokenizer,
 )
-from kerasbert.text.tokenizer_files import TokenizerFiles
+from kerasbert.text.tokenizer_files import TokenizerFiles, UnsupportedError
 from kerasbert.text.wordpiece import BertTokenizer
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
         **overrides: arguments of the tokenizer that replace the checkpoint's.
 
     Returns:
-        A tokenizer with the checkpoint's settings.
+        A tokenizer with the checkpoint's settings: a `FastTokenizer` of a `tokenizer.json` with
+        steps that no other class has.
 
     Raises:
         ValueError: if there are no tokenizer files, or if their kind is not supported.
@@ -87,11 +89,15 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
             "them, or load the model with preprocessor=None and pass token ids."
         )
     if kind not in CLASSES_OF:
-        raise ValueError(
-            f"The tokenizer.json in '{directory}' has a {kind} model, which is not supported; "
-            f"supported are {', '.join(CLASSES_OF)}."
-        )
-    return tokenizer_class(kind, family, name).from_files(directory, **overrides)
+        reason = f"The tokenizer.json in '{directory}' has a {kind} model, which has no graph"
+        return FastTokenizer.from_files(directory, reason, **overrides)
+    try:
+        return tokenizer_class(kind, family, name).from_files(directory, **overrides)
+    except UnsupportedError as error:
+        try:
+            return FastTokenizer.from_files(directory, str(error), **overrides)
+        except ValueError as other:
+            raise ValueError(f"{error} {other}") from None
 
 
 def tokenizer_class(kind, family, name=""):

@@ -22,7 +22,7 @@ from kerasbert.base.keywords import config_of
 from kerasbert.text.added_tokens import SPACE, AddedTokensTokenizer
 from kerasbert.text.alignment import FILLER, NUL
 from kerasbert.text.subword import once
-from kerasbert.text.tokenizer_files import ANY, MODEL_FILES, ROLES, TokenizerFiles
+from kerasbert.text.tokenizer_files import ANY, MODEL_FILES, ROLES, TokenizerFiles, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -280,7 +280,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
                 or ("NFKD" in kinds) != ("StripAccents" in kinds)
                 or not {str(form["pattern"][0]) for form in quotes} <= olds
             ):
-                raise ValueError(
+                raise UnsupportedError(
                     f"The tokenizer.json in '{files.directory}' normalizes text with "
                     f"{[step['type'] for step in steps]}, but {cls.__name__} replaces `` and '', "
                     "then drops accents (NFKD, StripAccents), lowercases and maps characters, in "

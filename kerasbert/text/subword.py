@@ -194,7 +194,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             ValueError: for an id outside the vocabulary.
         """
         self._check_vocabulary()
-        if not tf.is_tensor(inputs):
+        if not ops.is_tensor(inputs):
             if keras.ops.is_tensor(inputs):
                 inputs = keras.ops.convert_to_numpy(inputs)
             if hasattr(inputs, "tolist"):
@@ -203,9 +203,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
             self._check_ids(inputs)
             nested = len(inputs) > 0 and not isinstance(inputs[0], int)
-            inputs = tf.ragged.constant(inputs if nested else [inputs], dtype="int32")
-            texts = self.graph("_detokenize")(inputs)
-            texts = [text.decode("utf-8", "replace") for text in texts.numpy()]
+            texts = self._decode(list(inputs) if nested else [inputs])
             return texts if nested else texts[0]
         inputs = tf.cast(inputs, "int32")
         if not isinstance(inputs, tf.RaggedTensor):
@@ -486,10 +484,21 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             return self._run_tensor(name, texts)
         self._check_vocabulary()
         self.report_control(texts)
+        return self._encode(name, texts)
+
+    def _encode(self, name, texts):
+        """Run `name` on a list of strings; return a tuple of `Ragged`."""
         with tf.device("cpu"):
             found = self.graph(name)(tf.constant(texts, tf.string, shape=(len(texts),)))
         found = found if isinstance(found, tuple) else (found,)
         return tuple(ops.cast(ops.as_ragged(x), "int32") for x in found)
+
+    def check_graph(self) -> None:
+        """Raise unless the tokenizer can run in a TensorFlow graph.
+
+        Raises:
+            ValueError: with the step that cannot.
+        """
 
     def _run(self, name, inputs):
         """Run `name`, from strings (N,) to one or more ragged (N, P), on text of any nesting."""
@@ -585,6 +594,12 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             f"{type(self).__name__} expected text, got {text!r} ({type(text).__name__}){where}; "
             "remove it or convert it to a string."
         )
+
+    def _decode(self, rows):
+        """Convert lists of ids to a list of strings."""
+        ids = ops.as_tensor(ops.Ragged.from_lists(rows))
+        texts = self.graph("_detokenize")(ids).numpy()
+        return [text.decode("utf-8", "replace") for text in texts]
 
     def _check_ids(self, ids, place="position "):
         if not isinstance(ids, (list, tuple)):

@@ -207,6 +207,10 @@ def _special_of(part):
     return token if isinstance(token, str) else None
 
 
+class UnsupportedError(ValueError):
+    """The files are valid, but have a step or an option that the class does not support."""
+
+
 class TokenizerFiles:
     """The tokenizer files of a directory.
 
@@ -285,7 +289,7 @@ class TokenizerFiles:
         kinds = [step.get("type") for step in steps]
         if any(kind not in known for kind in kinds) or orders and kinds not in orders:
             said = " or ".join(map(str, orders)) if orders else ", ".join(known)
-            raise ValueError(
+            raise UnsupportedError(
                 f"The tokenizer.json in '{self.directory}' {verb} {kinds}, but {cls.__name__} "
                 f"supports {said}; {_WAY_OUT}"
             )
@@ -297,7 +301,7 @@ class TokenizerFiles:
             ]
             if all(wrong):
                 name = min(wrong, key=len)[0]
-                raise ValueError(
+                raise UnsupportedError(
                     f"The tokenizer.json in '{self.directory}' {verb} {step['type']} with {name}="
                     f"{reprlib.repr(step[name])}, which {cls.__name__} does not support; {_WAY_OUT}"
                 )
@@ -312,7 +316,7 @@ class TokenizerFiles:
         """
         for name, values in known.items():
             if name in self.model and not _fits(self.model[name], values):
-                raise ValueError(
+                raise UnsupportedError(
                     f"The tokenizer.json in '{self.directory}' has {name}="
                     f"{reprlib.repr(self.model[name])} in its model, which {cls.__name__} does not "
                     f"support; {_WAY_OUT}"
@@ -399,12 +403,12 @@ class TokenizerFiles:
         """Raise unless the model in the `tokenizer.json` is valid for its kind."""
         path, model = self.path("tokenizer.json"), self.model
         check_fields(model, _MODEL, path)
-        fields = _MODEL_FIELDS.get(self._json_type())
+        fields = _MODEL_FIELDS.get(self.kind())
         if fields is not None:
             self._check_names("an option of its model,", model, ("type", "vocab", *fields))
         if "vocab" not in model:
             raise ValueError(f"The model in '{path}' has no 'vocab'; download it again.")
-        kind, vocabulary = self._json_type(), model["vocab"]
+        kind, vocabulary = self.kind(), model["vocab"]
         check_value("vocab", vocabulary, "list" if kind == "Unigram" else "object", path)
         if kind == "BPE":
             check_value("merges", model.get("merges"), "list", path)
@@ -425,13 +429,52 @@ class TokenizerFiles:
                 "download it again."
             )
 
+    def check_fixed(self):
+        """Raise if texts are tokenized at random."""
+        if self.model.get("dropout"):
+            raise ValueError(
+                f"'{self.path('tokenizer.json')}' has dropout={self.model['dropout']}, with which "
+                "a text has other tokens each time; set it to null."
+            )
+
+    def numbered_tokens(self):
+        """Return the added tokens of all files, as in a `tokenizer.json`."""
+        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        return [
+            {
+                "id": id,
+                "content": token["content"],
+                **{flag: bool(token.get(flag)) for flag in flags},
+            }
+            for id, token in self.added_tokens().items()
+        ]
+
+    def frame(self, cls):
+        """Return the arguments that follow from the tokens at the ends of rows.
+
+        Args:
+            cls: type. The tokenizer's class, for errors.
+        """
+        if "post_processor" not in self.json or not self.json["post_processor"]:
+            return {}
+        single, pair = self._rows(cls)
+        if len(single) != 3 or single[1] is not None or None in (single[0], single[2]):
+            return {}  # `checked` describes it.
+        between = pair[2 : len(pair) - 2]
+        return {
+            "cls_token": single[0],
+            "sep_token": single[2],
+            "num_separators": max(len(between), 1),
+            "begins_second": between[-1:] == single[:1] != single[2:],
+        }
+
     def model_type(self):
         """Return the model's kind, a key of `MODEL_FILES`; `None` if no file determines it."""
         if self.model:
-            return "ByteFallback" if self.model.get("byte_fallback") else self._json_type()
+            return "ByteFallback" if self.model.get("byte_fallback") else self.kind()
         return next((kind for kind, names in MODEL_FILES.items() if self.path(*names)), None)
 
-    def _json_type(self):
+    def kind(self):
         """Return the model's type as named in the `tokenizer.json`."""
         kind = self.model.get("type")
         if kind is None:  # Files of 2020 omit it.

@@ -15,6 +15,7 @@ from kerasbert.text.alignment import FILLER
 from kerasbert.text.byte_fallback import ByteFallbackTokenizer, splits_of
 from kerasbert.text.byte_pair import BytePairTokenizer
 from kerasbert.text.choose import tokenizer_class
+from kerasbert.text.fast import FastTokenizer
 from kerasbert.text.gpt import END_OF_WORD, GPTTokenizer
 from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.sentence_piece import (
@@ -58,6 +59,8 @@ def transformers_files(
         ValueError: for a tokenizer that `transformers` does not support.
     """
     tokenizer._check_vocabulary()
+    if isinstance(tokenizer, FastTokenizer):
+        return _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to, also)
     is_marian = isinstance(tokenizer, MarianTokenizer)
     if is_marian != (get_family(family).tokenizer == MarianTokenizer.__name__):
         raise ValueError(
@@ -101,6 +104,44 @@ def transformers_files(
     # Readers without `transformers` match the tokens in this file.
     files["special_tokens_map.json"] = _json(special if finds_special else {})
     return files
+
+
+def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to, also):
+    """Return the file that a `FastTokenizer` runs, and a configuration."""
+    content = dict(tokenizer.content)
+    if tokenizer.normalize is not None:
+        steps = [{"type": tokenizer.normalize}, content.get("normalizer")]
+        content["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+    known = {token["content"] for token in tokenizer.added_tokens}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    content["added_tokens"] = sorted(
+        tokenizer.added_tokens
+        + [
+            {"id": tokenizer.token_to_id(token), "content": token, **flags}
+            for token in also
+            if token not in known
+        ],
+        key=lambda token: token["id"],
+    )
+    content |= {"truncation": None, "padding": None}
+    if padded_to is not None:
+        content |= _rows(tokenizer, sequence_length, padded_to)
+    special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
+    segments = ["token_type_ids"] if has_segments else []
+    config = {
+        "tokenizer_class": GENERIC_CLASS,
+        "model_max_length": sequence_length,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        **special,
+    }
+    finds_special |= tokenizer.special_tokens_in_strings
+    if tokenizer.special_tokens_in_strings or not finds_special:
+        config["split_special_tokens"] = not finds_special
+    return {
+        "tokenizer.json": _json(content),
+        "tokenizer_config.json": _json(config),
+        "special_tokens_map.json": _json(special if finds_special else {}),
+    }
 
 
 def _content(tokenizer, finds_special, has_segments=False, also=()):

@@ -1,9 +1,10 @@
-"""Tokenizers that run in TensorFlow graphs."""
+"""Tokenizers; all but `FastTokenizer` also run in TensorFlow graphs."""
 
 from kerasbert.base import host  # noqa: F401
 from kerasbert.text.byte_fallback import ByteFallbackTokenizer
 from kerasbert.text.byte_pair import GPT2Tokenizer, ModernBertTokenizer, RobertaTokenizer
 from kerasbert.text.choose import tokenizer_from_files
+from kerasbert.text.fast import FastTokenizer
 from kerasbert.text.gpt import GPTTokenizer
 from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.sentence_piece import (
@@ -19,6 +20,7 @@ CLASSES = (
     BertTokenizer,
     ByteFallbackTokenizer,
     DebertaV3Tokenizer,
+    FastTokenizer,
     GPT2Tokenizer,
     GPTTokenizer,
     ModernBertTokenizer,
@@ -33,6 +35,7 @@ __all__ = [
     "BertTokenizer",
     "ByteFallbackTokenizer",
     "DebertaV3Tokenizer",
+    "FastTokenizer",
     "GPT2Tokenizer",
     "GPTTokenizer",
     "MarianTokenizer",

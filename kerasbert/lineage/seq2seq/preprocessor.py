@@ -86,9 +86,9 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     def _tokenize_columns(self, columns, most=None):
         _check_pairs(columns)
         return tuple(
-            self._tokenize_column(
-                column, lambda chunk, own=own: (own.ragged(chunk)[0][:, :most],)
-            )[0]
+            self._tokenize_column(column, lambda chunk, own=own: (own.ragged(chunk)[0][:, :most],))[
+                0
+            ]
             for column, own in zip(columns, self._side_tokenizers())
         )
 

@@ -1,0 +1,310 @@
+"""Tokenizers of any `tokenizer.json`, beside the library `tokenizers` and transformers."""
+
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, processors, trainers
+from tokenizers import normalizers as n
+from tokenizers import pre_tokenizers as p
+
+from kerasbert.text.choose import tokenizer_from_files
+from kerasbert.text.fast import FastTokenizer
+from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.transformers_files import transformers_files
+from tests.peers import transformers
+from tests.text.conftest import HARD, SENTENCES
+
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT = p.BertPreTokenizer()
+# A row: model, normalizer, pre-tokenizer, and other settings of the file.
+ROWS = {
+    "quick_tour": ("BPE", None, p.Whitespace(), {}),
+    "course": ("WordPiece", [n.NFD(), n.Lowercase(), n.StripAccents()], BERT, {}),
+    "course_split": ("WordPiece", [n.BertNormalizer()], [p.Whitespace(), p.Punctuation()], {}),
+    "camel_case": (
+        "BPE",
+        None,
+        [p.Split(Regex("(?<=[a-z])(?=[A-Z])"), "isolated"), p.Whitespace()],
+        {},
+    ),
+    "nfkc": ("WordPiece", [n.NFKC()], BERT, {}),
+    "nfkd_strip": ("Unigram", [n.NFKD(), n.StripAccents()], p.Metaspace(), {}),
+    "digits_apart": ("BPE", [n.NFC()], [p.Digits(True), p.ByteLevel(add_prefix_space=False)], {}),
+    "digits_together": ("BPE", None, [p.Digits(False), p.Whitespace()], {}),
+    "delimiter": ("WordLevel", None, p.CharDelimiterSplit("-"), {}),
+    "word_level": ("WordLevel", [n.Lowercase()], p.Whitespace(), {}),
+    "word_level_split": ("WordLevel", None, p.WhitespaceSplit(), {}),
+    "unicode_scripts": ("Unigram", None, [p.UnicodeScripts(), p.Metaspace()], {}),
+    "punctuation": ("WordPiece", None, p.Punctuation("contiguous"), {}),
+    "punctuation_removed": ("WordPiece", None, [p.WhitespaceSplit(), p.Punctuation("removed")], {}),
+    "replaced": ("WordPiece", [n.Replace("o", "0"), n.Replace(Regex("[aeiou]"), "_")], BERT, {}),
+    "stripped": ("WordPiece", [n.Strip()], BERT, {}),
+    "prepended": ("BPE", [n.Prepend("▁"), n.Replace(" ", "▁")], None, {}),
+    "nmt": ("Unigram", [n.Nmt(), n.NFKC()], p.Metaspace("_"), {}),
+    "byte_level_normalizer": ("BPE", [n.ByteLevel()], None, {}),
+    "no_steps": ("BPE", None, None, {}),
+    "metaspace_first": ("BPE", None, p.Metaspace(prepend_scheme="first"), {}),
+    "metaspace_never": ("BPE", None, p.Metaspace(prepend_scheme="never"), {}),
+    "byte_fallback": ("BPE", None, p.Metaspace(), {"byte_fallback": True, "fuse_unk": True}),
+    "fused_unknown": ("BPE", None, p.Whitespace(), {"fuse_unk": True}),
+    "ignored_merges": ("BPE", None, p.Whitespace(), {"ignore_merges": True}),
+    "end_of_word": ("BPE", None, p.Whitespace(), {"end_of_word_suffix": "</w>"}),
+    "subword_prefix": ("BPE", None, p.Whitespace(), {"continuing_subword_prefix": "##"}),
+    "short_words": ("WordPiece", None, p.Whitespace(), {"max_input_chars_per_word": 5}),
+    "dollar_prefix": ("WordPiece", None, p.Whitespace(), {"continuing_subword_prefix": "$"}),
+    "regex_like_gpt": (
+        "BPE",
+        None,
+        [
+            p.Split(Regex(r"\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+"), "isolated"),
+            p.ByteLevel(add_prefix_space=False, use_regex=False),
+        ],
+        {},
+    ),
+    "merged_with_next": ("WordPiece", None, p.Split(" ", "merged_with_next"), {}),
+    "merged_with_previous": ("WordPiece", None, p.Split(" ", "merged_with_previous"), {}),
+    "fixed_length": ("BPE", None, p.FixedLength(4), {}),
+}
+# Files that differ in the tokens around a row, and in added tokens.
+PROCESSORS = {
+    "bert": processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2)),
+    "roberta": processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
+    "template": processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    ),
+    "template_begins": processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] [CLS] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    ),
+}
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+
+
+def library(row, processor="template", added=()):
+    """Train a tokenizer on the sentences with the library."""
+    kind, normalizer, splits, settings = row
+    settings = dict(settings)
+    arguments = {} if kind == "Unigram" else {"unk_token": "[UNK]"}
+    names = ("byte_fallback", "fuse_unk", "ignore_merges", "max_input_chars_per_word")
+    arguments |= {name: x for name, x in settings.items() if name in names}
+    tokenizer = Tokenizer(getattr(models, kind)(**arguments))
+    if normalizer:
+        tokenizer.normalizer = n.Sequence(normalizer) if len(normalizer) > 1 else normalizer[0]
+    if splits is not None:
+        tokenizer.pre_tokenizer = p.Sequence(splits) if isinstance(splits, list) else splits
+    more = {"unk_token": "[UNK]"} if kind == "Unigram" else {}
+    if kind in ("BPE", "WordPiece"):
+        names = ("end_of_word_suffix", "continuing_subword_prefix")
+        more = {name: x for name, x in settings.items() if name in names}
+    special = list(SPECIAL)
+    if settings.get("byte_fallback"):
+        special += [f"<0x{byte:02X}>" for byte in range(256)]
+    if kind != "WordLevel":
+        more["vocab_size"] = 700
+    trainer = getattr(trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")(
+        special_tokens=special, show_progress=False, **more
+    )
+    tokenizer.train_from_iterator(SENTENCES * 2, trainer)
+    tokenizer.post_processor = PROCESSORS[processor]
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_tokens(list(added))
+    return tokenizer
+
+
+def write(tokenizer, directory):
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 16}
+    config |= {
+        f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 4}))
+    return directory
+
+
+def fuzzed(count, seed=0):
+    """Texts of parts of sentences, rare characters, and tokens written out."""
+    draw = random.Random(seed)
+    parts = [*"".join(SENTENCES), *SENTENCES[0].split(), *HARD, "[new]", "newer", " ", "  ", "\n"]
+
+    def part():
+        if draw.random() < 0.2:
+            point = draw.choice([draw.randrange(0x3000), draw.randrange(sys.maxunicode + 1)])
+            return chr(point) if not 0xD800 <= point < 0xE000 else "x"
+        return draw.choice(parts)
+
+    return ["".join(part() for _ in range(draw.randrange(14))) for _ in range(count)]
+
+
+def check(ours, theirs, texts):
+    """Compare ids and offsets of a tokenizer and of the library."""
+    theirs.encode_special_tokens = not ours.special_tokens_in_strings
+    expected = theirs.encode_batch(texts, add_special_tokens=False)
+    ids, starts, ends = ours.tokenize_with_offsets(texts)
+    special = set(range(5)) if not ours.special_tokens_in_strings else set()
+    for text, one, row, *places in zip(texts, expected, ids, starts, ends, strict=True):
+        # The id of a control token does not come out of a text.
+        wanted = [1 if id in special else id for id in one.ids]
+        assert (text, row) == (text, wanted)
+        assert (text, list(zip(*places))) == (text, one.offsets)
+    assert ours.tokenize(texts) == ids
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_as_the_library(name, tmp_path):
+    theirs = library(ROWS[name])
+    write(theirs, tmp_path)
+    ours = tokenizer_from_files(tmp_path, "bert")
+    texts = SENTENCES + HARD + fuzzed(150)
+    check(ours, theirs, texts)
+    check(ours.with_special_tokens(), theirs, texts)
+    if not isinstance(ours, FastTokenizer):
+        return
+    with pytest.raises(ValueError, match="cannot run in a TensorFlow graph. .*tokenizer.json"):
+        ours.check_graph()
+    # Written again unchanged, and read from a preset.
+    files = transformers_files(ours, "bert", 16, has_segments=True)
+    kept = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert json.loads(files["tokenizer.json"]) == kept | {"truncation": None, "padding": None}
+    ours.save_to_preset(str(tmp_path / "preset"))
+    again = FastTokenizer.from_preset(str(tmp_path / "preset"))
+    assert again.tokenize(texts) == ours.tokenize(texts) and again.get_config() | {
+        "name": 0
+    } == ours.get_config() | {"name": 0}
+
+
+@pytest.mark.parametrize("flags", range(16))
+def test_added_tokens(flags, tmp_path):
+    settings = {name: bool(flags >> place & 1) for place, name in enumerate(FLAGS)}
+    added = [
+        tokenizers.AddedToken("[new]", **settings),
+        tokenizers.AddedToken("newer", special=bool(flags & 1), **settings),
+    ]
+    theirs = library(ROWS["course"], added=added)
+    write(theirs, tmp_path)
+    ours = tokenizer_from_files(tmp_path, "bert")
+    assert isinstance(ours, FastTokenizer) and ours.control == SPECIAL
+    # A special token without a role is matched, as in transformers.
+    check(ours.with_special_tokens(), theirs, SENTENCES + HARD + fuzzed(300, flags))
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("name", ["quick_tour", "course", "nmt", "word_level"])
+def test_rows_as_in_transformers(name, processor, tmp_path):
+    write(library(ROWS[name], processor), tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = tokenizer_from_files(tmp_path, "bert", special_tokens_in_strings=True)
+    preprocessor = BertPreprocessor(ours, sequence_length=16)
+    texts = [text for text in SENTENCES + HARD + fuzzed(200) if text]
+    for columns in ((texts,), (texts, texts[::-1])):
+        expected = theirs(*columns, truncation=True, padding="max_length", return_tensors="np")
+        found = preprocessor(columns if len(columns) > 1 else texts)
+        ids, mask = (np.asarray(found[key]) for key in ("token_ids", "padding_mask"))
+        np.testing.assert_array_equal(ids, expected["input_ids"])
+        np.testing.assert_array_equal(mask, expected["attention_mask"])
+
+
+def test_in_a_dataset(tmp_path):
+    import tensorflow as tf
+
+    write(library(ROWS["course"]), tmp_path)
+    ours = tokenizer_from_files(tmp_path, "bert")
+    preprocessor = BertPreprocessor(ours, sequence_length=16)
+    dataset = tf.data.Dataset.from_tensor_slices(SENTENCES).batch(3).map(preprocessor)
+    found = [row for batch in dataset for row in batch["token_ids"].numpy().tolist()]
+    expected = np.asarray(preprocessor(SENTENCES)["token_ids"]).tolist()
+    assert [[x for x in row if x] for row in found] == [[x for x in row if x] for row in expected]
+    assert ours.detokenize([[5, 6], []]) == [
+        text.decode() for text in ours.detokenize(tf.ragged.constant([[5, 6], []])).numpy()
+    ]
+
+
+def test_no_text_makes_a_control_token(tmp_path):
+    write(library(ROWS["word_level_split"]), tmp_path)
+    ours = tokenizer_from_files(tmp_path, "bert")
+    with pytest.warns(UserWarning, match=r"'\[SEP\]', a control token"):
+        assert ours.tokenize("zz [SEP] [MASK]") == [1, 1, 1]
+    assert ours.with_special_tokens().tokenize("zz [SEP] [MASK]") == [1, 3, 4]
+
+
+def test_bad_files(tmp_path):
+    write(library(ROWS["course"]), tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"normalizer": {"type": "Nothing"}}))
+    with pytest.raises(ValueError, match="`tokenizers` cannot read this tokenizer.json"):
+        tokenizer_from_files(tmp_path, "bert")
+    added = [{**content["added_tokens"][0], "id": 9000, "content": "far"}]
+    path.write_text(json.dumps(content | {"added_tokens": content["added_tokens"] + added}))
+    with pytest.raises(ValueError, match="'far' in .* has the id 9000"):
+        tokenizer_from_files(tmp_path, "bert")
+    path.write_text(json.dumps(content | {"model": content["model"] | {"type": "Unknown"}}))
+    with pytest.raises(ValueError, match="cannot read this tokenizer.json"):
+        tokenizer_from_files(tmp_path, "bert")
+    path.write_text(json.dumps(content | {"post_processor": None}))
+    with pytest.raises(ValueError, match=r"frames a text as '\.\.\.', but preprocessors as"):
+        tokenizer_from_files(tmp_path, "bert")
+    library_bpe = json.loads(library(ROWS["quick_tour"]).to_str())
+    path.write_text(json.dumps(library_bpe | {"model": library_bpe["model"] | {"dropout": 0.1}}))
+    with pytest.raises(ValueError, match="dropout=0.1, with which a text has other tokens"):
+        tokenizer_from_files(tmp_path, "bert")
+
+
+@pytest.mark.peers
+def test_a_model_with_one(tmp_path):
+    """Loading, logits, `fit`, and what each export does."""
+    import torch
+
+    import kerasbert
+    from kerasbert.models import BertTextClassifier
+
+    place = tmp_path / "theirs"
+    place.mkdir()
+    tokenizer = write(library(ROWS["camel_case"]), place)
+    theirs = transformers.AutoTokenizer.from_pretrained(place)
+    config = transformers.BertConfig(
+        vocab_size=len(theirs),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=2,
+    )
+    torch.manual_seed(0)
+    transformers.BertForSequenceClassification(config).eval().save_pretrained(place)
+    model = BertTextClassifier.from_preset(place)
+    assert isinstance(model.preprocessor.tokenizer, FastTokenizer)
+    texts = [text for text in SENTENCES + fuzzed(20) if text]
+    peer = transformers.AutoModelForSequenceClassification.from_pretrained(place)
+    with torch.no_grad():
+        rows = theirs(texts, truncation=True, padding=True, return_tensors="pt")
+        expected = peer(**rows).logits.numpy()
+    found = model.predict(texts, verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="camel|splits words with .*, but .* supports"):
+        kerasbert.export_serving(model, tmp_path / "served")
+    kerasbert.convert(model, tmp_path / "again", format="huggingface")
+    again = json.loads((tmp_path / "again" / "tokenizer.json").read_text())
+    assert again == json.loads((place / "tokenizer.json").read_text())
+    assert tokenizer is place
+    model.fit(texts, np.arange(len(texts)) % 2, epochs=2, batch_size=4, verbose=0)
+    model.save_to_preset(str(tmp_path / "preset"))
+    loaded = BertTextClassifier.from_preset(str(tmp_path / "preset"))
+    np.testing.assert_allclose(
+        loaded.predict(texts, verbose=0), model.predict(texts, verbose=0), atol=1e-6
+    )
+    kerasbert.export_serving(model, tmp_path / "tokens", tokens_only=True)
+    kerasbert.export_onnx(model, tmp_path / "onnx")
+    shipped = Tokenizer.from_file(str(tmp_path / "onnx" / "tokenizer.json"))
+    row = np.asarray(model.preprocessor([texts[0]])["token_ids"])[0]
+    assert shipped.encode(texts[0]).ids == [id for id in row.tolist() if id]
