@@ -7,7 +7,7 @@ Kernels speed up layers, losses and AdamW on a CPU, and sum over replicas before
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import json
 import logging
 import math
@@ -45,6 +45,12 @@ class _Late:
 
 
 tf, tf_text = _Late("tensorflow"), _Late("tensorflow_text")
+
+
+@functools.cache
+def has_tensorflow():
+    """Return whether TensorFlow and TensorFlow Text are installed, without importing them."""
+    return all(importlib.util.find_spec(one) for one in ("tensorflow", "tensorflow_text"))
 
 
 def need_tensorflow(what, *packages):

@@ -6,11 +6,16 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+import keras
+import numpy as np
+
+from kerasbert.backend.tensorflow import has_tensorflow, rows_of, rows_where, tf
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_value
 from kerasbert.base.keywords import check_keyword
+from kerasbert.text import ops
 from kerasbert.text.alignment import NUL, align, character_sizes, distinct, valid_utf8
+from kerasbert.text.engine import FastEngine
 from kerasbert.text.subword import SubwordTokenizer, once
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 # Shapes: N texts, S segments of all texts (added tokens and the text between them), P pieces of a
 # text, C code points of all texts.
 
+# Up to this many texts run in the library `tokenizers` on TensorFlow, too.
+FEW = 256
 # Unicode white space; RE2's \s is ASCII only.
 SPACE = r"\t-\r \x{85}\p{Z}"
 # Replaces an added token that was found before normalization.
@@ -106,6 +113,30 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def get_config(self) -> dict[str, Any]:
         added = [dict(token) for token in self.added_tokens]
         return {**super().get_config(), "added_tokens": added}
+
+    def _size_without(self, extra):
+        """Return the model's vocabulary size without `extra` added tokens at its end.
+
+        Readers number these after all others and never split words into them.
+        """
+        found = {t["content"] for t in self.added_tokens if not self._is_control(t)}
+        size = len(self.vocabulary)
+        while self.vocabulary[size - 1] in found & extra:
+            size -= 1
+        return size
+
+    def described(self) -> dict[str, Any]:
+        """Return the parts of a `tokenizer.json` with this tokenizer's rules.
+
+        Returns:
+            Dict of the parts `normalizer`, `pre_tokenizer`, `decoder` and `model`; `files`, other
+            files that hold the same (name to bytes); and `settings` of `tokenizer_config.json`.
+        """
+        raise NotImplementedError
+
+    def trims_offsets(self) -> dict[str, Any] | None:
+        """Return the post-processor that excludes white space from offsets, or `None`."""
+        return None
 
     def _word_edges(self, token):
         text = self._as_text(token)
@@ -292,6 +323,46 @@ class AddedTokensTokenizer(SubwordTokenizer):
         rows = tf.cast(tf.gather(rows, segment), "int64")
         ids = tf.RaggedTensor.from_value_rowids(ids, rows, tf.size(text, tf.int64), validate=False)
         return ids, starts, ends, before
+
+    # === The library `tokenizers`, for texts in memory ===
+
+    def _other_in_library(self, offsets):
+        """Return patterns of characters that the library `tokenizers` treats otherwise.
+
+        Returns:
+            A tuple of compiled regular expressions; `None` if the library cannot be used.
+        """
+        return None
+
+    @once
+    def _engine(self):
+        """Return the engine for texts without such characters; `None` for tokens of its own."""
+        if self._added_tokens() or any(token.get("extra") for token in self.added_tokens):
+            return None
+        described = self.described()
+        parts = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
+        return FastEngine({**parts, "post_processor": self.trims_offsets()})
+
+    def _encode(self, name, texts):
+        offsets = name != "_tokenize"
+        others = self._other_in_library(offsets)
+        # TensorFlow's graph is faster for many texts, but it takes long to build.
+        is_bulk = len(texts) > FEW and keras.backend.backend() == "tensorflow"
+        if others is None or is_bulk or self.normalize is not None or self._engine() is None:
+            return super()._encode(name, texts)
+        texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+        in_graph = [i for i, text in enumerate(texts) if any(one.search(text) for one in others)]
+        if not in_graph or not has_tensorflow():
+            return self._engine().encode(texts, offsets)
+        found = super()._encode(name, [texts[i] for i in in_graph])
+        if len(in_graph) == len(texts):
+            return found
+        rest = np.setdiff1d(np.arange(len(texts)), in_graph)
+        by_library = self._engine().encode([texts[i] for i in rest], offsets)
+        order = np.argsort(np.concatenate([in_graph, rest]))
+        return tuple(ops.concat(parts, 0).take(order) for parts in zip(found, by_library))
+
+    # === Graphs ===
 
     def _tokenize(self, text):
         if self._added_tokens():

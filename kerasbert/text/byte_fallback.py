@@ -23,8 +23,11 @@ from kerasbert.text.sentence_piece import (
     WORD_BEGIN,
     SentencePieceTokenizer,
     build_proto,
+    found_in_text,
     model_protos,
     read_proto,
+    replace_step,
+    scored_pieces,
 )
 from kerasbert.text.subword import once
 from kerasbert.text.tokenizer_files import MODEL_FILES, UnsupportedError, tokens_by_id
@@ -155,6 +158,17 @@ def prepend_scheme(files):
     )
 
 
+def _merges(proto):
+    """Return the merges of a byte-pair model, best first; see `byte_fallback.byte_pair_proto`."""
+    pieces = [piece for piece in proto.pieces if found_in_text(piece)]
+    known = {piece.piece for piece in pieces}
+    # Runs of spaces, which the model matches as a whole, must be merged before anything else.
+    pieces.sort(
+        key=lambda p: (p.type == p.NORMAL, -p.score if p.type == p.NORMAL else -len(p.piece))
+    )
+    return [f"{a} {b}" for piece in pieces for a, b in splits_of(piece.piece, known)]
+
+
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ByteFallbackTokenizer(SentencePieceTokenizer):
     """SentencePiece tokenizer of ModernBERT-ja (unigram) and mmBERT (byte-pair).
@@ -214,6 +228,46 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
             **super().get_config(),
             "prepend_scheme": self.prepend_scheme,
             "begins_second": self.begins_second,
+        }
+
+    def described(self):
+        proto = self._without_extra()
+        spec = proto.trainer_spec
+        if spec.model_type not in (spec.UNIGRAM, spec.BPE):
+            raise ValueError(
+                "The tokenizer's SentencePiece model is neither unigram nor byte-pair, and "
+                "transformers supports no others; convert with tokenizer=False."
+            )
+        if spec.model_type == spec.UNIGRAM:
+            unknown = next(id for id, p in enumerate(proto.pieces) if p.type == p.UNKNOWN)
+            model = {"type": "Unigram", "unk_id": unknown, "vocab": scored_pieces(proto)}
+        else:
+            model = {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": self.unk_token,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": True,
+                "vocab": {piece.piece: id for id, piece in enumerate(proto.pieces)},
+                "merges": _merges(proto),
+            }
+        scheme = self.prepend_scheme
+        space = {"type": "Metaspace", "replacement": WORD_BEGIN, "prepend_scheme": scheme}
+        before = None
+        if scheme == "prepend":
+            before = [{"type": "Prepend", "prepend": WORD_BEGIN}, replace_step(" ", WORD_BEGIN)]
+            before = {"type": "Sequence", "normalizers": before}
+        decoders = [replace_step(WORD_BEGIN, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+        if scheme != "never":
+            decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        return {
+            "settings": {},
+            "files": {},
+            "normalizer": before,
+            "pre_tokenizer": {**space, "split": False} if before is None else None,
+            "decoder": {"type": "Sequence", "decoders": decoders},
+            "model": {**model, "byte_fallback": True},
         }
 
     # Files

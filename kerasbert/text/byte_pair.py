@@ -175,6 +175,46 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "normalization": self.normalization,
         }
 
+    def described(self):
+        vocabulary = {token: id for id, token in enumerate(self.vocabulary)}
+        form = self.normalization
+        return {
+            "settings": {"add_prefix_space": self.add_prefix_space},
+            "files": {
+                "vocab.json": (to_json(vocabulary, ensure_ascii=False, indent=1) + "\n").encode(),
+                "merges.txt": as_lines(["#version: 0.2", *self.merges]),
+            },
+            "normalizer": None if form is None else {"type": form},
+            "pre_tokenizer": self._byte_level(),
+            "decoder": self._byte_level(),
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": "",
+                "end_of_word_suffix": "",
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "vocab": vocabulary,
+                "merges": list(self.merges),
+            },
+        }
+
+    def _byte_level(self):
+        return {
+            "type": "ByteLevel",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+
+    def trims_offsets(self) -> dict[str, Any] | None:
+        return self._byte_level()
+
+    def _other_in_library(self, offsets):
+        # Unicode versions differ in normal forms; the library trims pieces of white space.
+        return None if offsets or self.normalization is not None else ()
+
     # Whether other libraries add the start and the end token to each text.
     marks_ends = True
 

@@ -152,3 +152,27 @@ class GPTTokenizer(BytePairTokenizer):
         text = tf.strings.reduce_join(tf.gather(tf.constant(self.vocabulary), ids), -1)
         text = tf.strings.regex_replace(text, END_OF_WORD, " ")
         return tf.strings.regex_replace(text, " $", "")
+
+    def described(self):
+        described = super().described()
+        model = {"unk_token": self.unk_token, "end_of_word_suffix": END_OF_WORD}
+        return {
+            **described,
+            "settings": {},
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": None,
+                "lowercase": True,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "decoder": {"type": "BPEDecoder", "suffix": END_OF_WORD},
+            "model": {**described["model"], **model},
+        }
+
+    def _other_in_library(self, offsets):
+        return None
+
+    def trims_offsets(self) -> dict[str, Any] | None:
+        return None

@@ -22,7 +22,13 @@ from kerasbert.base.keywords import config_of
 from kerasbert.text.added_tokens import SPACE, AddedTokensTokenizer
 from kerasbert.text.alignment import FILLER, NUL
 from kerasbert.text.subword import once
-from kerasbert.text.tokenizer_files import ANY, MODEL_FILES, ROLES, TokenizerFiles, UnsupportedError
+from kerasbert.text.tokenizer_files import (
+    ANY,
+    MODEL_FILES,
+    ROLES,
+    TokenizerFiles,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,6 +191,44 @@ def original_order(tokenizer):
     return data if again.proto == tokenizer.proto else None
 
 
+def replace_step(old, new):
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def found_in_text(piece):
+    """Return whether text can become the piece; control pieces cannot."""
+    return piece.type in (piece.NORMAL, piece.USER_DEFINED)
+
+
+def scored_pieces(proto):
+    """Return pieces with scores, the lowest for pieces that text must not become.
+
+    The format has no piece types, and `transformers` would match "<s>" like any piece, so every
+    other segmentation must score higher.
+    """
+    lowest = min((piece.score for piece in proto.pieces if found_in_text(piece)), default=0.0)
+    return [
+        [piece.piece, piece.score if found_in_text(piece) else len(piece.piece) * lowest - 1]
+        for piece in proto.pieces
+    ]
+
+
+def _hidden(proto):
+    """Return steps that keep control pieces that have no other segmentation from being matched.
+
+    The steps insert a filler after an unknown character, with which it forms one unknown piece.
+    """
+    found = (piece.piece for piece in proto.pieces if found_in_text(piece))
+    single = {piece for piece in found if len(piece) == 1}
+    steps = []
+    for piece in proto.pieces:
+        unknown = next((char for char in piece.piece if char not in single), None)
+        if not found_in_text(piece) and unknown is not None:
+            hidden = piece.piece.replace(unknown, unknown + FILLER, 1)
+            steps.append(replace_step(piece.piece, hidden))
+    return steps
+
+
 class SentencePieceTokenizer(AddedTokensTokenizer):
     """Base class of `XLMRobertaTokenizer`, `AlbertTokenizer` and others.
 
@@ -340,6 +384,60 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"proto": None}  # Saved as an asset.
+
+    def _without_extra(self):
+        """Return the SentencePiece model without added tokens at its end."""
+        proto = read_proto(self.proto)
+        extra = {piece.piece for piece in proto.pieces if piece.type == piece.CONTROL}
+        del proto.pieces[self._size_without(extra) :]
+        return proto
+
+    def described(self):
+        proto = self._without_extra()
+        kinds = proto.SentencePiece
+        if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
+            raise ValueError(
+                "The tokenizer's SentencePiece model is not a unigram model, and transformers "
+                "supports no others; convert with tokenizer=False."
+            )
+        steps, settings, files = self._own_description()
+        charsmap = proto.normalizer_spec.precompiled_charsmap
+        if charsmap:
+            if proto.normalizer_spec.name != "user_defined":
+                # `transformers` applies the map to each character alone, so it composes none.
+                steps.append({"type": "NFC"})
+            charsmap = base64.b64encode(charsmap).decode()
+            steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+        steps += _hidden(proto)
+        scheme = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
+        space = {
+            "type": "Metaspace",
+            "replacement": WORD_BEGIN,
+            "prepend_scheme": scheme,
+            "split": True,
+        }
+        unknown = [id for id, piece in enumerate(proto.pieces) if piece.type == kinds.UNKNOWN]
+        return {
+            "settings": settings,
+            "files": files,
+            "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [{"type": "WhitespaceSplit"}, space],
+            },
+            "decoder": space,
+            "model": {
+                "type": "Unigram",
+                "unk_id": unknown[0] if unknown else None,
+                "byte_fallback": False,
+                "vocab": scored_pieces(proto),
+            },
+        }
+
+    def _own_description(self):
+        """Return this class' normalizers, settings and file of the model; see `described`."""
+        original = original_order(self)
+        return [], {}, {} if original is None else {"sentencepiece.bpe.model": original}
 
     def _as_text(self, token):
         return token.replace(WORD_BEGIN, " ")
@@ -521,6 +619,15 @@ class AlbertTokenizer(SentencePieceTokenizer):
         keep_accents = files.config.get("keep_accents", not (unknown or "StripAccents" in steps))
         return {"lowercase": lowercase, "keep_accents": keep_accents}
 
+    def _own_description(self):
+        steps = [replace_step(quotes, '"') for quotes in ("``", "''")]
+        if not self.keep_accents:
+            steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
+        if self.lowercase:
+            steps.append({"type": "Lowercase"})
+        settings = {"do_lower_case": self.lowercase, "keep_accents": self.keep_accents}
+        return steps, settings, {"spiece.model": self.proto}
+
     def _segments(self, text):
         # The filler keeps the number of characters, for the offsets.
         text = tf.strings.regex_replace(text, FILLER, "\ufffd")
@@ -572,6 +679,9 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
             mask_token=mask_token,
             **kwargs,
         )
+
+    def _own_description(self):
+        return [], {}, {"spm.model": self.proto}
 
     @classmethod
     def _settings(cls, files, proto):

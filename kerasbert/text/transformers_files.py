@@ -7,27 +7,16 @@ transformers' model-specific classes follow rules of their own, but the generic 
 versions write different files: from 0.20 on, merges that older versions cannot read.
 """
 
-import base64
-
 from kerasbert.base.strict_json import to_json
 from kerasbert.families import get_family
-from kerasbert.text.alignment import FILLER
-from kerasbert.text.byte_fallback import ByteFallbackTokenizer, splits_of
-from kerasbert.text.byte_pair import BytePairTokenizer
 from kerasbert.text.choose import tokenizer_class
 from kerasbert.text.fast import FastTokenizer
-from kerasbert.text.gpt import END_OF_WORD, GPTTokenizer
 from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.sentence_piece import (
-    WORD_BEGIN,
-    AlbertTokenizer,
-    DebertaV3Tokenizer,
     SentencePieceTokenizer,
-    original_order,
     read_proto,
 )
-from kerasbert.text.tokenizer_files import ROLES, as_lines
-from kerasbert.text.wordpiece import MAX_WORD_CHARACTERS, BertTokenizer
+from kerasbert.text.tokenizer_files import ROLES
 
 GENERIC_CLASS = "PreTrainedTokenizerFast"
 
@@ -146,9 +135,7 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
 
 def _content(tokenizer, finds_special, has_segments=False, also=()):
     """Return the content of a `tokenizer.json`, added tokens, other files, and settings."""
-    described = next(
-        describe(tokenizer) for kind, describe in _DESCRIBE.items() if isinstance(tokenizer, kind)
-    )
+    described = tokenizer.described()
     model, files = described.pop("model"), described.pop("files")
     settings = described.pop("settings")
     if tokenizer.normalize is not None:
@@ -167,11 +154,6 @@ def _content(tokenizer, finds_special, has_segments=False, also=()):
         "model": model,
     }
     return content, added, files, settings
-
-
-def tokenizer_json(tokenizer):
-    """Return the content of a `tokenizer.json` with the rules of a tokenizer: a dict."""
-    return _content(tokenizer, tokenizer.special_tokens_in_strings)[0]
 
 
 def _marian(tokenizer):
@@ -245,18 +227,6 @@ def _added_tokens(tokenizer, finds_special, also=()):
     ]
 
 
-def _size_without(tokenizer, extra):
-    """Return the model's vocabulary size without `extra` added tokens at its end.
-
-    Readers number these after all others and never split words into them.
-    """
-    found = {t["content"] for t in tokenizer.added_tokens if not tokenizer._is_control(t)}
-    size = len(tokenizer.vocabulary)
-    while tokenizer.vocabulary[size - 1] in found & extra:
-        size -= 1
-    return size
-
-
 def _post_processor(tokenizer, has_segments):
     """Return the template `[CLS] A [SEP] B [SEP]`, with RoBERTa's two separators if needed."""
     cls, sep = tokenizer.cls_token, tokenizer.sep_token
@@ -274,7 +244,7 @@ def _post_processor(tokenizer, has_segments):
     if tokenizer.begins_second:
         pair = [*single, special(cls, 1), text("B", 1), special(sep, 1)]
     if not getattr(tokenizer, "marks_ends", True):
-        return None if isinstance(tokenizer, GPTTokenizer) else _byte_level(tokenizer)
+        return tokenizer.trims_offsets()
     if getattr(tokenizer, "marks_last", False):
         single = [text("A"), special(sep), special(cls, 2)]
         pair = [*single[:2], text("B", 1), special(sep, 1), special(cls, 2)]
@@ -287,276 +257,5 @@ def _post_processor(tokenizer, has_segments):
             for token in (cls, sep)
         },
     }
-    if not isinstance(tokenizer, BytePairTokenizer):
-        return template
-    # ByteLevel trims the white space at the start of a token from its offsets.
-    return {"type": "Sequence", "processors": [_byte_level(tokenizer), template]}
-
-
-def _byte_level(tokenizer):
-    return {
-        "type": "ByteLevel",
-        "add_prefix_space": tokenizer.add_prefix_space,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
-
-
-def _word_piece(tokenizer):
-    extra = {token["content"] for token in tokenizer.added_tokens if token.get("extra")}
-    vocabulary = tokenizer.vocabulary[: _size_without(tokenizer, extra)]
-    words = {"type": "BertPreTokenizer" if tokenizer.split_on_punctuation else "WhitespaceSplit"}
-    if tokenizer.split_characters:
-        words = {"type": "Sequence", "pretokenizers": [words, _each(".")]}
-    elif tokenizer.split_on:
-        each = _each(f"[{tokenizer.split_on}]")
-        words = {"type": "Sequence", "pretokenizers": [each, words]}
-    settings = {
-        "do_lower_case": tokenizer.lowercase,
-        "strip_accents": tokenizer.strip_accents,
-        "tokenize_chinese_chars": tokenizer.split_on_cjk,
-    }
-    if tokenizer.max_input_chars_per_word != MAX_WORD_CHARACTERS:
-        settings["max_input_chars_per_word"] = tokenizer.max_input_chars_per_word
-    if tokenizer.split_characters:
-        settings["subword_tokenizer_type"] = "character"
-    if tokenizer.split_on:
-        settings["split_on"] = tokenizer.split_on
-    return {
-        "settings": settings,
-        "files": {"vocab.txt": as_lines(vocabulary)},
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": tokenizer.split_on_cjk,
-            "strip_accents": tokenizer.strip_accents,
-            "lowercase": tokenizer.lowercase,
-        },
-        "pre_tokenizer": words,
-        "decoder": {"type": "WordPiece", "prefix": tokenizer.suffix_indicator, "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": tokenizer.unk_token,
-            "continuing_subword_prefix": tokenizer.suffix_indicator,
-            "max_input_chars_per_word": tokenizer.max_input_chars_per_word,
-            "vocab": {token: id for id, token in enumerate(vocabulary)},
-        },
-    }
-
-
-def _each(pattern):
-    """Return a step that makes each match a word."""
-    return {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-
-
-def _byte_pair(tokenizer):
-    vocabulary = {token: id for id, token in enumerate(tokenizer.vocabulary)}
-    form = tokenizer.normalization
-    return {
-        "settings": {"add_prefix_space": tokenizer.add_prefix_space},
-        "files": {
-            "vocab.json": _json(vocabulary),
-            "merges.txt": as_lines(["#version: 0.2", *tokenizer.merges]),
-        },
-        "normalizer": None if form is None else {"type": form},
-        "pre_tokenizer": _byte_level(tokenizer),
-        "decoder": _byte_level(tokenizer),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "vocab": vocabulary,
-            "merges": list(tokenizer.merges),
-        },
-    }
-
-
-def _gpt(tokenizer):
-    described = _byte_pair(tokenizer)
-    model = {"unk_token": tokenizer.unk_token, "end_of_word_suffix": END_OF_WORD}
-    return {
-        **described,
-        "settings": {},
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "decoder": {"type": "BPEDecoder", "suffix": END_OF_WORD},
-        "model": {**described["model"], **model},
-    }
-
-
-def _without_extra(tokenizer):
-    """Return the SentencePiece model without added tokens at its end."""
-    proto = read_proto(tokenizer.proto)
-    extra = {piece.piece for piece in proto.pieces if piece.type == piece.CONTROL}
-    del proto.pieces[_size_without(tokenizer, extra) :]
-    return proto
-
-
-def _sentence_piece(tokenizer):
-    proto = _without_extra(tokenizer)
-    kinds = proto.SentencePiece
-    if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
-        raise ValueError(
-            "The tokenizer's SentencePiece model is not a unigram model, and transformers supports "
-            "no others; convert with tokenizer=False."
-        )
-    steps, settings = [], {}
-    if isinstance(tokenizer, AlbertTokenizer):
-        steps += [_replace(quotes, '"') for quotes in ("``", "''")]
-        if not tokenizer.keep_accents:
-            steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
-        if tokenizer.lowercase:
-            steps.append({"type": "Lowercase"})
-        settings["do_lower_case"] = tokenizer.lowercase
-        settings["keep_accents"] = tokenizer.keep_accents
-        files = {"spiece.model": tokenizer.proto}
-    elif isinstance(tokenizer, DebertaV3Tokenizer):
-        files = {"spm.model": tokenizer.proto}
-    else:
-        original = original_order(tokenizer)
-        files = {} if original is None else {"sentencepiece.bpe.model": original}
-    charsmap = proto.normalizer_spec.precompiled_charsmap
-    if charsmap:
-        if proto.normalizer_spec.name != "user_defined":
-            # `transformers` applies the map to each character alone, so it composes none.
-            steps.append({"type": "NFC"})
-        charsmap = base64.b64encode(charsmap).decode()
-        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
-    steps += _hidden(proto)
-    scheme = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
-    space = {
-        "type": "Metaspace",
-        "replacement": WORD_BEGIN,
-        "prepend_scheme": scheme,
-        "split": True,
-    }
-    unknown = [id for id, piece in enumerate(proto.pieces) if piece.type == kinds.UNKNOWN]
-    return {
-        "settings": settings,
-        "files": files,
-        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [{"type": "WhitespaceSplit"}, space],
-        },
-        "decoder": space,
-        "model": {
-            "type": "Unigram",
-            "unk_id": unknown[0] if unknown else None,
-            "byte_fallback": False,
-            "vocab": _scored(proto),
-        },
-    }
-
-
-def _byte_fallback(tokenizer):
-    proto = _without_extra(tokenizer)
-    spec = proto.trainer_spec
-    if spec.model_type not in (spec.UNIGRAM, spec.BPE):
-        raise ValueError(
-            "The tokenizer's SentencePiece model is neither unigram nor byte-pair, and "
-            "transformers supports no others; convert with tokenizer=False."
-        )
-    if spec.model_type == spec.UNIGRAM:
-        unknown = next(id for id, p in enumerate(proto.pieces) if p.type == p.UNKNOWN)
-        model = {"type": "Unigram", "unk_id": unknown, "vocab": _scored(proto)}
-    else:
-        model = {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": tokenizer.unk_token,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "vocab": {piece.piece: id for id, piece in enumerate(proto.pieces)},
-            "merges": _merges(proto),
-        }
-    scheme = tokenizer.prepend_scheme
-    space = {"type": "Metaspace", "replacement": WORD_BEGIN, "prepend_scheme": scheme}
-    before = None
-    if scheme == "prepend":
-        before = [{"type": "Prepend", "prepend": WORD_BEGIN}, _replace(" ", WORD_BEGIN)]
-        before = {"type": "Sequence", "normalizers": before}
-    decoders = [_replace(WORD_BEGIN, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if scheme != "never":
-        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return {
-        "settings": {},
-        "files": {},
-        "normalizer": before,
-        "pre_tokenizer": {**space, "split": False} if before is None else None,
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {**model, "byte_fallback": True},
-    }
-
-
-def _merges(proto):
-    """Return the merges of a byte-pair model, best first; see `byte_fallback.byte_pair_proto`."""
-    pieces = [piece for piece in proto.pieces if _found(piece)]
-    known = {piece.piece for piece in pieces}
-    # Runs of spaces, which the model matches as a whole, must be merged before anything else.
-    pieces.sort(
-        key=lambda p: (p.type == p.NORMAL, -p.score if p.type == p.NORMAL else -len(p.piece))
-    )
-    return [f"{a} {b}" for piece in pieces for a, b in splits_of(piece.piece, known)]
-
-
-def _replace(old, new):
-    return {"type": "Replace", "pattern": {"String": old}, "content": new}
-
-
-def _found(piece):
-    """Return whether text can become the piece; control pieces cannot."""
-    return piece.type in (piece.NORMAL, piece.USER_DEFINED)
-
-
-def _scored(proto):
-    """Return pieces with scores, the lowest for pieces that text must not become.
-
-    The format has no piece types, and `transformers` would match "<s>" like any piece, so every
-    other segmentation must score higher.
-    """
-    lowest = min((piece.score for piece in proto.pieces if _found(piece)), default=0.0)
-    return [
-        [piece.piece, piece.score if _found(piece) else len(piece.piece) * lowest - 1]
-        for piece in proto.pieces
-    ]
-
-
-def _hidden(proto):
-    """Return steps that keep control pieces that have no other segmentation from being matched.
-
-    The steps insert a filler after an unknown character, with which it forms one unknown piece.
-    """
-    single = {piece.piece for piece in proto.pieces if _found(piece) and len(piece.piece) == 1}
-    steps = []
-    for piece in proto.pieces:
-        unknown = next((char for char in piece.piece if char not in single), None)
-        if not _found(piece) and unknown is not None:
-            hidden = piece.piece.replace(unknown, unknown + FILLER, 1)
-            steps.append(_replace(piece.piece, hidden))
-    return steps
-
-
-_DESCRIBE = {
-    BertTokenizer: _word_piece,
-    GPTTokenizer: _gpt,
-    BytePairTokenizer: _byte_pair,
-    ByteFallbackTokenizer: _byte_fallback,
-    SentencePieceTokenizer: _sentence_piece,
-}
+    trims = tokenizer.trims_offsets()
+    return template if trims is None else {"type": "Sequence", "processors": [trims, template]}

@@ -56,6 +56,25 @@ YOUNG_CAPITALS = (
 )
 
 
+# Characters of which the library `tokenizers` (0.23) takes another view than Google's code in
+# TensorFlow's Unicode 13: newer ones, private use, and the final sigma. A test tries all others.
+OTHER_IN_LIBRARY = re.compile(
+    "["
+    "\u061d\u07fd\u0890\u0891\u0898-\u089f\u08ca-\u08e2\u09fd\u09fe\u0a76\u0afa-\u0aff"
+    "\u0b55\u0c04\u0c3c\u0c77\u0c84\u0d00\u0d3b\u0d3c\u0d81\u0eba\u0ece\u166d\u1734\u180f"
+    "\u1885\u1886\u1abf-\u1ace\u1b4e\u1b4f\u1b7d-\u1b7f\u1df6-\u1dfb\u2e43-\u2e4f"
+    "\u2e52-\u2e5d\ua7cb\ua7d2\ua7d4\ua7dc\ua82c\ua8c5\ua8ff\ua9bd"
+    "\u03a3\ue000-\uf8ff\ufffe\U00010d00-\U0001efff\U0002b820-\U0002b91f\U000f0000-\U0010ffff"
+    "]"
+)
+# Blocks with accents: where dropped, they belong to the letter before them, in the library to none.
+ACCENTS = re.compile(
+    "[\u0300-\u036f\u0483-\u0489\u0590-\u109f\u135d-\u135f\u1712-\u18af\u1920-\u1cff\u1dc0-\u1dff"
+    "\u20d0-\u20f0\u2cef-\u2cf1\u2d7f\u2de0-\u2dff\u302a-\u302d\u3099\u309a\ua66f-\ua67d\ua69e-\ua6f1"
+    "\ua802-\uaaff\uabe5-\uabed\ufb1e\ufe00-\ufe2f\U000101fd-\U00010aff\U000e0100-\U000e01ef]"
+)
+
+
 def plain_text(text, lowercase, strip_accents):
     """Remove control characters from texts (N,); optionally lowercase them and drop accents."""
     clean = tf.strings.regex_full_match(text, DELETED.replace("[", "[^").replace("]+", "]*"))
@@ -81,6 +100,16 @@ def _split_on(files):
     pattern = pattern.get("Regex", "") if isinstance(pattern, dict) else ""
     is_class = isinstance(pattern, str) and re.fullmatch(r"\[[^^\[\]][^\[\]]*\]", pattern)
     return pattern[1:-1] if is_class and first.get("behavior") == "Isolated" else ""
+
+
+def _each(pattern):
+    """Return a step that makes each match a word."""
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -270,8 +299,53 @@ class BertTokenizer(AddedTokensTokenizer):
             **({"split_on": self.split_on} if self.split_on else {}),
         }
 
+    def described(self):
+        extra = {token["content"] for token in self.added_tokens if token.get("extra")}
+        vocabulary = self.vocabulary[: self._size_without(extra)]
+        words = {"type": "BertPreTokenizer" if self.split_on_punctuation else "WhitespaceSplit"}
+        if self.split_characters:
+            words = {"type": "Sequence", "pretokenizers": [words, _each(".")]}
+        elif self.split_on:
+            each = _each(f"[{self.split_on}]")
+            words = {"type": "Sequence", "pretokenizers": [each, words]}
+        settings = {
+            "do_lower_case": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": self.split_on_cjk,
+        }
+        if self.max_input_chars_per_word != MAX_WORD_CHARACTERS:
+            settings["max_input_chars_per_word"] = self.max_input_chars_per_word
+        if self.split_characters:
+            settings["subword_tokenizer_type"] = "character"
+        if self.split_on:
+            settings["split_on"] = self.split_on
+        return {
+            "settings": settings,
+            "files": {"vocab.txt": as_lines(vocabulary)},
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": self.split_on_cjk,
+                "strip_accents": self.strip_accents,
+                "lowercase": self.lowercase,
+            },
+            "pre_tokenizer": words,
+            "decoder": {"type": "WordPiece", "prefix": self.suffix_indicator, "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": self.unk_token,
+                "continuing_subword_prefix": self.suffix_indicator,
+                "max_input_chars_per_word": self.max_input_chars_per_word,
+                "vocab": {token: id for id, token in enumerate(vocabulary)},
+            },
+        }
+
     def _word_edges(self, token):
         return not token.startswith(self.suffix_indicator), False
+
+    def _other_in_library(self, offsets):
+        strips = self.lowercase if self.strip_accents is None else self.strip_accents
+        return (OTHER_IN_LIBRARY, ACCENTS) if offsets and strips else (OTHER_IN_LIBRARY,)
 
     def _as_text(self, token):
         return token.removeprefix(self.suffix_indicator)

@@ -1,0 +1,100 @@
+"""Tokenization by the Rust library `tokenizers`, which runs a `tokenizer.json` as it is.
+
+Shapes: N texts, P pieces of a text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from kerasbert.base.strict_json import to_json
+from kerasbert.text import ops
+
+if TYPE_CHECKING:
+    from typing import Any
+
+# What files may leave out.
+_EMPTY = {
+    "version": "1.0",
+    "added_tokens": [],
+    **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
+}
+# Fields of older files that the library reads and writes in another form.
+_LEGACY = ("add_prefix_space", "str_rep")
+
+
+def _unknown(given, kept, path=""):
+    """Return the path of the first field of a file that the library drops; `None` if none."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for name, value in given.items():
+            if name in ("vocab", "merges", "added_tokens", *_LEGACY):
+                continue
+            if name not in kept:
+                return repr(f"{path}{name}")
+            if found := _unknown(value, kept[name], f"{path}{name}."):
+                return found
+    elif isinstance(given, list) and isinstance(kept, list):
+        steps = enumerate(zip(given, kept))
+        return next(filter(None, (_unknown(a, b, f"{path}{i}.") for i, (a, b) in steps)), None)
+    return None
+
+
+class FastEngine:
+    """Runs the content of a `tokenizer.json` on texts in memory.
+
+    Args:
+        content: dict. The parsed file.
+        matches_special: bool. Whether to match tokens that the file calls special.
+
+    Raises:
+        ValueError: if the library cannot read it.
+    """
+
+    def __init__(self, content: dict[str, Any], matches_special: bool = True) -> None:
+        content = {**_EMPTY, **content, "truncation": None, "padding": None}
+        try:
+            self._tokenizer = Tokenizer.from_str(to_json(content, ensure_ascii=False))
+        except BaseException as error:
+            # The library has no class of its own, and panics outside of `Exception`.
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            raise ValueError(
+                f"The library `tokenizers` cannot read this tokenizer.json: {error}; save it again "
+                "with the version that made it, or update `tokenizers`."
+            ) from None
+        unknown = _unknown(content, json.loads(self._tokenizer.to_str()))
+        if unknown:
+            raise ValueError(
+                f"The library `tokenizers` does not know {unknown} in this tokenizer.json, which "
+                "may change the tokens; update `tokenizers`, or load the model with "
+                "preprocessor=None and pass token ids."
+            )
+        self._tokenizer.encode_special_tokens = not matches_special
+
+    def encode(self, texts: list[str], offsets: bool = False) -> tuple[ops.Ragged, ...]:
+        """Convert texts (N,) to `(ids,)` or `(ids, starts, ends)`, int32 (N, P)."""
+        texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+        encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
+        found = encode(texts, add_special_tokens=False)
+        ids = ops.Ragged.from_lists([one.ids for one in found])
+        if not offsets:
+            return (ids,)
+        places = [place for one in found for place in one.offsets]
+        starts, ends = np.array(places, "int32").reshape(-1, 2).T
+        return ids, ids.with_values(starts), ids.with_values(ends)
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """Convert lists of ids to texts."""
+        return self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+
+    def vocabulary(self) -> list[str]:
+        """Return all tokens in the order of their ids; a placeholder for an id without a token."""
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        tokens = [f"[no token {id}]" for id in range(max(ids.values(), default=-1) + 1)]
+        for token, id in ids.items():
+            tokens[id] = token
+        return tokens

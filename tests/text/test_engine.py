@@ -1,0 +1,91 @@
+"""The library `tokenizers` and TensorFlow's graph give the same tokens and offsets."""
+
+import random
+import sys
+import unicodedata
+
+import pytest
+
+from kerasbert.text.added_tokens import FEW
+from kerasbert.text.engine import FastEngine
+from kerasbert.text.subword import SubwordTokenizer
+from kerasbert.text.wordpiece import BertTokenizer
+from tests.text.conftest import HARD, SENTENCES
+
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+
+ROWS = [
+    ("BertTokenizer", {"lowercase": True}),
+    ("BertTokenizer", {"lowercase": False}),
+    ("BertTokenizer", {"lowercase": True, "strip_accents": False}),
+    ("BertTokenizer", {"lowercase": False, "strip_accents": True}),
+    ("BertTokenizer", {"lowercase": False, "split_on_cjk": False, "split_on_punctuation": False}),
+    ("BertTokenizer", {"split_characters": True, "split_on_cjk": False}),
+    ("BertTokenizer", {"lowercase": True, "split_on": "ㄱ-ㆎ"}),
+    ("BertTokenizer", {"lowercase": True, "max_input_chars_per_word": 4}),
+    ("RobertaTokenizer", {}),
+    ("RobertaTokenizer", {"add_prefix_space": True}),
+    ("GPT2Tokenizer", {}),
+]
+CHARACTERS = [
+    char
+    for char in map(chr, range(sys.maxunicode + 1))
+    if unicodedata.category(char) not in ("Cn", "Cs")
+]
+
+
+def fuzzed(count, seed):
+    """Texts of one block of Unicode each, of common characters, and of both."""
+    draw = random.Random(seed)
+    common = [*"".join(SENTENCES + HARD), *"σςαΣΩıİ🙂👍🏽ﬁﾞ  "]
+    texts = []
+    for _ in range(count):
+        begin = draw.randrange(0, len(CHARACTERS), 64)
+        block = CHARACTERS[begin : begin + 64]
+        pool = draw.choice([block, common, block + common])
+        texts.append("".join(draw.choice(pool) for _ in range(draw.randrange(1, 12))))
+    return texts
+
+
+def compare(tokenizer, texts):
+    assert isinstance(tokenizer._engine(), FastEngine)
+    for name in ("_tokenize", "_tokenize_with_offsets"):
+        for begin in range(0, len(texts), FEW):
+            batch = texts[begin : begin + FEW]
+            found = tokenizer._encode(name, batch)
+            expected = SubwordTokenizer._encode(tokenizer, name, batch)
+            for mine, graph in zip(found, expected, strict=True):
+                rows = zip(batch, mine.to_list(), graph.to_list(), strict=True)
+                assert [row for row in rows if row[1] != row[2]] == []
+
+
+@pytest.mark.parametrize("name, settings", ROWS)
+def test_the_same_tokens(make, name, settings):
+    compare(make(name, **settings), SENTENCES + HARD + fuzzed(700, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, settings", ROWS)
+def test_more_texts(make, name, settings):
+    compare(make(name, **settings), fuzzed(20_000, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [settings for name, settings in ROWS[:5]])
+def test_every_character(settings):
+    alone = [char for char in CHARACTERS if char.strip() and unicodedata.category(char)[0] != "C"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = BertTokenizer([*special, *alone, *(f"##{char}" for char in alone)], **settings)
+    compare(tokenizer, [form.format(char) for form in ("a{}b", ":{}") for char in CHARACTERS])
+
+
+def test_what_has_no_engine(make):
+    for tokenizer in (
+        make("BertTokenizer").with_special_tokens(),
+        make("BertTokenizer", added_tokens=[{"content": "brown"}]),
+    ):
+        assert tokenizer._engine() is None
+        assert (
+            tokenizer.tokenize("brown fox")
+            == SubwordTokenizer._encode(tokenizer, "_tokenize", ["brown fox"])[0].to_list()[0]
+        )
