@@ -336,23 +336,31 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     @once
     def _engine(self):
-        """Return the engine for texts without such characters; `None` for tokens of its own."""
-        if self._added_tokens() or any(token.get("extra") for token in self.added_tokens):
-            return None
+        """Return the engine for texts without such characters."""
         described = self.described()
         parts = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
-        return FastEngine({**parts, "post_processor": self.trims_offsets()})
+        if self.normalize is not None:
+            steps = [{"type": self.normalize}, parts["normalizer"]]
+            parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+        names = ("id", "content", *FLAGS[:5])
+        added = [{name: token[name] for name in names} for token in self._added_tokens()]
+        added.sort(key=lambda token: token["id"])
+        return FastEngine({**parts, "added_tokens": added, "post_processor": self.trims_offsets()})
 
     def _encode(self, name, texts):
         offsets = name != "_tokenize"
         others = self._other_in_library(offsets)
+        # The library's offsets of tokens that include white space include it.
+        strips = offsets and any(t["lstrip"] or t["rstrip"] for t in self._added_tokens())
         # TensorFlow's graph is faster for many texts, but it takes long to build.
         is_bulk = len(texts) > FEW and keras.backend.backend() == "tensorflow"
-        if others is None or is_bulk or self.normalize is not None or self._engine() is None:
+        is_graph = others is None or strips or is_bulk or self.normalize is not None
+        if is_graph and has_tensorflow():
             return super()._encode(name, texts)
         texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+        others = others if has_tensorflow() else ()
         in_graph = [i for i, text in enumerate(texts) if any(one.search(text) for one in others)]
-        if not in_graph or not has_tensorflow():
+        if not in_graph:
             return self._engine().encode(texts, offsets)
         found = super()._encode(name, [texts[i] for i in in_graph])
         if len(in_graph) == len(texts):

@@ -5,18 +5,21 @@ Shapes: N examples, B examples per batch.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_whole
+from kerasbert.text import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from numpy.typing import ArrayLike
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 # From 32 on, each step is at most a quarter of the larger bucket. On film reviews of 27 tokens on
 # average, padding is 15%, not 29% as with steps of 16, at the cost of a few more compilations.
 BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+AHEAD = 4  # batches that are made while the model runs
 STEP = 256  # step between buckets beyond the last one above
 
 
@@ -188,6 +192,107 @@ def restore_order(outputs: ArrayLike, order: ArrayLike) -> Any:
     return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
 
 
+class Spec(NamedTuple):
+    """Shape and type of an array of a batch; sizes that differ between batches are `None`."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches made in NumPy, which are planned again for every epoch; a thread reads ahead.
+
+    A batch depends on the epoch and its index only. Attributes and methods without a docstring are
+    those of a `tf.data.Dataset`.
+
+    Args:
+        plan: function of the epoch that returns a list of row numbers, int arrays (B,).
+        make_batch: function of row numbers, and a seed per batch with `seeds`, that returns a batch
+            of NumPy arrays.
+        seeds: function from the epoch to ints that seed its batches.
+        first_epoch: int. The epoch of the first pass.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[..., Any],
+        make_batch: Callable[..., Any],
+        seeds: Callable[..., Any] | None = None,
+        first_epoch: int = 0,
+    ) -> None:
+        super().__init__()
+        self._plan, self._make, self._seeds = plan, make_batch, seeds
+        self._size = len(plan(0))
+        self._epoch, self._planned = first_epoch, None
+        self._thread, self._ahead = None, {}
+
+    def map(self, function: Callable[..., Any]) -> Batches:
+        def make(*arguments):
+            return function(*self._make(*arguments))
+
+        return Batches(self._plan, make, self._seeds, self._epoch)
+
+    def cardinality(self) -> int:
+        return self._size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @functools.cached_property
+    def element_spec(self) -> Any:
+        return keras.tree.map_structure(
+            lambda x: Spec((None,) * np.ndim(x), x.dtype), self._made(0, *self._rows(0)[0])
+        )
+
+    def _rows(self, epoch):
+        """Return the arguments of `make_batch` for each batch of an epoch."""
+        if self._planned is None or self._planned[0] != epoch:
+            batches = self._plan(epoch)
+            seeds = draw_seeds((0,) if self._seeds is None else self._seeds(epoch), len(batches))
+            self._planned = epoch, list(zip(batches, seeds))
+        return self._planned[1]
+
+    def _made(self, number, rows, seed):
+        return self._make(rows) if self._seeds is None else self._make(rows, seed)
+
+    def __getitem__(self, number: int) -> Any:
+        rows, epoch = self._rows(self._epoch), self._epoch
+        waiting = self._ahead.pop((epoch, number), None)
+        # The next batches are made while the model runs.
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1)
+        for later in range(number + 1, min(number + 1 + AHEAD, self._size)):
+            if (epoch, later) not in self._ahead:
+                made = self._thread.submit(self._made, later, *rows[later])
+                self._ahead[epoch, later] = made
+        return self._made(number, *rows[number]) if waiting is None else waiting.result()
+
+    def on_epoch_end(self) -> None:
+        self._epoch += 1
+        self._close()
+
+    def _close(self):
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread, self._ahead = None, {}
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        try:
+            for number in range(self._size):
+                yield self[number]
+        finally:
+            self.on_epoch_end()
+
+
+def runs_in_numpy() -> bool:
+    """Return whether batches for `fit` are made in NumPy.
+
+    TensorFlow's own training reads a `tf.data.Dataset`, and so does `keras.distribution`, to split
+    its batches over devices.
+    """
+    return keras.backend.backend() != "tensorflow" and keras.distribution.distribution() is None
+
+
 def batch_dataset(
     plan: Callable[..., Any],
     make_batch: Any,
@@ -238,7 +343,7 @@ def batch_dataset(
 
 
 def rows_of_part(dataset, index, count):
-    """Split each batch of a `tf.data.Dataset` into `count` equal parts and keep one.
+    """Split each batch of a `tf.data.Dataset` or `Batches` into `count` parts and keep one.
 
     An uneven batch is padded with rows of weight 0, and the weights of its other rows increase, so
     that losses averaged over rows or weights equal those of the batch.
@@ -257,18 +362,18 @@ def rows_of_part(dataset, index, count):
     """
 
     def part(x, y, sample_weight=None):
-        size = tf.shape(keras.tree.flatten(x)[0])[0]
+        size = ops.shape(keras.tree.flatten(x)[0])[0]
         own = -(-size // count)
-        rows = index * own + tf.range(own)
-        more = tf.cast(own * count, "float32") / tf.cast(size, "float32")
-        weight = tf.where(rows < size, more, 0.0)  # (own,)
-        rows %= size
+        rows = index * own + ops.range(own)
+        more = ops.cast(own * count, "float32") / ops.cast(size, "float32")
+        weight = ops.where(rows < size, more, 0.0)  # (own,)
+        rows = rows % size
 
         def weighted(given):
             if given is None:
                 return weight
-            axes = [1] * (given.shape.rank - 1)
-            return tf.cast(tf.gather(given, rows), "float32") * tf.reshape(weight, [-1, *axes])
+            axes = [1] * (len(given.shape) - 1)
+            return ops.cast(ops.gather(given, rows), "float32") * ops.reshape(weight, [-1, *axes])
 
         if isinstance(y, dict):
             given = sample_weight or {}
@@ -277,9 +382,11 @@ def rows_of_part(dataset, index, count):
             weights = tuple(map(weighted, sample_weight or [None] * len(y)))
         else:
             weights = weighted(sample_weight)
-        x, y = keras.tree.map_structure(lambda rows_of: tf.gather(rows_of, rows), (x, y))
+        x, y = keras.tree.map_structure(lambda rows_of: ops.gather(rows_of, rows), (x, y))
         return x, y, weights
 
+    if isinstance(dataset, Batches):
+        return dataset.map(part)
     return dataset.map(tf.autograph.experimental.do_not_convert(part))
 
 

@@ -401,9 +401,20 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
             for x in (ids.flat_values, starts, ends)
         )
 
+    @once
+    def _contents(self):
+        """Return the bytes that each token stands for."""
+        return [BYTES.get(t) or t.replace(WORD_BEGIN, " ").encode() for t in self.vocabulary]
+
+    def _decode(self, rows):
+        contents = self._contents()
+        texts = (b"".join(contents[id] for id in row) for row in rows)
+        if self.prepend_scheme != "never":
+            texts = (text.removeprefix(b" ") for text in texts)
+        return [text.decode("utf-8", "replace") for text in texts]
+
     def _detokenize(self, ids):
-        texts = [BYTES.get(t) or t.replace(WORD_BEGIN, " ").encode() for t in self.vocabulary]
-        text = tf.strings.reduce_join(tf.gather(tf.constant(texts), ids), -1)
+        text = tf.strings.reduce_join(tf.gather(tf.constant(self._contents()), ids), -1)
         if self.prepend_scheme != "never":
             text = tf.strings.regex_replace(text, "^ ", "")
         return valid_utf8(text)

@@ -242,6 +242,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "in_order": in_order,
         }
 
+    @once
     def _contents(self):
         """Return the bytes that each token stands for."""
         as_byte = {character: byte for byte, character in enumerate(byte_characters())}
@@ -441,6 +442,11 @@ class BytePairTokenizer(AddedTokensTokenizer):
             )
             for x in (ids.flat_values, starts, ends)
         )
+
+    def _decode(self, rows):
+        contents = self._contents()
+        texts = (b"".join(contents[id] for id in row) for row in rows)
+        return [text.decode("utf-8", "replace") for text in texts]
 
     def _detokenize(self, ids):
         return tf.strings.reduce_join(tf.gather(tf.constant(self._tables()["contents"]), ids), -1)

@@ -89,6 +89,7 @@ class GPTTokenizer(BytePairTokenizer):
             config.pop(name)
         return config
 
+    @once
     def _contents(self):
         return [token.removesuffix(END_OF_WORD).encode() for token in self.vocabulary]
 
@@ -147,6 +148,10 @@ class GPTTokenizer(BytePairTokenizer):
             )
             for x in (ids.flat_values, starts, ends)
         )
+
+    def _decode(self, rows):
+        texts = ("".join(self.vocabulary[id] for id in row) for row in rows)
+        return [text.replace(END_OF_WORD, " ").removesuffix(" ") for text in texts]
 
     def _detokenize(self, ids):
         text = tf.strings.reduce_join(tf.gather(tf.constant(self.vocabulary), ids), -1)

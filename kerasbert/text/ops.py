@@ -37,7 +37,7 @@ def is_tensor(x: Any) -> bool:
 
 def in_graph() -> bool:
     """Return whether TensorFlow is tracing a graph."""
-    return "tensorflow" in sys.modules and not tf.executing_eagerly()
+    return sys.modules.get("tensorflow") is not None and not tf.executing_eagerly()
 
 
 class Ragged:

@@ -25,6 +25,7 @@ from kerasbert.families import LINEAGE, get_family
 from kerasbert.families.settings import PACKINGS
 from kerasbert.text import ops
 from kerasbert.text.batching import (
+    Batches,
     batch_dataset,
     bucket_length,
     buckets_up_to,
@@ -32,6 +33,7 @@ from kerasbert.text.batching import (
     draw_seeds,
     given_batches,
     map_ahead,
+    runs_in_numpy,
     similar_length_batches,
     sorted_batches,
 )
@@ -538,7 +540,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
                 batches of an uninterrupted one.
 
         Returns:
-            A `tf.data.Dataset` of `(x, y, sample_weight)`, without those not given.
+            A `tf.data.Dataset` of `(x, y, sample_weight)`, without those not given; on JAX and
+            PyTorch a `keras.utils.PyDataset`.
         """
         segments, targets = self._examples(x, y, sample_weight)
         self.check_variety(segments, *targets)
@@ -620,6 +623,9 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return make
 
     def _dataset(self, segments, targets, plan, buckets, seeds=lambda epoch: (0,), first_epoch=0):
+        if runs_in_numpy():
+            make = self._maker(segments, targets, buckets)
+            return Batches(plan, make, seeds if self.draws else None, first_epoch)
         with tf.device("cpu"):
             segments = tuple(map(ops.as_tensor, segments))
             given = [target is not None for target in targets]

@@ -514,6 +514,10 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             for x in (ids, starts, ends)
         )
 
+    def _decode(self, rows):
+        texts = ("".join(self.vocabulary[id] for id in row) for row in rows)
+        return [text.removeprefix(WORD_BEGIN).replace(WORD_BEGIN, " ") for text in texts]
+
     def _detokenize(self, ids):
         text = tf.strings.reduce_join(tf.gather(tf.constant(self.vocabulary), ids), -1)
         text = tf.strings.regex_replace(text, f"^{WORD_BEGIN}", "")

@@ -404,7 +404,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         """
         if self.special_tokens_in_strings or self._has_reported or not is_reported():
             return
-        texts = texts.numpy() if tf.is_tensor(texts) else texts
+        texts = texts.numpy() if ops.is_tensor(texts) else texts
         texts = [
             text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts
         ]

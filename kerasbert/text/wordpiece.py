@@ -493,6 +493,10 @@ class BertTokenizer(AddedTokensTokenizer):
         sizes = tf.where(is_known, whole, tf.gather(sizes, index))
         return sizes, tf.where(is_known, is_later, tf.gather(accent, index))
 
+    def _decode(self, rows):
+        texts = (" ".join(self.vocabulary[id] for id in row) for row in rows)
+        return [text.replace(f" {self.suffix_indicator}", "") for text in texts]
+
     def _detokenize(self, ids):
         text = tf.gather(tf.constant(self.vocabulary), ids)
         text = tf.strings.reduce_join(text, axis=-1, separator=" ")

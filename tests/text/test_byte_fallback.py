@@ -12,7 +12,7 @@ from kerasbert import export_serving
 from kerasbert.models import BertMaskedLM, BertTextClassifierPreprocessor, BertTextEmbedder
 from kerasbert.text.byte_fallback import BYTES, PREPEND_SCHEMES, splits_of
 from kerasbert.text.sentence_piece import read_proto
-from kerasbert.tokenizers import ByteFallbackTokenizer, tokenizer_from_files
+from kerasbert.tokenizers import ByteFallbackTokenizer, FastTokenizer, tokenizer_from_files
 from tests.export import tiny
 from tests.peers import torch, transformers
 
@@ -209,6 +209,21 @@ def test_files_as_gemmas(tmp_path, byte_fallback_models):
     assert asked.detokenize(asked(texts)) == texts
 
 
+def check_unlike(directory, message):
+    """The class refuses the file, and the library runs it if it can."""
+    with pytest.raises(ValueError, match=message):
+        ByteFallbackTokenizer.from_files(directory)
+    try:
+        ours = tokenizer_from_files(directory, "modernbert")
+    except ValueError as error:
+        assert re.search(message, str(error))
+        return
+    assert type(ours) is FastTokenizer and re.search(message, ours.reason)
+    theirs = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    texts = ["the fox", "x\n\ny\t", "größe 日本"]
+    assert ours(texts) == [x.ids for x in theirs.encode_batch(texts, add_special_tokens=False)]
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -219,8 +234,7 @@ def test_files_as_gemmas(tmp_path, byte_fallback_models):
 def test_models_that_are_refused(tmp_path, byte_fallback_models, change, message):
     rust = rust_tokenizer(byte_fallback_models["bpe"])
     directory = write(tmp_path / "new", rust, (), lambda content: content["model"].update(change))
-    with pytest.raises(ValueError, match=message):
-        tokenizer_from_files(directory, "modernbert")
+    check_unlike(directory, message)
 
 
 def test_merges_that_are_refused(tmp_path, byte_fallback_models):
@@ -232,15 +246,14 @@ def test_merges_that_are_refused(tmp_path, byte_fallback_models):
         names = ["".join(pair) for pair in merges]
         del merges[next(i for i, name in enumerate(names) if names.count(name) > 1)]
 
-    with pytest.raises(ValueError, match="merges of .* that no SentencePiece model has"):
-        tokenizer_from_files(write(tmp_path / "new", rust, (), drop), "modernbert")
+    message = "merges of .* that no SentencePiece model has"
+    check_unlike(write(tmp_path / "new", rust, (), drop), message)
 
     def turn(content):
         content["model"]["merges"].reverse()
         del content["model"]["merges"][3:]
 
-    with pytest.raises(ValueError, match="that no SentencePiece model has"):
-        tokenizer_from_files(write(tmp_path / "new", rust, (), turn), "modernbert")
+    check_unlike(write(tmp_path / "new", rust, (), turn), message)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +270,7 @@ def test_merges_that_are_refused(tmp_path, byte_fallback_models):
 def test_steps_that_are_refused(tmp_path, byte_fallback_models, step):
     rust = rust_tokenizer(byte_fallback_models["unigram"])
     directory = write(tmp_path / "new", rust, (), lambda content: content.update(step))
-    with pytest.raises(ValueError, match="has byte_fallback and processes texts with"):
-        tokenizer_from_files(directory, "modernbert")
+    check_unlike(directory, "has byte_fallback and processes texts with")
 
 
 def test_mistakes_are_one_sentence(byte_fallback_models, xlmr_model):

@@ -11,6 +11,7 @@ from kerasbert.text.engine import FastEngine
 from kerasbert.text.subword import SubwordTokenizer
 from kerasbert.text.wordpiece import BertTokenizer
 from tests.text.conftest import HARD, SENTENCES
+from tests.text.test_transformers_files import FAMILIES
 
 pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
@@ -79,13 +80,23 @@ def test_every_character(settings):
     compare(tokenizer, [form.format(char) for form in ("a{}b", ":{}") for char in CHARACTERS])
 
 
-def test_what_has_no_engine(make):
-    for tokenizer in (
-        make("BertTokenizer").with_special_tokens(),
-        make("BertTokenizer", added_tokens=[{"content": "brown"}]),
-    ):
-        assert tokenizer._engine() is None
-        assert (
-            tokenizer.tokenize("brown fox")
-            == SubwordTokenizer._encode(tokenizer, "_tokenize", ["brown fox"])[0].to_list()[0]
-        )
+@pytest.mark.parametrize("flags", range(16))
+def test_added_tokens(make, flags):
+    names = ("single_word", "lstrip", "rstrip", "normalized")
+    settings = {name: True for place, name in enumerate(names) if flags >> place & 1}
+    added = [{"content": "brown", **settings}, {"content": "[New]", **settings}]
+    draw = random.Random(flags)
+    parts = ["brown", "[New]", " ", "\t", "a", "-", "語", "[MASK]", *fuzzed(40, flags)]
+    texts = ["".join(draw.choices(parts, k=draw.randrange(1, 6))) for _ in range(250)]
+    tokenizer = make("BertTokenizer", lowercase=True, added_tokens=added)
+    compare(tokenizer, texts)
+    compare(tokenizer.with_special_tokens(), texts)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_decoding(make, name):
+    """Random tokens, also with parts of characters."""
+    tokenizer, draw = make(name), random.Random(0)
+    size = tokenizer.vocabulary_size()
+    rows = [[draw.randrange(size) for _ in range(draw.randrange(9))] for _ in range(200)]
+    assert tokenizer.detokenize(rows) == SubwordTokenizer._decode(tokenizer, rows)

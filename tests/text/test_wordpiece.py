@@ -232,7 +232,7 @@ def test_tokens_that_the_splitter_could_trip_over():
     tokenizer = BertTokenizer(vocabulary)
     assert tokenizer("a b a. \x11a\x01") == ids(["a b a. \x11a\x01"], vocabulary)[0]
     with pytest.raises(ValueError, match="at most 256"):
-        BertTokenizer([*SPECIAL, "中" * 90], split_on_cjk=False)("a")
+        BertTokenizer([*SPECIAL, "中" * 90], split_on_cjk=False).graph("_tokenize")
 
 
 def test_split_characters_and_words_that_are_split_already():
@@ -284,10 +284,11 @@ def test_detokenize():
 
 def test_vocabulary_without_words():
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    assert tokenizer("a") == [1]
     with pytest.raises(
         ValueError, match=r"vocabulary of 5 tokens, such as '\[MASK\]', has none for"
     ):
-        tokenizer("a")
+        tokenizer.graph("_tokenize")
 
 
 def test_characters_that_people_write_on_to_words(tmp_path):

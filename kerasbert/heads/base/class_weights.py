@@ -8,8 +8,8 @@ import numbers
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import did_you_mean, is_whole
+from kerasbert.text import ops
 from kerasbert.text.class_numbers import class_numbers as numbers_of
 from kerasbert.text.names import known_name
 
@@ -83,11 +83,11 @@ def class_numbers(y, rank):
 
 
 def weigh(y, sample_weight, weights, rank):
-    """Multiply sample weights by class weights, in a `tf.data` graph."""
-    if y.shape.rank > rank:
-        y = y[..., 0] if y.shape[-1] == 1 else tf.argmax(y, axis=-1)
-    by_class = tf.gather(tf.constant(weights), tf.cast(y, "int32"))
-    return by_class if sample_weight is None else by_class * tf.cast(sample_weight, "float32")
+    """Multiply sample weights by class weights, in NumPy or in a `tf.data` graph."""
+    if len(y.shape) > rank:
+        y = y[..., 0] if y.shape[-1] == 1 else ops.argmax(y, axis=-1)
+    by_class = ops.gather(weights, ops.cast(y, "int32"))
+    return by_class if sample_weight is None else by_class * ops.cast(sample_weight, "float32")
 
 
 def weigh_arrays(task, class_weight, y, sample_weight):

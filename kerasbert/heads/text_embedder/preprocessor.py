@@ -15,9 +15,11 @@ from kerasbert.base.errors import check_choice, check_value, check_whole
 from kerasbert.base.keywords import config_of
 from kerasbert.text import ops
 from kerasbert.text.batching import (
+    Batches,
     batch_dataset,
     given_batches,
     map_ahead,
+    runs_in_numpy,
     similar_length_batches,
 )
 from kerasbert.text.packing import BertPreprocessor, as_tensors
@@ -301,7 +303,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             coarse: bool. Pad to few lengths, for models compiled for each combination of lengths.
 
         Returns:
-            A `tf.data.Dataset`.
+            A `tf.data.Dataset`; on JAX and PyTorch a `keras.utils.PyDataset`.
         """
         check_whole("batch_size", batch_size)
         readers, segments, labels, sample_weight = self._read_compared(x, y, sample_weight)
@@ -323,9 +325,12 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             chosen = [None if target is None else ops.gather(target, rows) for target in targets]
             return _assemble_columns(readers, parts, *chosen, coarse=coarse)
 
+        targets = [labels, sample_weight]
+        if runs_in_numpy():
+            return Batches(plan, make)
         with tf.device("cpu"):
             segments = list(map(ops.as_tensor, segments))
-            targets = [None if t is None else tf.constant(t) for t in (labels, sample_weight)]
+            targets = [None if t is None else tf.constant(t) for t in targets]
             return batch_dataset(plan, make)
 
     def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
