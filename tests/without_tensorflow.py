@@ -83,28 +83,55 @@ def reads_corpora(directory):
     assert done["unknown"] == 0, done
 
 
-def needs_tensorflow(directory):
-    """What takes raw strings loads all the same, and says what it needs when called."""
+def takes_texts(directory):
+    """Training and inference on raw strings, and what asks for TensorFlow."""
     with open(os.path.join(directory, "vocab.txt"), "w") as file:
         file.writelines(f"{token}\n" for token in VOCABULARY)
     classifier = kerasbert.models.BertTextClassifier.from_preset(directory, labels=["bad", "good"])
     done = kerasbert.convert(classifier, os.path.join(directory, "with_tokenizer"))
     assert done["tokenizer"] == "BertTokenizer"
-    texts = ["good film", "bad"]
-    for call in (
-        lambda: classifier.preprocessor.tokenizer("good film"),
-        lambda: classifier.preprocessor(texts),
-        lambda: classifier.predict(texts),
-        lambda: classifier.fit(texts, ["good", "bad"]),
-        lambda: classifier.classify("good film"),
-    ):
-        try:
-            call()
-        except ImportError as error:
-            assert "needs TensorFlow and TensorFlow Text on every Keras backend" in str(error)
-            assert "pip install tensorflow tensorflow-text" in str(error)
-        else:
-            raise AssertionError("raw strings need TensorFlow, and nothing said so")
+    texts, labels = ["good film", "it was bad"] * 8, ["good", "bad"] * 8
+    assert classifier.preprocessor.tokenizer("good film") == [5, 7]
+    classifier.optimizer.learning_rate = 1e-2
+    history = classifier.fit(
+        texts, labels, batch_size=4, epochs=8, validation_split=0.25, class_weight="balanced"
+    ).history
+    assert history["loss"][-1] < history["loss"][0], history
+    assert classifier.predict(texts * 80, verbose=0).shape == (1280, 2)
+    assert classifier.evaluate(texts, labels, verbose=0)[0] < history["loss"][0]
+    assert {row["label"] for row in classifier.classify(texts[:2])} <= {"good", "bad"}
+    backbone = classifier.backbone
+    tokenizer = classifier.preprocessor.tokenizer
+    models = kerasbert.models
+
+    def task(name, **settings):
+        preprocessor = getattr(models, f"{name}Preprocessor")(
+            tokenizer, sequence_length=12, **settings
+        )
+        settings.pop("max_query_length", None)
+        return getattr(models, name)(backbone, preprocessor=preprocessor, **settings)
+
+    masked = task("BertMaskedLM")
+    masked.fit(texts, batch_size=4, verbose=0)
+    assert "[MASK]" not in masked.fill_mask("the [MASK] was good")[0]["text"]
+    tagger = task("BertTokenClassifier", labels=["O", "B-X", "I-X"])
+    tagger.fit(texts, [[(0, 4, "X")] if text[0] == "g" else [] for text in texts], verbose=0)
+    assert isinstance(tagger.tag("good film"), list)
+    answering = task("BertQuestionAnswering", max_query_length=4)
+    answering.fit((["a"] * 4, ["it was good"] * 4), [(7, 11)] * 4, verbose=0)
+    assert answering.answer("a", "it was good")
+    embedder = task("BertTextEmbedder")
+    embedder.compile(loss=kerasbert.losses.MultipleNegativesRanking())
+    embedder.fit((texts[:2], texts[:2]), verbose=0)
+    index = kerasbert.SearchIndex(embedder, texts[:2])
+    assert index.search("good film", top_k=1)[0]["text"] == "good film"
+    try:
+        kerasbert.export_serving(classifier, os.path.join(directory, "served"))
+    except ImportError as error:
+        assert "needs TensorFlow and TensorFlow Text on every Keras backend" in str(error)
+        assert "pip install tensorflow tensorflow-text" in str(error)
+    else:
+        raise AssertionError("export_serving needs TensorFlow, and nothing said so")
 
 
 def main():
@@ -147,7 +174,7 @@ def main():
         np.testing.assert_allclose(
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
         )
-        needs_tensorflow(directory)
+        takes_texts(directory)
         reads_corpora(directory)
     print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
 

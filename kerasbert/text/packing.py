@@ -111,7 +111,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     Raises:
         ValueError: for invalid settings, such as a `sequence_length` without room for the special
             tokens, and for inputs that are not text.
-        ImportError: when called without TensorFlow installed.
+        ImportError: in `tf.data`, or with a SentencePiece tokenizer, without TensorFlow installed.
 
     Example:
 
