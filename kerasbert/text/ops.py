@@ -586,7 +586,8 @@ def split_seed(seed, count):
     """Return `count` seeds that a seed determines, ints (count, 2)."""
     if is_tensor(seed):
         return tf.random.split(seed, count, alg="philox")
-    return _random_bits(count * 2, seed).reshape(count, 2).view("int32")
+    dtype = np.asarray(seed).dtype
+    return _random_bits(count * 2 * dtype.itemsize // 4, seed).view(dtype).reshape(count, 2)
 
 
 # === Loops ===

@@ -123,9 +123,9 @@ def test_random_numbers():
     for seed in ((0, 0), (5, -9), (2**40 + 3, 2**61 + 7)):
         wanted = tf.random.stateless_uniform((3, 7), seed, alg="philox").numpy()
         np.testing.assert_array_equal(ops.stateless_uniform((3, 7), seed), wanted)
-    seed = np.array([5, -9], "int32")
-    for made in (
-        lambda seed: ops.stateless_uniform((50,), seed, 1, 6, "int32"),
-        lambda seed: ops.split_seed(seed, 3),
-    ):
-        np.testing.assert_array_equal(made(seed), made(tf.constant(seed)).numpy())
+    for seed in (np.array([5, -9], "int32"), np.array([2**40, 7], "int64")):
+        for made in (
+            lambda seed: ops.stateless_uniform((50,), seed, 1, 6, "int32"),
+            lambda seed: ops.split_seed(seed, 3),
+        ):
+            np.testing.assert_array_equal(made(seed), made(tf.constant(seed)).numpy())
