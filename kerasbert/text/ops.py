@@ -216,22 +216,18 @@ def _in_both(name: str) -> Callable[..., Any]:
     return decorate
 
 
-def _elementwise(name, function):
-    return _in_both(name)(function)
-
-
-abs = _elementwise("abs", np.abs)
-minimum = _elementwise("minimum", np.minimum)
-maximum = _elementwise("maximum", np.maximum)
-round = _elementwise("round", np.round)
-floor = _elementwise("floor", np.floor)
-equal = _elementwise("equal", np.equal)
-clip_by_value = _elementwise("clip_by_value", np.clip)
-broadcast_to = _elementwise("broadcast_to", np.broadcast_to)
-tile = _elementwise("tile", np.tile)
-transpose = _elementwise("transpose", np.transpose)
-reduce_any = _elementwise("reduce_any", np.any)
-reduce_all = _elementwise("reduce_all", np.all)
+abs = _in_both("abs")(np.abs)
+minimum = _in_both("minimum")(np.minimum)
+maximum = _in_both("maximum")(np.maximum)
+round = _in_both("round")(np.round)
+floor = _in_both("floor")(np.floor)
+equal = _in_both("equal")(np.equal)
+clip_by_value = _in_both("clip_by_value")(np.clip)
+broadcast_to = _in_both("broadcast_to")(np.broadcast_to)
+tile = _in_both("tile")(np.tile)
+transpose = _in_both("transpose")(np.transpose)
+reduce_any = _in_both("reduce_any")(np.any)
+reduce_all = _in_both("reduce_all")(np.all)
 
 
 @_in_both("convert_to_tensor")
@@ -469,20 +465,6 @@ def ragged_range(starts, limits=None):
     splits = np.append(0, np.cumsum(lengths, dtype="int64"))
     values = np.arange(splits[-1]) + np.repeat(starts - splits[:-1], lengths)
     return Ragged(values.astype(np.asarray(starts).dtype), splits)
-
-
-def row_splits(values, splits):
-    """Return ragged rows; see `tf.RaggedTensor.from_row_splits`."""
-    if is_tensor(values) or is_tensor(splits):
-        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-    return Ragged(values, splits)
-
-
-def row_lengths(values, lengths):
-    """Return ragged rows; see `tf.RaggedTensor.from_row_lengths`."""
-    if is_tensor(values) or is_tensor(lengths):
-        return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
-    return Ragged.from_row_lengths(values, lengths)
 
 
 def rows_of(rows):

@@ -17,8 +17,6 @@ TEXTS, CHARACTERS = 64, 2000
 LEAST, SHARE = 3, 0.1
 # Shares that trigger a close check: unknown tokens, and texts not in NFC.
 TOKENS, NOT_COMPOSED = 0.03, 0.1
-# A full row was truncated or just fits. Stop after this many checks without a truncated row.
-FRUITLESS = 3
 
 
 class Looks:
@@ -29,7 +27,6 @@ class Looks:
         self.is_cut_told = False
         self.share = TOKENS  # share of unknown tokens that triggers the next close check
         self.is_composed = False  # whether tokens are the same in NFC
-        self.fruitless = 0  # checks of full rows that found no truncation
 
     # === Words and normal forms ===
 
