@@ -15,7 +15,7 @@ from tests.contracts import tiny_backbone
 from tests.text.conftest import CLASSES
 from tests.text.test_transformers_files import FAMILIES, write
 
-pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 GELU = {"activation": "gelu", "pooler": False}
 ROWS = [

@@ -16,7 +16,7 @@ from kerasbert.tokenizers import ByteFallbackTokenizer, FastTokenizer, tokenizer
 from tests.export import tiny
 from tests.peers import torch, transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<sep>", "<mask>", "<cls>"]
 TEXTS = [

@@ -9,7 +9,7 @@ import tokenizers
 from kerasbert.text.byte_pair import byte_characters
 from kerasbert.tokenizers import ModernBertTokenizer, RobertaTokenizer
 
-pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 BYTES = {character: id for id, character in enumerate(byte_characters())}
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

@@ -7,7 +7,7 @@ import pytest
 from kerasbert.tokenizers import GPTTokenizer, tokenizer_from_files
 from tests.peers import transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 # Which differ by decision: private use is deleted by one and not by the other.
 OTHERS = ("\ue000", "<")

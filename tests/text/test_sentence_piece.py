@@ -15,7 +15,7 @@ from kerasbert.tokenizers import (
 )
 from tests.peers import transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 
 @pytest.fixture

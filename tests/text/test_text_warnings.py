@@ -20,7 +20,7 @@ from kerasbert.models import BertTextEmbedderPreprocessor as EmbedderPreprocesso
 from kerasbert.text.subword import unreported
 from kerasbert.tokenizers import BertTokenizer
 
-pytestmark = pytest.mark.backends("tensorflow")  # Preprocessors run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 slices = tf.data.Dataset.from_tensor_slices
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

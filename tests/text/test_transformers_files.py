@@ -11,7 +11,7 @@ from kerasbert.text.transformers_files import transformers_files
 from kerasbert.tokenizers import BertTokenizer, tokenizer_from_files
 from tests.peers import transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # Tokenizers run in its graph everywhere.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
 
 FAMILIES = {
     "BertTokenizer": "bert",
