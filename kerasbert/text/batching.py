@@ -202,8 +202,9 @@ class Spec(NamedTuple):
 class Batches(keras.utils.PyDataset):
     """Batches made in NumPy, which are planned again for every epoch; a thread reads ahead.
 
-    A batch depends on the epoch and its index only. Attributes and methods without a docstring are
-    those of a `tf.data.Dataset`.
+    A batch depends on the epoch and its index only. The next epoch begins with the first batch that
+    is asked for after the last one. Attributes and methods without a docstring are those of a
+    `tf.data.Dataset`.
 
     Args:
         plan: function of the epoch that returns a list of row numbers, int arrays (B,).
@@ -223,7 +224,7 @@ class Batches(keras.utils.PyDataset):
         super().__init__()
         self._plan, self._make, self._seeds = plan, make_batch, seeds
         self._size = len(plan(0))
-        self._epoch, self._planned = first_epoch, None
+        self._epoch, self._planned, self._is_over = first_epoch, None, False
         self._thread, self._ahead = None, {}
 
     def map(self, function: Callable[..., Any]) -> Batches:
@@ -239,10 +240,13 @@ class Batches(keras.utils.PyDataset):
         return self._size
 
     @functools.cached_property
+    def example(self) -> Any:
+        """A batch, for its structure."""
+        return self._made(*self._rows(self._epoch)[0])
+
+    @property
     def element_spec(self) -> Any:
-        return keras.tree.map_structure(
-            lambda x: Spec((None,) * np.ndim(x), x.dtype), self._made(0, *self._rows(0)[0])
-        )
+        return keras.tree.map_structure(lambda x: Spec((None,) * np.ndim(x), x.dtype), self.example)
 
     def _rows(self, epoch):
         """Return the arguments of `make_batch` for each batch of an epoch."""
@@ -252,10 +256,13 @@ class Batches(keras.utils.PyDataset):
             self._planned = epoch, list(zip(batches, seeds))
         return self._planned[1]
 
-    def _made(self, number, rows, seed):
+    def _made(self, rows, seed):
         return self._make(rows) if self._seeds is None else self._make(rows, seed)
 
     def __getitem__(self, number: int) -> Any:
+        if self._is_over and number == 0:
+            self._epoch += 1
+        self._is_over = number == self._size - 1
         rows, epoch = self._rows(self._epoch), self._epoch
         waiting = self._ahead.pop((epoch, number), None)
         # The next batches are made while the model runs.
@@ -263,25 +270,19 @@ class Batches(keras.utils.PyDataset):
             self._thread = ThreadPoolExecutor(1)
         for later in range(number + 1, min(number + 1 + AHEAD, self._size)):
             if (epoch, later) not in self._ahead:
-                made = self._thread.submit(self._made, later, *rows[later])
-                self._ahead[epoch, later] = made
-        return self._made(number, *rows[number]) if waiting is None else waiting.result()
-
-    def on_epoch_end(self) -> None:
-        self._epoch += 1
-        self._close()
-
-    def _close(self):
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-        self._thread, self._ahead = None, {}
+                self._ahead[epoch, later] = self._thread.submit(self._made, *rows[later])
+        try:
+            return self._made(*rows[number]) if waiting is None else waiting.result()
+        finally:
+            if self._is_over:
+                self._thread.shutdown(wait=False, cancel_futures=True)
+                self._thread, self._ahead = None, {}
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        try:
-            for number in range(self._size):
-                yield self[number]
-        finally:
-            self.on_epoch_end()
+        return (self[number] for number in range(self._size))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.as_numpy_iterator()
 
 
 def runs_in_numpy() -> bool:

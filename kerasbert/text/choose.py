@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,9 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
     try:
         return tokenizer_class(kind, family, name).from_files(directory, **overrides)
     except UnsupportedError as error:
+        unknown = overrides.keys() - inspect.signature(FastTokenizer).parameters.keys()
+        if unknown:
+            return FastTokenizer(**overrides)  # Raises an error that names the argument.
         try:
             return FastTokenizer.from_files(directory, str(error), **overrides)
         except ValueError as other:

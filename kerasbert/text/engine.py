@@ -77,9 +77,19 @@ class FastEngine:
 
     def encode(self, texts: list[str], offsets: bool = False) -> tuple[ops.Ragged, ...]:
         """Convert texts (N,) to `(ids,)` or `(ids, starts, ends)`, int32 (N, P)."""
-        texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+        texts = [
+            text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts
+        ]
         encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
-        found = encode(texts, add_special_tokens=False)
+        try:
+            found = encode(texts, add_special_tokens=False)
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            raise ValueError(
+                f"The library `tokenizers` cannot split a text ({error}); use a tokenizer with a "
+                "token for unknown words."
+            ) from None
         ids = ops.Ragged.from_lists([one.ids for one in found])
         if not offsets:
             return (ids,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_value, check_whole
-from kerasbert.base.files import write_files
+from kerasbert.base.files import read_json, write_files
 from kerasbert.base.strict_json import to_json
 from kerasbert.text import ops
 from kerasbert.text.added_tokens import stands_alone
@@ -48,6 +47,8 @@ class FastTokenizer(SubwordTokenizer):
             the tokens with a role, such as `[SEP]`, are always among them.
         num_separators: int. Number of special tokens between the texts of a pair.
         begins_second: bool. Whether the last of these is the start token.
+        missing: list of strings. Roles, such as "mask", for which the file has no token; the
+            separator stands in for it where rows need one.
         reason: string. Why no other class can read the file.
         special_tokens_in_strings: bool. See `BertTokenizer`.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
@@ -72,6 +73,7 @@ class FastTokenizer(SubwordTokenizer):
         control: Any = (),
         num_separators: int = 1,
         begins_second: bool = False,
+        missing: Any = (),
         reason: str | None = None,
         special_tokens_in_strings: bool = False,
         unk_token: str = "[UNK]",
@@ -90,11 +92,13 @@ class FastTokenizer(SubwordTokenizer):
             mask_token,
             **kwargs,
         )
-        check_value("control", list(control), "names")
+        for name, value in (("control", control), ("missing", missing)):
+            check_value(name, list(value) if isinstance(value, tuple) else value, "names")
         check_whole("num_separators", num_separators)
         check_value("begins_second", begins_second, "flag")
         check_value("reason", reason, "name?")
         self.control = list(control)
+        self.missing = list(missing)
         self.num_separators = num_separators
         self.begins_second = begins_second
         self.reason = reason
@@ -120,6 +124,11 @@ class FastTokenizer(SubwordTokenizer):
             "added_tokens": files.numbered_tokens(),
         }
         tokens = FastEngine(content).vocabulary()
+        if more := files.unnumbered_tokens(tokens):
+            content["added_tokens"] = sorted(
+                content["added_tokens"] + more, key=lambda token: token["id"]
+            )
+            tokens = FastEngine(content).vocabulary()
         for token in content["added_tokens"]:
             if tokens[token["id"] : token["id"] + 1] != [token["content"]]:
                 raise ValueError(
@@ -128,15 +137,17 @@ class FastTokenizer(SubwordTokenizer):
                     "tokenizer again with the library."
                 )
         special = files.special_tokens(cls, tokens) | files.frame(cls)
-        sep = special["sep_token"]
-        # One token may serve as several, as in GPT-2.
-        special |= {
-            f"{role}_token": sep for role in ROLES if special[f"{role}_token"] not in tokens
-        }
+        missing = [
+            role
+            for role in ROLES
+            if special[f"{role}_token"] not in tokens and not files.names_token(role)
+        ]
+        special |= {f"{role}_token": special["sep_token"] for role in missing}
         found = files.found_tokens(tokens)
         arguments = {
             "content": content,
             "control": [token["content"] for token in found if token.get("control")],
+            "missing": missing,
             "reason": reason,
             **special,
             **files.settings(),
@@ -148,8 +159,8 @@ class FastTokenizer(SubwordTokenizer):
     def set_content(self, content: Any) -> None:
         """Set the content of the `tokenizer.json`: a dict, or a path."""
         if isinstance(content, (str, os.PathLike)):
-            with open(content, encoding="utf-8") as file:
-                content = json.load(file)
+            content = read_json(content)
+        check_value("content", content, "object?")
         # Bypasses Keras' attribute tracking, as for vocabularies.
         object.__setattr__(self, "content", content)
         self._set_tokens(None if content is None else FastEngine(content).vocabulary())
@@ -168,6 +179,7 @@ class FastTokenizer(SubwordTokenizer):
             "control": list(self.control),
             "num_separators": self.num_separators,
             "begins_second": self.begins_second,
+            "missing": list(self.missing),
             "reason": self.reason,
         }
 
@@ -205,9 +217,17 @@ class FastTokenizer(SubwordTokenizer):
         if self.special_tokens_in_strings:
             return found
         # The model may have a piece for a control token that its text was split into.
-        control = np.array([i for i in self.special_token_ids if i != self.unk_token_id], "int32")
-        ids = np.where(np.isin(found[0].values, control), self.unk_token_id, found[0].values)
-        return found[0].with_values(ids.astype("int32")), *found[1:]
+        has_unknown = "unk" not in self.missing
+        known = {self.unk_token_id} if has_unknown else set()
+        control = np.array([i for i in self.special_token_ids if i not in known], "int32")
+        ids = found[0].values
+        is_control = np.isin(ids, control)
+        if has_unknown:
+            ids = np.where(is_control, self.unk_token_id, ids).astype("int32")
+            return found[0].with_values(ids), *found[1:]
+        kept = np.add.reduceat(np.append(~is_control, 0), found[0].row_splits[:-1])
+        kept = np.where(found[0].row_lengths() > 0, kept, 0)
+        return tuple(ops.Ragged.from_row_lengths(x.values[~is_control], kept) for x in found)
 
     def graph(self, name: str) -> Any:
         """Return `name` as a function of tensors; a graph calls back into this process."""
@@ -236,6 +256,7 @@ class FastTokenizer(SubwordTokenizer):
     def _detokenized(self, ids):
         def run(values, splits):
             rows = ops.Ragged(values, splits).to_list()
+            self._check_ids(rows)
             return np.array([text.encode() for text in self._engine().decode(rows)], object)
 
         if tf.executing_eagerly():

@@ -133,12 +133,17 @@ class Ragged:
             if rows != slice(None) or places.step:
                 raise IndexError(f"{key} is neither rows nor a part of all rows.")
             starts, lengths = self.row_starts(), self.row_lengths()
-            last = lengths if places.stop is None else np.minimum(lengths, places.stop)
-            first = np.minimum(places.start or 0, last)
+            first, last = (
+                default if place is None else np.where(place < 0, lengths + place, place)
+                for place, default in ((places.start, 0), (places.stop, lengths))
+            )
+            last = np.clip(last, 0, lengths)
+            first = np.clip(first, 0, last)
             index = ragged_range(starts + first, starts + last)
             return Ragged(self.values[index.values], index.row_splits)
         if isinstance(key, slice):
             return self.take(np.arange(len(self))[key])
+        key = _numbers(len(self))[key]  # Counts negative ones from the end.
         return self.values[self.row_splits[key] : self.row_splits[key + 1]]
 
     def __iter__(self) -> Any:

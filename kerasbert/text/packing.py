@@ -344,7 +344,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """
 
         def tokenize(chunk):
-            tokens = self._tokens(chunk)
+            tokens = ops.as_ragged(self._tokens(chunk))
             lengths = tokens.row_lengths()
             is_long = most is not None and np.max(lengths, initial=0) > most
             return (tokens[:, : most + len(columns) - 1] if is_long else tokens), lengths

@@ -150,6 +150,12 @@ def build_proto(files):
             old = "always" if step.get("add_prefix_space", True) else "never"
             proto.normalizer_spec.add_dummy_prefix = step.get("prepend_scheme", old) != "never"
     unknown = files.model.get("unk_id")
+    if unknown is None:
+        raise UnsupportedError(
+            f"'{files.path('tokenizer.json')}' has no unk_id, but a SentencePiece model needs a "
+            "piece for unknown characters; load the model with preprocessor=None and pass token "
+            "ids."
+        )
     for id, (piece, score) in enumerate(files.model["vocab"]):
         kind = kinds.UNKNOWN if id == unknown else kinds.NORMAL
         proto.pieces.add(piece=piece, score=score, type=kind)

@@ -423,7 +423,7 @@ class TokenizerFiles:
                     "number; download it again."
                 )
         unknown = model.get("unk_id")
-        if unknown is None or unknown >= len(vocabulary):
+        if unknown is not None and unknown >= len(vocabulary):
             raise ValueError(
                 f"'{path}' has unk_id={unknown}, which is not one of its {len(vocabulary)} pieces; "
                 "download it again."
@@ -449,6 +449,20 @@ class TokenizerFiles:
             for id, token in self.added_tokens().items()
         ]
 
+    def unnumbered_tokens(self, tokens):
+        """Return special tokens that files name without an id; those not in `tokens` come last."""
+        known = {token["content"] for token in self.added_tokens().values()}
+        ids = {token: id for id, token in enumerate(tokens)}
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        names = [name for name in self._special_by_name() if name not in known]
+        for name in names:
+            ids.setdefault(name, len(ids))
+        return [{"id": ids[name], "content": name, **flags, "special": True} for name in names]
+
+    def names_token(self, role):
+        """Return whether the files name the token with a role, such as "pad"."""
+        return self._special_token(f"{role}_token") is not None
+
     def frame(self, cls):
         """Return the arguments that follow from the tokens at the ends of rows.
 
@@ -457,8 +471,14 @@ class TokenizerFiles:
         """
         if "post_processor" not in self.json or not self.json["post_processor"]:
             return {}
+        flags = [self.config.get(f"add_{name}_token") for name in ("bos", "eos")]
         single, pair = self._rows(cls)
-        if len(single) != 3 or single[1] is not None or None in (single[0], single[2]):
+        if (
+            any(flags)
+            or len(single) != 3
+            or single[1] is not None
+            or None in (single[0], single[2])
+        ):
             return {}  # `checked` describes it.
         between = pair[2 : len(pair) - 2]
         return {

@@ -112,9 +112,24 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
         ],
         key=lambda token: token["id"],
     )
+    finds_special |= tokenizer.special_tokens_in_strings
     content |= {"truncation": None, "padding": None}
+    control = set(tokenizer.control_tokens)
+    if not finds_special:
+        # `transformers` does not match special tokens then, but others.
+        content["added_tokens"] = [
+            {**token, "special": token["content"] in control} for token in content["added_tokens"]
+        ]
     if padded_to is not None:
         content |= _rows(tokenizer, sequence_length, padded_to)
+        if not finds_special:
+            # The library alone always matches added tokens.
+            vocabulary = content["model"]["vocab"]
+            names = vocabulary if isinstance(vocabulary, dict) else [name for name, _ in vocabulary]
+            hidden = control.intersection(names)
+            content["added_tokens"] = [
+                token for token in content["added_tokens"] if token["content"] not in hidden
+            ]
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     segments = ["token_type_ids"] if has_segments else []
     config = {
@@ -123,7 +138,6 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **special,
     }
-    finds_special |= tokenizer.special_tokens_in_strings
     if tokenizer.special_tokens_in_strings or not finds_special:
         config["split_special_tokens"] = not finds_special
     return {

@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, processors, trainers
 from tokenizers import normalizers as n
 from tokenizers import pre_tokenizers as p
 
+from kerasbert.preprocessors import BertMaskedLMPreprocessor
 from kerasbert.text.choose import tokenizer_from_files
 from kerasbert.text.fast import FastTokenizer
 from kerasbert.text.packing import BertPreprocessor
@@ -235,6 +236,87 @@ def test_no_text_makes_a_control_token(tmp_path):
     with pytest.warns(UserWarning, match=r"'\[SEP\]', a control token"):
         assert ours.tokenize("zz [SEP] [MASK]") == [1, 1, 1]
     assert ours.with_special_tokens().tokenize("zz [SEP] [MASK]") == [1, 3, 4]
+
+
+def changed(tmp_path, row, change, config=()):
+    """Write a tokenizer with a changed file and configuration, and read it."""
+    write(library(ROWS[row]), tmp_path)
+    for name, update in (("tokenizer.json", change), ("tokenizer_config.json", config)):
+        path = tmp_path / name
+        content = json.loads(path.read_text())
+        content = update(content) if callable(update) else content | dict(update)
+        path.write_text(json.dumps({key: x for key, x in content.items() if x != "absent"}))
+    return tokenizer_from_files(tmp_path, "bert")
+
+
+def without(token):
+    """Return a change that removes a special token from a word-level file."""
+
+    def change(content):
+        ids = content["model"]["vocab"]
+        del ids[token]
+        content["model"]["vocab"] = {one: id for id, one in enumerate(ids)}
+        ids = content["model"]["vocab"]
+        added = [one for one in content["added_tokens"] if one["content"] != token]
+        content["added_tokens"] = [one | {"id": ids[one["content"]]} for one in added]
+        for one in content["post_processor"]["special_tokens"].values():
+            one["ids"] = [ids[one["id"]]]
+        return content
+
+    return change
+
+
+def test_missing_tokens(tmp_path):
+    ours = changed(tmp_path, "word_level_split", without("[MASK]"), {"mask_token": "absent"})
+    assert ours.missing == ["mask"] and ours.tokenize("the") == [ours.token_to_id("the")]
+    with pytest.raises(ValueError, match="no mask token, which masked language models need"):
+        BertMaskedLMPreprocessor(ours)
+    ours = changed(tmp_path, "word_level_split", without("[UNK]"), {"unk_token": "absent"})
+    the = ours.token_to_id("the")
+    assert ours.tokenize(["the [SEP] the [CLS]", "", "[SEP]"]) == [[the, the], [], []]
+    with pytest.raises(ValueError, match=r"cannot split a text \(WordLevel error: Missing"):
+        ours.tokenize("zzz")
+    with pytest.raises(ValueError, match=r"lacks '<pad2>' \(pad_token\)"):
+        changed(tmp_path, "word_level_split", {}, {"pad_token": "<pad2>"})
+
+
+def test_special_tokens_that_only_the_configuration_names(tmp_path):
+    more = {"additional_special_tokens": ["<y>"]}
+    ours = changed(tmp_path, "camel_case", {}, more)
+    size = ours.vocabulary_size()
+    assert ours.tokenize("the <y>")[-1] == size - 1 and ours.id_to_token(size - 1) == "<y>"
+    files = transformers_files(ours, "bert", 16, has_segments=True)
+    (tmp_path / "again").mkdir()
+    for name, data in files.items():
+        (tmp_path / "again" / name).write_bytes(data)
+    again = tokenizer_from_files(tmp_path / "again", "bert")
+    texts = ["the <y> [SEP]", "x<y>", *fuzzed(20)]
+    assert again.tokenize(texts) == ours.tokenize(texts)
+    # The file for the library alone does not match control tokens either.
+    files = transformers_files(ours, "bert", 16, has_segments=True, padded_to="batch")
+    shipped = Tokenizer.from_str(files["tokenizer.json"].decode())
+    shipped.no_truncation()
+    shipped.no_padding()
+    texts = ["a <y> b", "the fox"]
+    found = [row.ids for row in shipped.encode_batch(texts, add_special_tokens=False)]
+    assert found == ours.tokenize(texts)
+    assert 3 not in shipped.encode("the [SEP] fox", add_special_tokens=False).ids
+
+
+def test_bad_arguments(tmp_path):
+    write(library(ROWS["camel_case"]), tmp_path)
+    with pytest.raises(ValueError, match="^FastTokenizer has no argument 'special_token_in"):
+        tokenizer_from_files(tmp_path, "bert", special_token_in_strings=True)
+    for arguments, message in (
+        ({"content": [1]}, "content"),
+        ({"control": "abc"}, "control"),
+        ({"control": None}, "control"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            FastTokenizer(**arguments)
+    ours = tokenizer_from_files(tmp_path, "bert")
+    with pytest.raises(ValueError, match="99999"):
+        ours.detokenize([99999])
 
 
 def test_bad_files(tmp_path):

@@ -86,6 +86,8 @@ OPERATIONS = {
     "slice": lambda: ROWS[1:3],
     "begin": lambda: ROWS[:, :2],
     "rest": lambda: ROWS[:, 1:],
+    "all but the last": lambda: ROWS[:, :-1],
+    "the last two": lambda: ROWS[:, -2:],
     "concat rows": lambda: ops.concat([ROWS, MORE], axis=0),
     "concat values": lambda: ops.concat([ROWS, MORE, ops.column(ROWS, 7)], axis=1),
     "padded": lambda: ROWS.to_tensor(8),

@@ -42,7 +42,7 @@ from kerasbert.heads.base.inputs import (
 )
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW
-from kerasbert.text.batching import restore_order, rows_of_part
+from kerasbert.text.batching import Batches, restore_order, rows_of_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -541,6 +541,8 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             self._check_labelled(None, is_raw=not is_ready(x))
         if class_weight is not None:
             x = weigh_dataset(self, class_weight, x, is_raw)
+        if isinstance(x, Batches):
+            self._build_on(x.example)
         if method is keras.Model.fit and not backend.is_distributed(self):
             self.__dict__["_batch_spec"] = x.element_spec  # Avoids Keras' attribute tracking.
         if x is not self.__dict__.get("_held_out"):

@@ -61,6 +61,11 @@ class MaskingPreprocessor(BertPreprocessor):
         **kwargs: Any,
     ) -> None:
         super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        if "mask" in getattr(tokenizer, "missing", ()):
+            raise ValueError(
+                "The tokenizer has no mask token, which masked language models need; add one to "
+                "its tokenizer.json, and name it mask_token in tokenizer_config.json."
+            )
         check_rates(
             mask_selection_rate,
             mask_token_rate,
