@@ -803,6 +803,12 @@ def rows_of_process(shard, training):
 
 
 @kernel
+def trains_in_graphs():
+    """Return whether `fit` reads a `tf.data.Dataset` best, whose graph also makes the batches."""
+    return False
+
+
+@kernel
 def predicts_while_sharing():
     """Return whether a process can predict alone while its devices train jointly with others."""
     return True

@@ -448,6 +448,10 @@ def is_lost_process(error):
     return isinstance(error, kinds)
 
 
+def trains_in_graphs():
+    return True
+
+
 # === Kernels of layers and losses ===
 
 

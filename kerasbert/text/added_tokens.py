@@ -6,9 +6,9 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
+from kerasbert import backend
 from kerasbert.backend.tensorflow import has_tensorflow, rows_of, rows_where, tf
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_value
@@ -350,10 +350,14 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def _encode(self, name, texts):
         offsets = name != "_tokenize"
         others = self._other_in_library(offsets)
-        # The library's offsets of tokens that include white space include it.
-        strips = offsets and any(t["lstrip"] or t["rstrip"] for t in self._added_tokens())
+        # The library's offsets of tokens that include white space include it, and it returns white
+        # space twice that is a token itself.
+        added = self._added_tokens()
+        strips = any(token["lstrip"] or token["rstrip"] for token in added)
+        is_space = any(token["content"].strip() != token["content"] for token in added)
+        strips &= offsets or is_space
         # TensorFlow's graph is faster for many texts, but it takes long to build.
-        is_bulk = len(texts) > FEW and keras.backend.backend() == "tensorflow"
+        is_bulk = len(texts) > FEW and backend.trains_in_graphs()
         is_graph = others is None or strips or is_bulk or self.normalize is not None
         if is_graph and has_tensorflow():
             return super()._encode(name, texts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 import numpy as np
 
+from kerasbert import backend
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_whole
 from kerasbert.text import ops
@@ -291,7 +292,7 @@ def runs_in_numpy() -> bool:
     TensorFlow's own training reads a `tf.data.Dataset`, and so does `keras.distribution`, to split
     its batches over devices.
     """
-    return keras.backend.backend() != "tensorflow" and keras.distribution.distribution() is None
+    return not backend.trains_in_graphs() and keras.distribution.distribution() is None
 
 
 def batch_dataset(

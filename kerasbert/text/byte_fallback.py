@@ -230,7 +230,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
             "begins_second": self.begins_second,
         }
 
-    def described(self):
+    def described(self) -> dict[str, Any]:
         proto = self._without_extra()
         spec = proto.trainer_spec
         if spec.model_type not in (spec.UNIGRAM, spec.BPE):

@@ -175,7 +175,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "normalization": self.normalization,
         }
 
-    def described(self):
+    def described(self) -> dict[str, Any]:
         vocabulary = {token: id for id, token in enumerate(self.vocabulary)}
         form = self.normalization
         return {

@@ -158,7 +158,7 @@ class GPTTokenizer(BytePairTokenizer):
         text = tf.strings.regex_replace(text, END_OF_WORD, " ")
         return tf.strings.regex_replace(text, " $", "")
 
-    def described(self):
+    def described(self) -> dict[str, Any]:
         described = super().described()
         model = {"unk_token": self.unk_token, "end_of_word_suffix": END_OF_WORD}
         return {

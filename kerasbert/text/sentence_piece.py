@@ -398,7 +398,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         del proto.pieces[self._size_without(extra) :]
         return proto
 
-    def described(self):
+    def described(self) -> dict[str, Any]:
         proto = self._without_extra()
         kinds = proto.SentencePiece
         if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:

@@ -299,7 +299,7 @@ class BertTokenizer(AddedTokensTokenizer):
             **({"split_on": self.split_on} if self.split_on else {}),
         }
 
-    def described(self):
+    def described(self) -> dict[str, Any]:
         extra = {token["content"] for token in self.added_tokens if token.get("extra")}
         vocabulary = self.vocabulary[: self._size_without(extra)]
         words = {"type": "BertPreTokenizer" if self.split_on_punctuation else "WhitespaceSplit"}
