@@ -43,6 +43,18 @@ def _unknown(given, kept, path=""):
     return None
 
 
+def _check_merges(model):
+    """Raise for merges without the prefix of inner pieces, at which the library aborts."""
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    for pair in model.get("merges") or () if prefix else ():
+        second = pair.split(" ")[-1] if isinstance(pair, str) else pair[-1]
+        if not second.startswith(prefix):
+            raise ValueError(
+                f"The tokenizer.json has the merge {pair!r}, whose second part does not begin with "
+                f"continuing_subword_prefix={prefix!r}; download it again."
+            )
+
+
 class FastEngine:
     """Runs the content of a `tokenizer.json` on texts in memory.
 
@@ -56,6 +68,7 @@ class FastEngine:
 
     def __init__(self, content: dict[str, Any], matches_special: bool = True) -> None:
         content = {**_EMPTY, **content, "truncation": None, "padding": None}
+        _check_merges(content.get("model") or {})
         try:
             self._tokenizer = Tokenizer.from_str(to_json(content, ensure_ascii=False))
         except BaseException as error:

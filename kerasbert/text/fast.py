@@ -218,7 +218,9 @@ class FastTokenizer(SubwordTokenizer):
             return found
         # The model may have a piece for a control token that its text was split into.
         has_unknown = "unk" not in self.missing
-        known = {self.unk_token_id} if has_unknown else set()
+        model = self.content["model"]
+        known = {model.get("unk_id"), self._token_ids.get(model.get("unk_token"))}
+        known |= {self.unk_token_id} if has_unknown else set()
         control = np.array([i for i in self.special_token_ids if i not in known], "int32")
         ids = found[0].values
         is_control = np.isin(ids, control)
