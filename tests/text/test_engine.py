@@ -80,7 +80,9 @@ def test_every_character(settings):
     compare(tokenizer, [form.format(char) for form in ("a{}b", ":{}") for char in CHARACTERS])
 
 
-@pytest.mark.parametrize("flags", range(16))
+@pytest.mark.parametrize(
+    "flags", [pytest.param(i, marks=() if i in (0, 7, 14) else pytest.mark.slow) for i in range(16)]
+)
 def test_added_tokens(make, flags):
     names = ("single_word", "lstrip", "rstrip", "normalized")
     settings = {name: True for place, name in enumerate(names) if flags >> place & 1}
