@@ -541,8 +541,11 @@ class BertTask(FromPreset, ReadsTexts, KeepsCompile, KerasExport, functional.Tas
             self._check_labelled(None, is_raw=not is_ready(x))
         if class_weight is not None:
             x = weigh_dataset(self, class_weight, x, is_raw)
+        # Keras would read a batch to build on, and so begin the first epoch twice.
         if isinstance(x, Batches):
             self._build_on(x.example)
+        elif is_raw and not backend.trains_in_graphs():
+            self._build_on(keras.tree.map_structure(_zeros, x.element_spec))
         if method is keras.Model.fit and not backend.is_distributed(self):
             self.__dict__["_batch_spec"] = x.element_spec  # Avoids Keras' attribute tracking.
         if x is not self.__dict__.get("_held_out"):
