@@ -50,7 +50,9 @@ tf, tf_text = _Late("tensorflow"), _Late("tensorflow_text")
 @functools.cache
 def has_tensorflow():
     """Return whether TensorFlow and TensorFlow Text are installed, without importing them."""
-    return all(importlib.util.find_spec(one) for one in ("tensorflow", "tensorflow_text"))
+    found = map(importlib.util.find_spec, ("tensorflow", "tensorflow_text"))
+    # An uninstalled package may leave an empty folder.
+    return all(spec is not None and spec.origin is not None for spec in found)
 
 
 def need_tensorflow(what, *packages):

@@ -58,6 +58,7 @@ class FastTokenizer(SubwordTokenizer):
 
     Example:
 
+    >>> import json
     >>> from tokenizers import Tokenizer, models, pre_tokenizers
     >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "1"]
     >>> words = {word: id for id, word in enumerate(words)}

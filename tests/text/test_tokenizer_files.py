@@ -248,7 +248,7 @@ DAMAGED = [
     (UNIGRAM, ["model", "vocab", 4, 0], "", "Piece 4 of the SentencePiece model, '', has the"),
     (UNIGRAM, ["model", "vocab", 4, 0], "<s>", "'<s>' twice, as ids 0 and 4"),
     (UNIGRAM, ["model", "unk_id"], 6, "unk_id=6, which is not one of its 6 pieces"),
-    (UNIGRAM, ["model", "unk_id"], None, "unk_id=None, which is not one of its 6 pieces"),
+    (UNIGRAM, ["model", "unk_id"], None, "has no unk_id, but a SentencePiece model needs"),
     (UNIGRAM, ["model", "unk_id"], -1, "unk_id=-1 in .* a whole number of at least 0"),
     (UNIGRAM, ["normalizer", "precompiled_charsmap"], "?", "that is not base64"),
     (UNIGRAM, ["normalizer", "precompiled_charsmap"], "AAAA", "character map .* 3 bytes"),
