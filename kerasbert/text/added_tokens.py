@@ -15,7 +15,7 @@ from kerasbert.base.errors import check_value
 from kerasbert.base.keywords import check_keyword
 from kerasbert.text import ops
 from kerasbert.text.alignment import NUL, align, character_sizes, distinct, valid_utf8
-from kerasbert.text.engine import FastEngine
+from kerasbert.text.engine import FastEngine, in_form_first
 from kerasbert.text.subword import SubwordTokenizer, once
 
 if TYPE_CHECKING:
@@ -339,9 +339,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Return the engine for texts without such characters."""
         described = self.described()
         parts = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
-        if self.normalize is not None:
-            steps = [{"type": self.normalize}, parts["normalizer"]]
-            parts["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+        parts["normalizer"] = in_form_first(self.normalize, parts["normalizer"])
         names = ("id", "content", *FLAGS[:5])
         added = [{name: token[name] for name in names} for token in self._added_tokens()]
         added.sort(key=lambda token: token["id"])

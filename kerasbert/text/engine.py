@@ -27,6 +27,14 @@ _EMPTY = {
 _LEGACY = ("add_prefix_space", "str_rep")
 
 
+def in_form_first(form, normalizer):
+    """Return a normalizer that first brings texts to a Unicode normal form; `None` for none."""
+    if form is None:
+        return normalizer
+    steps = [{"type": form}, normalizer]
+    return {"type": "Sequence", "normalizers": [step for step in steps if step]}
+
+
 def _unknown(given, kept, path=""):
     """Return the path of the first field of a file that the library drops; `None` if none."""
     if isinstance(given, dict) and isinstance(kept, dict):

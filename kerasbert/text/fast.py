@@ -15,7 +15,7 @@ from kerasbert.base.files import read_json, write_files
 from kerasbert.base.strict_json import to_json
 from kerasbert.text import ops
 from kerasbert.text.added_tokens import stands_alone
-from kerasbert.text.engine import FastEngine
+from kerasbert.text.engine import FastEngine, in_form_first
 from kerasbert.text.subword import SubwordTokenizer, once
 from kerasbert.text.tokenizer_files import ROLES, TokenizerFiles
 
@@ -208,9 +208,7 @@ class FastTokenizer(SubwordTokenizer):
         content = copy.deepcopy(self.content)
         for token in content.get("added_tokens") or []:
             token["special"] = token["content"] in control
-        if self.normalize is not None:
-            steps = [{"type": self.normalize}, content.get("normalizer")]
-            content["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+        content["normalizer"] = in_form_first(self.normalize, content.get("normalizer"))
         return FastEngine(content, self.special_tokens_in_strings)
 
     def _encode(self, name, texts):

@@ -10,6 +10,7 @@ versions write different files: from 0.20 on, merges that older versions cannot 
 from kerasbert.base.strict_json import to_json
 from kerasbert.families import get_family
 from kerasbert.text.choose import tokenizer_class
+from kerasbert.text.engine import in_form_first
 from kerasbert.text.fast import FastTokenizer
 from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.sentence_piece import (
@@ -98,9 +99,8 @@ def transformers_files(
 def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to, also):
     """Return the file that a `FastTokenizer` runs, and a configuration."""
     content = dict(tokenizer.content)
-    if tokenizer.normalize is not None:
-        steps = [{"type": tokenizer.normalize}, content.get("normalizer")]
-        content["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+    if tokenizer.normalize is not None:  # Otherwise a part that is absent stays so.
+        content["normalizer"] = in_form_first(tokenizer.normalize, content.get("normalizer"))
     known = {token["content"] for token in tokenizer.added_tokens}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     content["added_tokens"] = sorted(
@@ -155,8 +155,7 @@ def _content(tokenizer, finds_special, has_segments=False, also=()):
     if tokenizer.normalize is not None:
         # Identifies the first step, as some tokenizers have normal forms of their own.
         settings["normalize"] = tokenizer.normalize
-        steps = [{"type": tokenizer.normalize}, described["normalizer"]]
-        described["normalizer"] = {"type": "Sequence", "normalizers": [s for s in steps if s]}
+        described["normalizer"] = in_form_first(tokenizer.normalize, described["normalizer"])
     added = _added_tokens(tokenizer, finds_special, also)
     content = {
         "version": "1.0",
