@@ -1,24 +1,25 @@
-"""What the examples in docstrings may use without importing it, and the marks they cannot bear."""
+"""Names and marks for the examples in docstrings."""
 
 import gc
 
 import numpy as np
 import pytest
 
-gc.disable()  # Until all tests are collected: hardly anything that imports leave is garbage.
+gc.disable()  # Collect no garbage until all tests are collected, because imports leave hardly any.
 
 
 def pytest_configure(config):
-    # Keras turns tensors and variables into arrays by `np.array(x)`; their `__array__` (of PyTorch
-    # 2.13, TensorFlow 2.21 and Keras 3.15) does not know NumPy 2's `copy`, and each time warns.
+    # Keras converts tensors and variables by `np.array(x)`. Their `__array__` (PyTorch 2.13,
+    # TensorFlow 2.21, Keras 3.15) lacks NumPy 2's `copy` argument and warns each time.
     config.addinivalue_line(
         "filterwarnings", "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"
     )
 
 
-# It imports what the extra `play` installs, and has no examples.
+# These files have no examples, and import packages of the extra `play` or of one backend.
 collect_ignore = ["kerasbert/play/server.py"]
-# Examples that need what the extra `peers` installs: a docstring has no place for a mark.
+collect_ignore_glob = [f"kerasbert/backend/{name}_*.py" for name in ("jax", "tensorflow", "torch")]
+# Examples that need packages of the extra `peers`; docstrings cannot have marks.
 _PEERS = {"kerasbert.export.onnx.export_onnx"}
 
 

@@ -1,7 +1,7 @@
 """A plugin of pytest for `.ci/run`.
 
 It lists all tests and those that ran, one per line, in the folder `$RAN`. After `$ENDS`, a Unix
-time, no test starts; those that are skipped for it are listed in `late`.
+time, no test starts; the tests that are skipped for this reason are listed in `late`.
 """
 
 import os
@@ -15,7 +15,7 @@ def _append(name, ids):
         file.writelines(f"{id}\n" for id in ids)
 
 
-@pytest.hookimpl(wrapper=True)  # Before conftest leaves out what other backends run.
+@pytest.hookimpl(wrapper=True)  # Before conftest deselects tests of other backends.
 def pytest_collection_modifyitems(items):
     _append("all", [item.nodeid for item in items])
     return (yield)

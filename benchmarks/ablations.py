@@ -1,13 +1,14 @@
-"""The paper's ablations at small scale: what each choice of the pre-training is worth.
+"""The paper's ablations at small scale: the contribution of each pre-training choice.
 
     python benchmarks/ablations.py FOLDER                      # every row, 2 seeds
     python benchmarks/ablations.py FOLDER --only tasks --steps 4000
 
-Pre-trains an encoder for each row, from the text of `demo_preset.py`, and fine-tunes it on TREC
-questions and film reviews. Rows: the tasks (next sentence, none, none and left to right, the last
-with a BiLSTM on top), three sizes, the six ways of hiding a token. All take the same steps of as
-many examples; a row without next sentence has full sentences. FOLDER keeps text, vocabulary,
-examples and results: what is there is not computed again, and what was interrupted goes on.
+Pre-trains an encoder for each row on the text of `demo_preset.py`, and fine-tunes it on TREC
+questions and film reviews. The rows are in three groups: tasks (with and without next sentence
+prediction, left to right, and left to right with a BiLSTM on top), three sizes, and six masking
+rules. All rows train for the same number of steps with equal batch sizes; rows without next
+sentence prediction use full sentences. FOLDER keeps the text, vocabulary, examples and results:
+finished work is not repeated, and an interrupted run resumes.
 """
 
 import hashlib
@@ -31,15 +32,15 @@ from kerasbert.tokenizers import BertTokenizer
 BASE = {
     "num_layers": 2,
     "hidden_dim": 128,
-    # 0.02 at the width of BERT base; with it small encoders take some 200 steps longer.
+    # BERT-base uses 0.02, with which small encoders need some 200 steps more.
     "encoder": {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.05},
-    "masker": {"mask_selection_rate": 0.2},  # More to learn from in each step.
+    "masker": {"mask_selection_rate": 0.2},  # More predictions per step.
 }
-# Short rows and no dropout: at 128 tokens the loss stays long where attention is not learnt yet.
+# Short rows and no dropout, because with 128 tokens it takes long until attention is learned.
 LENGTH = 32
 
 
-def _hidden(mask, same, other):
+def _masking(mask, same, other):
     assert mask + same + other == 100
     shares = {"mask_token_rate": mask / 100, "random_token_rate": other / 100}
     return {"masker": {**BASE["masker"], **shares}}
@@ -49,7 +50,7 @@ LEFT_TO_RIGHT = {
     "objective": "full_sentences",
     "encoder": {**BASE["encoder"], "is_causal": True},
 }
-# Group and name of each row: its arguments of `pretrain`, beside those of `BASE`.
+# Group and name of each row, with its arguments of `pretrain` in addition to `BASE`.
 ROWS = {
     ("tasks", "masked words and next sentence"): {},
     ("tasks", "no next sentence"): {"objective": "full_sentences"},
@@ -58,20 +59,20 @@ ROWS = {
     ("size", "2 x 64"): {"hidden_dim": 64, "num_heads": 1},
     ("size", "2 x 128"): {},
     ("size", "4 x 128"): {"num_layers": 4},
-    ("hidden", "80 mask, 10 same, 10 other"): {},
-    ("hidden", "100, 0, 0"): _hidden(100, 0, 0),
-    ("hidden", "80, 0, 20"): _hidden(80, 0, 20),
-    ("hidden", "80, 20, 0"): _hidden(80, 20, 0),
-    ("hidden", "0, 20, 80"): _hidden(0, 20, 80),
-    ("hidden", "0, 0, 100"): _hidden(0, 0, 100),
+    ("masking", "80 mask, 10 same, 10 other"): {},
+    ("masking", "100, 0, 0"): _masking(100, 0, 0),
+    ("masking", "80, 0, 20"): _masking(80, 0, 20),
+    ("masking", "80, 20, 0"): _masking(80, 20, 0),
+    ("masking", "0, 20, 80"): _masking(0, 20, 80),
+    ("masking", "0, 0, 100"): _masking(0, 0, 100),
 }
-# Of the head that is fine-tuned.
+# Settings of the head for fine-tuning, by row.
 HEADS = {("tasks", "no next sentence, left to right, BiLSTM"): {"bilstm_units": 128}}
 PAIRS = {"trec": quality.trec, "reviews": quality.reviews}
 
 
 def scores_of(row, seed, folder, steps, train, test):
-    """Scores of a row's encoder: held-out masked words, and accuracy on each task."""
+    """Return the accuracies of a row's encoder on held-out masked words and on each task."""
     arguments = {"objective": "next_sentence", **BASE, **ROWS[row]}
     pretraining = json.dumps({**arguments, "steps": steps, "seed": seed}, sort_keys=True)
     head = HEADS.get(row, {})
@@ -80,7 +81,7 @@ def scores_of(row, seed, folder, steps, train, test):
     if results.exists():
         for line in results.read_text().splitlines():
             known = json.loads(line)
-            if known["key"] == key:  # Rows of two groups may be one and the same.
+            if known["key"] == key:  # Two groups may share a row.
                 return known["scores"]
     name = hashlib.sha256(pretraining.encode()).hexdigest()[:16]
     made = kerasbert.pretrain(
@@ -109,7 +110,9 @@ def scores_of(row, seed, folder, steps, train, test):
 
 
 def finetuned(preset, task, seed, train=3000, test=2000, head=None):
-    """Accuracy of an encoder after three epochs over texts of a task, which the seed draws."""
+    """Return the accuracy of an encoder after three epochs on texts of a task that the seed
+    draws.
+    """
     drawn = random.Random(seed).sample(PAIRS[task](), train + test)
     texts, names = map(list, zip(*drawn, strict=True))
     settings = {
@@ -131,14 +134,18 @@ def finetuned(preset, task, seed, train=3000, test=2000, head=None):
 
 def main(
     folder: Path,
-    only: Annotated[str, typer.Option(help="groups: tasks, size, hidden")] = "tasks,size,hidden",
+    only: Annotated[
+        str, typer.Option(help="comma-separated groups: tasks, size, masking")
+    ] = "tasks,size,masking",
     steps: int = 3000,
     seeds: int = 2,
-    first_seed: Annotated[int, typer.Option(help="for seeds in processes of their own")] = 0,
-    train: Annotated[int, typer.Option(help="texts of a task to train on")] = 3000,
+    first_seed: Annotated[
+        int, typer.Option(help="first seed, to run seeds in separate processes")
+    ] = 0,
+    train: Annotated[int, typer.Option(help="training texts per task")] = 3000,
     test: int = 2000,
 ):
-    """Pre-train, fine-tune and tabulate."""
+    """Pre-train, fine-tune and print the table."""
     if not (folder / "text").exists():
         demo_preset.text(folder / "text")
     if not (folder / "vocabulary").exists():

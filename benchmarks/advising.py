@@ -1,11 +1,12 @@
-"""What `kerasbert advise` says of real texts, and how many flipped labels it finds.
+"""The recommendations of `kerasbert advise` on real texts, and how many flipped labels it finds.
 
     python benchmarks/advising.py sms --preset bert_tiny_demo_en_uncased --limit 800 --folds 3
     python benchmarks/advising.py trec --limit 500 --folds 2 --arms tfidf,frozen,full
 
-Of TREC's questions (six classes), or the messages of the SMS Spam Collection, 5 % of the labels are
-flipped to another class. `check_labels.csv` is compared with these. The encoder is MiniLM-L6 unless
-`--preset` names another. From a minute (`--arms tfidf,frozen`) to half an hour on 2 cores.
+For TREC's questions (six classes) or the messages of the SMS Spam Collection, 5 % of the labels are
+flipped to another class. The script counts how many of the rows in `check_labels.csv` have a
+flipped label. The encoder is MiniLM-L6 unless `--preset` names another. A run takes from a minute
+(`--arms tfidf,frozen`) to half an hour on 2 cores.
 """
 
 import argparse
@@ -55,7 +56,8 @@ def main():
     for arm in results["arms"].values():
         scores = [f"{arm[name]['value']:.3f}" for name in ("accuracy", "macro_f1")]
         print(arm["title"], *scores, f"{arm['seconds']} s, {arm['megabytes']} MB")
-    named = [row["line"] - 2 for row in results["check_labels"]]  # Below the header.
+    # Row numbers start below the header.
+    named = [row["line"] - 2 for row in results["check_labels"]]
     hits = len(flipped & set(named))
     share = results["data"]["rows"] / len(rows)
     print(

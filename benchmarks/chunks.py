@@ -1,11 +1,12 @@
-"""One training step on many pairs: memory and seconds, in chunks and at once.
+"""Memory and time of one training step on many pairs, in chunks and at once.
 
     python benchmarks/chunks.py
     KERAS_BACKEND=tensorflow python benchmarks/chunks.py --sizes 32/0,1024/32
 
-A step of MiniLM-L6 on statement and reply pairs, 32 tokens at most, by multiple negatives ranking:
-each size is `pairs/chunk`, 0 for no chunks, in a process of its own. Memory is the most that the
-process held, less what it held when the model was there.
+MiniLM-L6 runs one step with multiple negatives ranking on pairs of statement and reply, of at most
+32 tokens each. A size in `--sizes` is `pairs/chunk`, where a chunk of 0 means no chunks; each size
+runs in a separate process. Memory is the peak memory of the process minus its memory after the
+model was built.
 """
 
 import os
@@ -20,7 +21,7 @@ import typer
 
 
 def step(pairs, chunk):
-    import kerasbert.models  # Before the others: it sets how PyTorch's threads wait.
+    import kerasbert.models  # Before the other imports, because it sets how PyTorch's threads wait.
 
     # isort: split
     import keras
@@ -46,7 +47,7 @@ def step(pairs, chunk):
 
 
 def main(
-    sizes: Annotated[str, typer.Option(help="pairs/chunk, with commas")] = (
+    sizes: Annotated[str, typer.Option(help="comma-separated pairs/chunk")] = (
         "32/0,128/0,512/0,512/32,2048/32"
     ),
     one: Annotated[str, typer.Option(hidden=True)] = "",

@@ -1,11 +1,13 @@
-"""What 1 TB of text takes on 1,000 workers: the rate of each part on one core here, and the bytes.
+"""Measurements for the estimated cost of 1 TB of text on 1,000 workers, on one core.
 
     python benchmarks/cluster.py                  # about 4 minutes
-    python benchmarks/cluster.py --shards 1000    # about as many, made and read by 2 and by 8
+    python benchmarks/cluster.py --shards 1000    # about 1,000 shards, by 2 and by 8 processes
 
-The text is the Brown corpus, 20 sentences a document. A part runs in this process alone, with one
-thread, and its rate is by the seconds of the processor that it took, which others on the machine
-change little. `--shards` compares bytes, and counts seconds of the clock.
+The text is the Brown corpus, 20 sentences per document. Each part of the work runs alone in this
+process with one thread. The script prints its throughput per second of CPU time, which other
+processes on the machine hardly affect, and the bytes that it sends through the network. With
+`--shards`, the script compares the bytes that 2 and 8 processes write, and measures their
+wall-clock time.
 """
 
 import collections
@@ -26,7 +28,7 @@ SENTENCES = 20
 
 
 def write_text(path, size):
-    """Documents of the Brown corpus up to about `size` bytes, each with a number of its own."""
+    """Write documents of the Brown corpus up to about `size` bytes, each with its own number."""
     documents = [
         [" ".join(word for word, _ in sentence) for sentence in document[start : start + SENTENCES]]
         for document in real_data.brown_tagged()
@@ -35,7 +37,7 @@ def write_text(path, size):
     with open(path, "w", encoding="utf-8") as file:
         written = number = 0
         while written < size:
-            # Else all but the first of the copies would be near duplicates.
+            # The number makes the copies different; otherwise they would be near duplicates.
             place, turn = number % len(documents), number // len(documents)
             lines = documents[place][turn:] + documents[place - 1][:turn]
             written += file.write("\n".join(lines) + "\n\n")
@@ -49,7 +51,7 @@ def timed(function):
 
 
 def parts(path, folder, tokenizer):
-    """Yield `(part, bytes of text, seconds, bytes through the network for each byte of text)`."""
+    """Yield `(part, bytes of text, seconds, bytes through the network per byte of text)`."""
     from kerasbert.data import documents, read_examples, write_examples
     from kerasbert.data.deduplicate import bands, signature
     from kerasbert.data.vocabulary import _counter
@@ -69,7 +71,8 @@ def parts(path, folder, tokenizer):
         some = iter(found)
         while part := list(itertools.islice(some, 1000)):
             counted = count(line for lines in part for line in lines)
-            # Beam puts those of a worker's bundle together first; this is without.
+            # Counted without Beam's combiner, which would first merge the counts of a worker's
+            # bundle.
             sent += sum(len(word.encode()) + 5 for word in counted)
         return sent
 
@@ -90,7 +93,7 @@ def parts(path, folder, tokenizer):
     batches = [texts[start : start + 64] for start in range(0, len(texts), 64)]
     tokenizer(batches[0])
     seconds, tokens = timed(lambda: sum(len(row) for some in batches for row in tokenizer(some)))
-    yield f"tokenize ({size / tokens:.2f} bytes a token)", size, seconds, 0
+    yield f"tokenize ({size / tokens:.2f} bytes per token)", size, seconds, 0
 
     small = os.path.join(folder, "small.txt")
     write_text(small, 100_000)
@@ -123,7 +126,7 @@ def parts(path, folder, tokenizer):
 
 
 def made_and_read(count, folder, tokenizer):
-    """Yield what stands in a row of the table for 2 and for 8 workers."""
+    """Yield a row of the table for 2 workers and one for 8 workers."""
     from kerasbert.data import read_examples, write_examples
 
     path = os.path.join(folder, "many.txt")
@@ -158,8 +161,8 @@ def made_and_read(count, folder, tokenizer):
 
 
 def main(
-    megabytes: Annotated[float, typer.Option(help="Of text.")] = 10.0,
-    shards: Annotated[int, typer.Option(help="Make and read so many instead.")] = 0,
+    megabytes: Annotated[float, typer.Option(help="Megabytes of text.")] = 10.0,
+    shards: Annotated[int, typer.Option(help="Write and read this number of shards instead.")] = 0,
 ):
     for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(name, "1")

@@ -1,6 +1,7 @@
-"""What other packages make of `export_onnx(layout="transformers")`: the largest difference each.
+"""Compare the outputs of `export_onnx(layout="transformers")` in the packages that load it.
 
-They want other versions of `transformers` than the tests, so each side has an environment:
+These packages need other versions of `transformers` than the tests of kerasbert, so writing and
+reading use separate environments:
 
     python benchmarks/consumers.py write exported        # where kerasbert is
     pip install "optimum[onnxruntime]" fastembed "sentence-transformers[onnx]"
@@ -66,7 +67,8 @@ def by_fastembed(path, texts):
         model="exported",
         pooling=PoolingType.MEAN,
         normalization=True,
-        sources=ModelSource(hf="nobody/exported"),  # Never asked, as the folder is there.
+        # fastembed does not download from this source, because the folder exists.
+        sources=ModelSource(hf="nobody/exported"),
         dim=128,
         model_file="onnx/model.onnx",
     )

@@ -1,10 +1,11 @@
-"""Runs contestants of a benchmark against each other: same machine, same minutes, same data.
+"""Run the contestants of a benchmark against each other on the same machine and the same data.
 
-Each contestant is a child process of its own (a backend is fixed before the import), held to the
-same cores. All are made ready one after the other, then they run in rounds A B C A B C, one at a
-time, so that a slow minute of the machine falls on all of them. A run waits until the machine is
-quiet, and what other processes took of it meanwhile is reported with the result: two threads that
-share two cores with somebody wait for each other, and lose far more than that share.
+Each contestant is a child process (a backend is fixed before the import), limited to the same
+cores. All contestants are prepared one after the other, and then run one at a time in rounds (A B C
+A B C), so that a slow minute of the machine affects all of them. A run waits until other processes
+are idle. The share of the cores that other processes took during the run is reported with the
+result, because two threads that share two cores with another process wait for each other, and lose
+far more time than that share.
 """
 
 import importlib.metadata
@@ -26,34 +27,36 @@ from rich.table import Table
 PACKAGES = (
     "kerasbert keras keras-hub tensorflow tensorflow-text jax torch transformers tokenizers numpy"
 ).split()
-# MiniLM, 6 layers of width 384: what every figure below is counted with.
+# Sizes of MiniLM (6 layers of width 384), for `MATMULS` and `flops`.
 LAYERS, WIDTH, INNER = 6, 384, 1536
 MATMULS = ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, INNER), (INNER, WIDTH))
-# Others may take this share of the machine's cores before a figure is called disturbed.
+# Maximum share of the machine's cores that other processes may take in a valid run.
 QUIET = 0.1
-# Wide enough for tables whose rows are to be pasted, whatever the terminal.
+# Wide enough that table rows can be pasted, whatever the width of the terminal.
 console = Console(width=160, highlight=False)
 
 
 def chosen(specs, only):
-    """The contestants whose names begin as `--only` says, and the limits; all for none."""
+    """Return the contestants that `--only` selects by prefix, and the matmul limits; without
+    `--only`, return all of them.
+    """
     beginnings = tuple(filter(None, only.split(",")))
     return [spec for spec in specs if not beginnings or spec.startswith(("limit/", *beginnings))]
 
 
 def reviews(count, seed=0):
-    """`count` pairs `(text, 1 fresh | 0 rotten)`, drawn and shuffled from the real snippets."""
+    """Return `count` shuffled pairs `(text, 1 fresh | 0 rotten)` of the real snippets."""
     pairs = [
         (text, int(kind == "fresh")) for kind, text in real_data.film_reviews() if kind != "plot"
     ]
     return random.Random(seed).sample(pairs, count)
 
 
-INFORMATIVE = 374  # of the 500 documents of the Brown corpus; the others are fiction
+INFORMATIVE = 374  # The first 374 of the 500 documents of the Brown corpus; the others are fiction.
 
 
 def paragraphs(count, seed=0, sentences=4):
-    """`count` pairs `(text, 1 informative | 0 fiction)`: sentences in a row of the Brown corpus."""
+    """Return `count` pairs `(text, 1 informative | 0 fiction)` of the Brown corpus."""
     pairs = []
     for number, document in enumerate(real_data.brown_tagged()):
         lines = [" ".join(word for word, _ in sentence) for sentence in document]
@@ -67,21 +70,26 @@ TEXTS = {"reviews": reviews, "paragraphs": paragraphs}
 
 
 def flops(lengths):
-    """Floating-point operations of the encoder on texts of these lengths, without padding.
+    """Return the number of floating-point operations of the encoder on texts of these lengths,
+    without padding.
 
-    A token costs two a weight; attention adds two products of T x T x D a layer.
+    A token costs two floating-point operations per weight; attention adds two products of T x T x D
+    per layer.
     """
     weights = sum(rows * columns for rows, columns in MATMULS)
     return sum(LAYERS * (2 * weights * n + 4 * n * n * WIDTH) for n in lengths)
 
 
 def environment(spec, threads, gpu=False):
-    """Environment variables of the child for a contestant `library/backend/...`."""
-    # The clone that this file lies in is what is measured, installed or not.
+    """Return the environment variables of the child process of a contestant
+    `library/backend/...`.
+    """
+    # The child imports kerasbert from the checkout that this file is in, even if another version is
+    # installed.
     clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # Children share a GPU, so JAX must not take its memory beforehand.
     device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
-    # What the parent's libraries set for themselves is not for the children of others.
+    # Settings that the parent's libraries made for themselves must not affect other contestants.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
     return {
         **inherited,
@@ -99,7 +107,7 @@ def environment(spec, threads, gpu=False):
 
 
 class Child:
-    """A contestant's process: it makes itself ready, then runs once each time it is told to."""
+    """A contestant's process: it prepares itself, then runs once on each request."""
 
     def __init__(self, script, spec, threads, settings):
         self.spec = spec
@@ -118,7 +126,7 @@ class Child:
         self.memory_mb = 0.0
 
     def run(self):
-        """One more round; a contestant that failed stays failed."""
+        """Run another round; a contestant that failed stays failed."""
         if "error" in self.ready:
             return
         since = busy_seconds(), busy_seconds(self.process.pid), monotonic()
@@ -150,7 +158,7 @@ class Child:
 
 
 def peak_mb(pid):
-    """The most memory that a process held so far, in megabytes; 0 where unknown."""
+    """Return the peak memory of a process in megabytes; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/status") as file:
             return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
@@ -159,27 +167,31 @@ def peak_mb(pid):
 
 
 def busy_seconds(pid=None):
-    """Processor seconds used so far by the machine, or by one process; 0 where unknown."""
+    """Return the CPU seconds that the machine, or one process, has used so far; 0 if unknown."""
     try:
         with open("/proc/stat" if pid is None else f"/proc/{pid}/stat") as file:
             fields = file.readline().rsplit(")", 1)[-1].split()
     except OSError:
         return 0.0
-    # The machine: cpu user nice system idle iowait irq softirq; a process: 11, 12 after its name,
-    # and 13, 14 those of its processes that ended.
+    # Machine: cpu user nice system idle iowait irq softirq. Process: fields 11 and 12 after its
+    # name, and 13 and 14 for its ended children.
     ticks = [fields[i] for i in ((1, 2, 3, 6, 7) if pid is None else (11, 12, 13, 14))]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def others_share(machine_since, own_since, since, pid=None):
-    """Share of the machine's cores that processes other than `pid` took since then."""
+    """Return the share of the machine's cores that processes other than `pid` have taken since the
+    given times.
+    """
     own = busy_seconds(pid) - own_since if pid else 0
     spent = max(monotonic() - since, 1e-3) * os.cpu_count()
     return max(0.0, busy_seconds() - machine_since - own) / spent
 
 
 def wait_until_quiet(seconds):
-    """Return when others take less than a tenth of the cores for 2 seconds, or after `seconds`."""
+    """Wait until other processes take less than a tenth of the cores for 2 seconds; give up after
+    `seconds`.
+    """
     until = monotonic() + seconds
     while monotonic() < until:
         since = busy_seconds(), 0, monotonic()
@@ -194,13 +206,13 @@ def race(script, specs, rounds, threads, settings, wait=60, announce=True):
     Args:
         script: path of the benchmark, which calls `serve` when it is given `--contestant`.
         specs: list of strings `library/backend/...`.
-        rounds: int. Times that each one runs, after it is warm.
+        rounds: int. Runs of each contestant after its warm-up.
         threads: int. Cores and threads of each.
-        settings: dict, the same for all, handed to the contestant's function. With `gpu` they may
-            use one.
-        wait: number. Seconds that a run waits, at most, for the machine to be quiet.
+        settings: dict, passed to the `prepare` function of every contestant. If its `gpu` is true,
+            the contestants may use a GPU.
+        wait: number. Maximum seconds that a run waits for the machine to be quiet.
     """
-    # A GPU's memory may not hold all of them: there each one ends before the next begins.
+    # A GPU may lack memory for all contestants, so each one ends before the next begins.
     groups = [[spec] for spec in specs] if settings.get("gpu") else [specs]
     children = []
     for group in groups:
@@ -233,13 +245,14 @@ def _race(script, specs, rounds, threads, settings, wait, announce):
 
 
 def serve(prepare, spec, settings):
-    """The child's side: prepare, then answer each line of the input with one run's result.
+    """Run a contestant in the child process: prepare it, then answer each line of the input with
+    the result of one run.
 
     Args:
         prepare: function `(spec, settings)` that returns `(ready, run)`: a dict to report, and a
             function without arguments that runs once and returns a dict.
     """
-    # Libraries print: their output must not come between the answers.
+    # Output that libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     ready, run = prepare(spec, settings)
@@ -251,10 +264,10 @@ def serve(prepare, spec, settings):
 
 
 def matmul_limit(spec, settings):
-    """A contestant `limit/backend/dtype`: the rate of the encoder's matmuls and nothing else.
+    """Prepare a contestant `limit/backend/dtype`, which computes only the encoder's matmuls.
 
-    32 texts of 32 tokens, every product of the 6 layers, as fast as the library does them; or of
-    other `tokens` and `matmuls` of the settings.
+    These are all matrix products of the 6 layers for 32 texts of 32 tokens, or those that `tokens`
+    and `matmuls` in the settings describe.
     """
     _, library, dtype = spec.split("/")
     tokens, seconds = settings.get("tokens", 32 * 32), settings.get("limit_seconds", 1.0)
@@ -309,18 +322,22 @@ LIMITS = ["limit/torch/float32", "limit/jax/float32", "limit/torch/bfloat16", "l
 
 
 def best_limit(children, dtype):
-    """Highest measured GFLOP/s of the matmuls in `dtype`, of any library and round."""
+    """Return the highest GFLOP/s of the matmuls in `dtype` that any library reached in any
+    round.
+    """
     found = [c for c in children if c.spec.startswith("limit/") and c.spec.endswith(f"/{dtype}")]
     return max(done["gflops"] for child in found for done in child.rounds)
 
 
 def disturbed(children):
-    """The largest share of the machine that others took during a counted run."""
+    """Return the largest share of the machine that other processes took during any valid run."""
     return max(done["others"] for child in ran(children) for done in child.rounds)
 
 
 def limits_line(children, operations, unit):
-    """One line with each library's matmul rate and the limit that it sets on `unit` a second."""
+    """Return a line with each library's matmul rate and the `unit` per second that this rate would
+    allow.
+    """
     limits = [c for c in ran(children) if c.spec.startswith("limit/")]
     rates = ", ".join(
         f"{c.spec.removeprefix('limit/')} {max(done['gflops'] for done in c.rounds):.0f}"
@@ -334,7 +351,7 @@ def limits_line(children, operations, unit):
 
 
 def machine(threads, gpu=False):
-    """One line on the machine and one on the versions."""
+    """Return a line on the machine and one on the versions."""
     model = platform.processor() or platform.machine()
     flags = ""
     if os.path.exists("/proc/cpuinfo"):
@@ -363,7 +380,7 @@ def machine(threads, gpu=False):
 
 
 def table(title, columns, rows):
-    """Print a table as Markdown, ready to paste; numbers to the right."""
+    """Print a table as Markdown, ready to paste, with numbers aligned to the right."""
     made = Table(title=title, title_justify="left", box=MARKDOWN)
     for i, column in enumerate(columns):
         made.add_column(column, justify="right" if i else "left", no_wrap=True)
@@ -373,7 +390,7 @@ def table(title, columns, rows):
 
 
 def failed(children):
-    """Name the contestants that did not run, with their last words."""
+    """Name the contestants that did not run, with the end of their output."""
     for child in children:
         if "error" in child.ready:
             console.print(f"not run: {child.spec}: {child.ready['error']}", soft_wrap=True)

@@ -1,18 +1,19 @@
-"""The text of the first small preset of ours, `bert_tiny_demo_en_uncased`.
+"""The text of the first small preset, `bert_tiny_demo_en_uncased`.
 
     python benchmarks/demo_preset.py FOLDER
     kerasbert vocab FOLDER -o VOCABULARY --size 8192 --unused 20 --min-frequency 5
     kerasbert pretrain FOLDER -o OUTPUT --vocabulary VOCABULARY ...   # as the card says
     python benchmarks/small_presets.py pack OUTPUT/preset presets/NAME --task pretrainer
 
-It is a JSON line a document: speeches, novels and plays in the public domain, and articles of
-Wikipedia (CC BY-SA 3.0). The Brown corpus was among them until NLTK's list was seen, which has it
+The text has one JSON line per document: speeches, novels and plays in the public domain, and
+articles of Wikipedia (CC BY-SA 3.0). The Brown corpus was included until we saw that NLTK lists it
 as "non-commercial".
 
-Short rows come first for a reason: at 128 tokens, in batches of 16 and 32, 4 layers of 256 were
-still on the plateau that comes before attention is learnt after 8 million tokens (12.9% of the
-masked words, the commonest token 4.9%), whatever the rate, dropout and share of hidden tokens. At
-32 tokens in batches of 128, without dropout, 2 layers of 128 leave it after 2 million.
+The first rows of the training are short for a reason. With rows of 128 tokens, in batches of 16 and
+32, an encoder of 4 layers of width 256 had not learned attention after 8 million tokens: its
+accuracy stayed on a plateau (12.9% of the masked words; the most frequent token has 4.9%), whatever
+the learning rate, dropout and share of masked tokens. With rows of 32 tokens in batches of 128,
+without dropout, 2 layers of width 128 leave this plateau after 2 million tokens.
 """
 
 import json
@@ -41,7 +42,8 @@ def text(folder: Path):
     """Write the text."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(documents())
-    # Next sentences are drawn from documents nearby, and what is held out stands together.
+    # Shuffled, because wrong next sentences are drawn from nearby documents, and held-out documents
+    # are adjacent.
     random.Random(0).shuffle(rows)
     sizes = {}
     with open(folder / "text.jsonl", "w", encoding="utf-8") as file:

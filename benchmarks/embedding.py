@@ -1,17 +1,18 @@
-"""Embedding real film reviews with the real MiniLM-L6 weights: texts a second, ours and peers.
+"""Throughput of embedding real film reviews with the real MiniLM-L6 weights, ours and peers.
 
     python benchmarks/embedding.py                  # 2 threads, 3 rounds
     python benchmarks/embedding.py --only kerasbert --rounds 1
 
-From raw strings to vectors (mean pooling, L2 norm), tokenizing included. A contestant warms up on
-the same texts, with each of its batch sizes, keeps the fastest, and then runs in rounds; the
-median counts. kerasbert's float32 vectors must be within 1e-4 of transformers'; "texts off" are
-those whose vectors differ by more than 0.01 from them.
+The time from raw strings to embeddings (mean pooling, L2 norm) includes tokenization. A contestant
+warms up on the same texts with each of its batch sizes, keeps the fastest size, and then runs in
+rounds; the tables have the median. kerasbert's float32 embeddings must differ from those of
+transformers by at most 1e-4; "texts off" counts texts whose embeddings differ from those of
+transformers by more than 0.01.
 
-- transformers: all texts tokenized in one call, sorted by their tokens, each batch padded to its
-  longest, `sdpa` attention, `torch.inference_mode`.
-- KerasHub: `BertTextEmbedder.from_preset(folder)` as it comes (256 tokens, batches of 32), and, as
-  the best that its user can set by hand, 64 tokens, which these texts just fit.
+- transformers: all texts tokenized in one call, sorted by their number of tokens, each batch padded
+  to its longest, `sdpa` attention, `torch.inference_mode`.
+- KerasHub: `BertTextEmbedder.from_preset(folder)` with its defaults (256 tokens, batches of 32),
+  and with 64 tokens, just enough for these texts, which is the best setting that a user can choose.
 """
 
 import json
@@ -46,7 +47,7 @@ from contest import (
     table,
 )
 
-# library/backend/dtype[/option]; the first of them gives the vectors to agree with.
+# library/backend/dtype[/option]; the first one gives the reference embeddings.
 REFERENCE = "transformers/torch/float32"
 SPECS = [
     REFERENCE,
@@ -72,7 +73,9 @@ SEQUENCE_LENGTH = 256
 
 
 def token_lengths(texts):
-    """Tokens of each text with its two special ones, as all contestants see them."""
+    """Return the number of tokens of each text, including its two special tokens; it is the same
+    for all contestants.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(Path(real_data.minilm_dir()) / "tokenizer.json"))
@@ -82,13 +85,14 @@ def token_lengths(texts):
 
 
 def prepare(spec, settings):
-    """Load, warm up with every batch size, and return what to report and a timed run."""
+    """Load, warm up with every batch size, and return values to report and a timed run."""
     library, backend, dtype, *options = spec.split("/")
     if library == "limit":
         return matmul_limit(spec, settings)
     texts = [text for text, _ in reviews(settings["texts"])]
     if library == "keras_hub":
-        # Every text costs it the same, so a part of them gives the same rate.
+        # KerasHub takes the same time for every text, so some of the texts are enough to measure
+        # its throughput.
         texts = texts[: settings["keras_hub_texts"]]
     start = perf_counter()
     load = {"transformers": load_transformers, "kerasbert": load_kerasbert}.get(library)
@@ -102,7 +106,7 @@ def prepare(spec, settings):
             _timed(lambda size=size: embed(texts, size)) if len(sizes) > 1 else first[size]
         )
     size = min(second, key=second.get)
-    # What a first pass took more than a second one: tracing and compiling.
+    # Tracing and compiling take the time by which the first pass exceeds a second one.
     ready |= {"batch_size": size, "warm_up_s": first[size], "parts": parts(texts, size)}
     np.save(Path(settings["folder"]) / f"{spec.replace('/', '_')}.npy", embed(texts, size))
     count = len(texts)
@@ -158,7 +162,7 @@ def load_kerasbert(dtype, options, threads):
     import kerasbert
 
     folder = real_data.minilm_dir()
-    # "bfloat16" keeps the weights in it too, as transformers' does.
+    # "bfloat16" also has bfloat16 weights, as in transformers.
     backbone = kerasbert.models.BertBackbone.from_preset(folder, dtype=dtype)
     preprocessor = kerasbert.models.BertTextClassifierPreprocessor.from_preset(
         folder, sequence_length=SEQUENCE_LENGTH
@@ -185,7 +189,7 @@ def load_kerasbert(dtype, options, threads):
         tokenizing = _timed(batches)
         ready = batches()
         padded = sum(batch["token_ids"].size for batch in ready)
-        # `predict_on_batch` compiles for itself: the second time counts.
+        # `predict_on_batch` compiles its own function, so the second time counts.
         spent = [_timed(lambda: [model.predict_on_batch(x) for x in ready]) for _ in range(2)]
         pieces = anatomy([batch["padding_mask"] for batch in ready], dtype, "xla" in options)
         return {
@@ -199,10 +203,10 @@ def load_kerasbert(dtype, options, threads):
 
 
 def anatomy(masks, dtype, xla):
-    """Seconds of the encoder's pieces, each alone, on batches (B, T) of these masks.
+    """Measure the parts of the encoder separately, on batches (B, T) of these masks, in seconds.
 
-    What they leave of the model's time is embedding, reshaping, pooling and Keras' own work; XLA
-    fuses across them, so that there they can also come to more than the whole.
+    The rest of the model's time is embedding, reshaping, pooling and Keras' overhead. XLA fuses
+    operations of several parts, so with XLA the parts may add up to more than the whole.
     """
     import keras
     from keras import ops
@@ -293,7 +297,9 @@ def _timed(function):
 
 
 def check_vectors(children, folder):
-    """By contestant, the largest difference of each text's vector from the reference's: (N,)."""
+    """Return by contestant the largest difference of each text's embedding from the reference:
+    (N,).
+    """
     path = Path(folder) / f"{REFERENCE.replace('/', '_')}.npy"
     if not path.exists():
         return {}
@@ -371,22 +377,22 @@ def report(children, lengths, differences, threads):
             best = max(mine, key=mine.get)
             said = f"best {dtype}: {best}, {mine[best] / base[dtype]:.2f} x transformers {dtype}"
             console.print(
-                said + (f", {mine[best] / hub:.1f} x KerasHub as it comes" if hub else "")
+                said + (f", {mine[best] / hub:.1f} x KerasHub with its defaults" if hub else "")
             )
 
 
 def main(
     texts: int = 1500,
-    keras_hub_texts: Annotated[int, typer.Option(help="of these, for KerasHub")] = 320,
+    keras_hub_texts: Annotated[int, typer.Option(help="number of these texts for KerasHub")] = 320,
     rounds: int = 3,
     threads: int = 2,
     batch_sizes: str = "32,64,128",
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
-    """Run every contestant on the same film reviews and print texts a second."""
+    """Run every contestant on the same film reviews and print texts per second."""
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return

@@ -1,16 +1,16 @@
-"""From text to records for pre-training: tokens a second and memory, ours and the published rules.
+"""Throughput and memory of making pre-training records from text, compared with plain Python.
 
     python benchmarks/examples.py                            # 10 MB and 1 GB, about 6 minutes
     python benchmarks/examples.py --megabytes 10 --rounds 3
 
-The text is the Brown corpus, one sentence a line, over and over up to that size. `kerasbert` makes
-next-sentence examples of 128 tokens with one copy, tokenizing and gzip included, in two processes
-of one core each. `plain` does the same by the published rules in plain Python on one core, as
-google-research/bert does, on the first 2 MB, all of them in memory; its records are not compressed.
-Start-up (processes, imports, tracing) is left out of the rates: a small corpus goes first, and in
-each process. Memory is the most that all processes together held, by their proportional share
-where the system tells it. The targets are 15 times the published rate, and memory within 10% from
-10 MB to 1 GB.
+The text is the Brown corpus, one sentence per line, repeated up to that size. `kerasbert` makes
+next-sentence examples of 128 tokens with one copy, including tokenization and gzip, in two
+processes of one core each. `plain` follows the published rules in plain Python on one core, as
+google-research/bert does, on the first 2 MB, all in memory; its records are not compressed.
+Start-up (processes, imports, tracing) is excluded: each process handles a small corpus first.
+Memory is the peak over all processes together; memory that several processes share counts once,
+where the system reports it. The targets are 15 times the throughput of `plain`, and memory that
+changes by at most 10% from 10 MB to 1 GB of text.
 """
 
 import json
@@ -30,12 +30,12 @@ PLAIN_BYTES = 2_000_000
 
 
 def write_text(path, size):
-    """The Brown corpus, again and again, up to about `size` bytes."""
+    """Write the Brown corpus repeatedly, up to about `size` bytes."""
     documents = [
         "".join(" ".join(word for word, _ in sentence) + "\n" for sentence in document) + "\n"
         for document in real_data.brown_tagged()
     ]
-    # Documents in another order each time: blocks are not the same ones again.
+    # Shuffle the documents each time, so that blocks do not repeat.
     order, written = random.Random(0), 0
     with open(path, "w", encoding="utf-8") as file:
         while written < size:
@@ -47,7 +47,7 @@ def write_text(path, size):
 
 
 class Memory:
-    """The most memory that this process and its children held, in MB, looked at every 50 ms."""
+    """The peak memory of this process and its children in MB, sampled every 50 ms."""
 
     def __enter__(self):
         self.peak, self.done = 0, threading.Event()
@@ -75,7 +75,7 @@ def _children(pid):
 
 
 def _memory(pid):
-    """Bytes: pages that several processes share count once among them."""
+    """Return bytes; pages that several processes share count once among them."""
     for name, field in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
         try:
             with open(f"/proc/{pid}/{name}") as file:
@@ -86,7 +86,7 @@ def _memory(pid):
 
 
 def kerasbert(settings):
-    """Function from a path to `(seconds, tokens)`."""
+    """Return a function from a path to `(seconds, tokens)`."""
     from kerasbert.data import write_examples
     from kerasbert.tokenizers import BertTokenizer
 
@@ -107,7 +107,7 @@ def kerasbert(settings):
                 workers=settings["threads"],
                 progress=progress,
             )
-        # Each process starts with a block: what they did until then is left out.
+        # The time until each process has started on its first block is left out.
         skip = settings["threads"]
         (start, before), (end, after) = began[skip - 1], began[-1]
         share = (after - before) / after
@@ -159,7 +159,7 @@ def plain(settings):
 
 
 def contestant(spec, settings):
-    """For `serve`."""
+    """Prepare a contestant for `serve`; one run makes the examples of a corpus."""
     library, _, megabytes = spec.split("/")
     make = {"kerasbert": kerasbert, "plain": plain}[library](settings)
     paths = settings["paths"]
@@ -177,12 +177,12 @@ def contestant(spec, settings):
 def main(
     rounds: int = 1,
     threads: int = 2,
-    megabytes: Annotated[str, typer.Option(help="comma-separated sizes of the text")] = "10,1000",
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
+    megabytes: Annotated[str, typer.Option(help="comma-separated text sizes")] = "10,1000",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
     contestant_: Annotated[str, typer.Option("--contestant", hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "{}",
 ):
-    """Make examples and print tokens a second and memory."""
+    """Make examples and print tokens per second and memory."""
     if contestant_:
         serve(contestant, contestant_, json.loads(settings))
         return

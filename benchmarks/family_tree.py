@@ -1,14 +1,15 @@
-"""`examples/family_tree.py` in English, Korean and Japanese, on texts out of packages.
+"""`examples/family_tree.py` in English, Korean and Japanese, on texts from packages.
 
     pip install mwparserfromhell fugashi unidic-lite
     python benchmarks/family_tree.py FOLDER TREEBANKS
     python benchmarks/family_tree.py FOLDER TREEBANKS --languages ko --only GPT,XLNet --seeds 1
 
-TREEBANKS holds `en_ewt-ud-test.conllu.gz`, `-dev`, and the same of `ko_gsd` and `ja_gsd`
-(universaldependencies.org). Each model and seed is a process of its own that leaves its line in
-FOLDER when it is done; called again, what is there is not made again. Two calls with other models
-may run side by side. English is Wikipedia's sample of gensim, a sentence a line; Korean and
-Japanese are the texts of LibreOffice's help and of manuals, Japanese in the words of fugashi.
+TREEBANKS holds `en_ewt-ud-test.conllu.gz`, `en_ewt-ud-dev.conllu.gz`, and the same files of
+`ko_gsd` and `ja_gsd` (universaldependencies.org). Each model and seed runs in a separate process,
+which writes its line to FOLDER when it ends; a second call does not repeat finished runs. Two calls
+with different models may run at the same time. The English text is gensim's sample of Wikipedia,
+one sentence per line; the Korean and Japanese texts are LibreOffice's help and manuals, and fugashi
+splits the Japanese into words.
 """
 
 import re
@@ -23,7 +24,7 @@ import typer
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "family_tree.py"
 BANKS = {"en": "en_ewt", "ko": "ko_gsd", "ja": "ja_gsd"}
 MODELS = "BERT at its start,BERT,BERT on sinusoids,ELMo,GPT,XLNet,ELECTRA"
-BATCH = 64  # Rows of a step.
+BATCH = 64  # Rows per step.
 
 
 def english():
@@ -43,13 +44,15 @@ TEXTS = {"en": english, "ko": real_data.korean_text, "ja": japanese}
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="for texts and results")],
+    folder: Annotated[Path, typer.Argument(help="folder for texts and results")],
     treebanks: Path,
     steps: int = 1200,
-    rows: Annotated[int, typer.Option(help="of 40 words, the most; Korean has half")] = 7680,
+    rows: Annotated[
+        int, typer.Option(help="maximum number of rows of 40 words; half for Korean")
+    ] = 7680,
     seeds: str = "0",
     languages: str = "en,ko,ja",
-    only: Annotated[str, typer.Option(help="models of the example")] = MODELS,
+    only: Annotated[str, typer.Option(help="comma-separated models of the example")] = MODELS,
 ):
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds.split(","):

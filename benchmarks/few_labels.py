@@ -1,22 +1,25 @@
-"""A few labels a class: SetFit beside setfit, fine-tuning, frozen features and TF-IDF.
+"""A few labels per class: our SetFit and setfit, fine-tuning, frozen features and TF-IDF.
 
     python benchmarks/few_labels.py FOLDER
     python benchmarks/few_labels.py FOLDER --labels 64 --seeds 0 --texts trec --only kerasbert
-    python benchmarks/few_labels.py FOLDER --labels "" # prints the table of what is there
+    python benchmarks/few_labels.py FOLDER --labels "" # only prints the table of finished runs
 
 MiniLM-L6 on TREC's questions (6 classes), film reviews (fresh or rotten) and messages (spam or
-not): so many labelled texts of each class are drawn by the seed, the same for all, and 500 others
-are the test. Accuracy, for messages macro F1. Each run is a process of its own; FOLDER keeps its
-result, and what is there is not done again.
+not): the seed draws `--labels` texts per class for training, the same for all contestants, and 500
+other texts for the test. The score is accuracy, for messages macro F1. Each run is a separate
+process; FOLDER keeps its result, and finished runs are not repeated.
 
 - tfidf: words and pairs of words, TF-IDF, logistic regression.
 - kerasbert/frozen: `finetune(method="frozen")`.
-- kerasbert/full: plain fine-tuning on a mean over the tokens, 25 epochs, up to 1e-4, batches of 16.
-- kerasbert/setfit and setfit: 10 pairs of its class and of others for each text, one epoch, batches
-  of 16, up to 2e-5, then logistic regression. setfit as it comes (`pip install setfit`), its
-  `num_iterations` as many; it is left out where it is not installed.
+- kerasbert/full: plain fine-tuning with mean pooling, 25 epochs, peak learning rate 1e-4, batches
+  of 16.
+- kerasbert/setfit and setfit: 10 pairs of the same class and of other classes for each text, one
+  epoch, batches of 16, peak learning rate 2e-5, then logistic regression. setfit runs with its
+  defaults and the same `num_iterations`; it is omitted if it is not installed (`pip install
+  setfit`).
 
-On PyTorch unless KERAS_BACKEND says otherwise. There is no dev set: nothing is chosen.
+The runs use PyTorch unless KERAS_BACKEND is set. There is no validation set, because nothing is
+selected.
 """
 
 import csv
@@ -42,7 +45,7 @@ SCORES = {"trec": "accuracy", "reviews": "accuracy", "spam": "macro_f1"}
 
 
 def rows_of(name):
-    """All texts with their classes."""
+    """Return all texts with their classes."""
     if name == "trec":
         return [(text, kind) for kind, _, text in real_data.trec_questions()]
     if name == "spam":
@@ -51,7 +54,7 @@ def rows_of(name):
 
 
 def drawn(name, labels, seed):
-    """`(train, test)`: so many rows of each class, and others."""
+    """Return `(train, test)`: the given number of rows per class, and other rows."""
     rows = sorted(set(rows_of(name)))
     random.Random(seed).shuffle(rows)
     train, rest, counts = [], [], {}
@@ -98,7 +101,7 @@ def kerasbert(method, train, test, seed):
         settings |= {"pairs": PAIRS}
     with tempfile.TemporaryDirectory() as folder:
         paths = {}
-        # A dev set is scored each epoch, and chooses nothing in a single run.
+        # The dev set is scored in each epoch, but selects nothing in a single run.
         for name, rows in (("train", train), ("dev", test[:8])):
             paths[name] = os.path.join(folder, f"{name}.csv")
             with open(paths[name], "w", newline="", encoding="utf-8") as file:
@@ -142,7 +145,7 @@ def setfit(train, test, seed):
 
 
 def run(method, texts, labels, seed):
-    """The score of a run."""
+    """Return the score of a run."""
     train, test = drawn(texts, labels, seed)
     own = {"tfidf": tfidf, "setfit": setfit}.get(method)
     if own is None:
@@ -157,14 +160,18 @@ def listed(text, kind=str):
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Where results are kept.")],
-    labels: Annotated[str, typer.Option(help="How many a class.")] = "8,16,64",
-    seeds: Annotated[str, typer.Option(help="Of what is drawn and trained.")] = "0,1",
-    texts: Annotated[str, typer.Option(help="Of trec, reviews and spam.")] = "trec,reviews,spam",
-    only: Annotated[str, typer.Option(help="Methods, by how their names begin.")] = "",
+    folder: Annotated[Path, typer.Argument(help="Folder for the results.")],
+    labels: Annotated[
+        str, typer.Option(help="Comma-separated numbers of labels per class.")
+    ] = "8,16,64",
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1",
+    texts: Annotated[
+        str, typer.Option(help="Comma-separated: trec, reviews, spam.")
+    ] = "trec,reviews,spam",
+    only: Annotated[str, typer.Option(help="Comma-separated prefixes of methods.")] = "",
     one: Annotated[str | None, typer.Option(hidden=True)] = None,
 ):
-    """Run what is not there yet, and print the table."""
+    """Run what is missing, and print the table."""
     results = folder / "results.jsonl"
     if one is not None:
         key = json.loads(one)
@@ -196,7 +203,7 @@ def main(
 
 
 def read(path):
-    """Scores by method, texts, labels and seed."""
+    """Return scores by method, texts, labels and seed."""
     if not path.exists():
         return {}
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())

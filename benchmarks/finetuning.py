@@ -1,24 +1,25 @@
-"""One epoch of fine-tuning on real texts: examples a second and accuracy.
+"""One epoch of fine-tuning on real texts: examples per second and accuracy.
 
-They are film reviews (fresh or rotten), or longer paragraphs of the Brown corpus (informative or
-fiction).
+The texts are film reviews (fresh or rotten), or longer paragraphs of the Brown corpus (informative
+or fiction).
 
     python benchmarks/finetuning.py                 # 2 threads; 4,000 examples, 1,000 held out
     python benchmarks/finetuning.py --only kerasbert,transformers --train 1000
     python benchmarks/finetuning.py --texts paragraphs --train 640 --test 64
     python benchmarks/finetuning.py --rounds 0 --seeds 3 --epochs 2     # accuracies alone
 
-Real MiniLM-L6 weights and a new head of two classes, AdamW, batches of 32, dropout 0.1, from raw
-strings, the same split for all. The rate is the paper's: up to 5e-5 in the first tenth of the
-steps before the accuracy, then down to 0 in a line. The first epochs give the accuracy on held-out
-texts, once for each seed; the very first pays for tracing and compiling. The epochs after them,
-in rounds, give the examples a second.
+All contestants start from raw strings and train real MiniLM-L6 weights with a new head of two
+classes: AdamW, batches of 32, dropout 0.1, the same split of the texts. The schedule is the
+paper's: over the epochs before the accuracy is measured, the learning rate rises to 5e-5 in the
+first tenth of the steps, then falls linearly to 0. After these epochs, the accuracy on held-out
+texts is measured, once per seed; the very first epoch includes tracing and compiling. Later epochs,
+in rounds, measure the examples per second.
 
 - transformers: a plain PyTorch loop, batches of similar length (as `Trainer(group_by_length)`)
   padded to their longest; bfloat16 by `torch.autocast`.
-- KerasHub: `BertTextClassifier.fit`, padded to 256 tokens as its preset does, and to 64 by hand,
-  which these texts just fit. At 256 it trains on a part of the examples, without an accuracy: every
-  example costs it the same.
+- KerasHub: `BertTextClassifier.fit`, padded to 256 tokens as in its preset, and to 64 tokens, just
+  enough for these texts. With 256 tokens, it trains on some of the examples only, which is enough
+  because every example takes the same time; its accuracy is not measured.
 """
 
 import json
@@ -69,7 +70,9 @@ BATCH_SIZE, LEARNING_RATE = 32, 5e-5
 
 
 def prepare(spec, settings):
-    """Load, train the first epoch and score it; return what to report and one more epoch."""
+    """Load, train the first epochs and score; return values to report and a function that trains
+    one more epoch.
+    """
     library, backend, dtype, *options = spec.split("/")
     if library == "limit":
         return matmul_limit(spec, settings)
@@ -132,7 +135,7 @@ def load_transformers(dtype, options, threads, seed, steps):
 
     def epoch(texts, labels):
         encoded, labels = encode(texts), torch.from_numpy(labels)
-        # As transformers' LengthGroupedSampler: sorted within shuffled groups of 50 batches.
+        # As in transformers' LengthGroupedSampler: sorted within shuffled groups of 50 batches.
         order, group = list(range(len(texts))), 50 * BATCH_SIZE
         shuffle(order)
         order = [
@@ -175,7 +178,7 @@ def load_kerasbert(dtype, options, threads, seed, steps):
         kerasbert.models.BertTextClassifier.from_preset(
             real_data.minilm_dir(), num_classes=2, dtype=_policy(dtype)
         ),
-        # Keras' own AdamW takes several passes over the weights where this one takes one.
+        # Keras' own AdamW makes several passes over the weights, this optimizer a single pass.
         lambda rate: kerasbert.optimizers.AdamW(rate, global_clipnorm=None),
         "xla" in options or keras.backend.backend() == "jax",
         steps,
@@ -217,7 +220,7 @@ def _keras_task(keras, classifier, optimizer, jit_compile, steps):
 
 
 def _policy(dtype):
-    """Training keeps the weights in float32, as autocast does."""
+    """Return a policy with float32 weights, as with autocast."""
     return "mixed_bfloat16" if dtype == "bfloat16" else dtype
 
 
@@ -228,7 +231,7 @@ def report(children, lengths, test, threads):
     if not runners:
         return
     peaks = {dtype: best_limit(children, dtype) for dtype in ("float32", "bfloat16")}
-    # Backward computes two products for each of forward's.
+    # The backward pass computes two products for each forward one.
     per_example = 3 * flops(lengths) / len(lengths)
     console.print(
         f"{len(lengths):,} examples, {per_example / 1e9:.2f} GFLOP each, {test:,} held out. "
@@ -277,18 +280,20 @@ def report_accuracy(children, train, test):
 def main(
     train: int = 4000,
     test: int = 1000,
-    padded_train: Annotated[int, typer.Option(help="for KerasHub padded to 256")] = 320,
+    padded_train: Annotated[
+        int, typer.Option(help="training examples for KerasHub padded to 256")
+    ] = 320,
     texts: Annotated[str, typer.Option(help="reviews or paragraphs")] = "reviews",
     rounds: int = 1,
     seeds: int = 1,
-    epochs: Annotated[int, typer.Option(help="before the accuracy is taken")] = 1,
+    epochs: Annotated[int, typer.Option(help="epochs before the accuracy is measured")] = 1,
     threads: int = 2,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
-    """Train every contestant on the same texts; print examples a second and accuracy."""
+    """Train every contestant on the same texts; print examples per second and accuracy."""
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return

@@ -1,11 +1,11 @@
-"""Tokens a second of `generate`: a GPT-2 of random weights, ours, transformers' and KerasHub's.
+"""Tokens per second of `generate`: a GPT-2 of random weights, ours, transformers' and KerasHub's.
 
     python benchmarks/generating.py                               # one prompt, then eight
     python benchmarks/generating.py --prompts 8 --only kerasbert,transformers --beams 4
 
-Arrays of 32 tokens a prompt, 96 more written, greedy or by beams; no text ends early. Layers, width
-and vocabulary are GPT-2's of 124 million parameters, and `--layers` takes fewer. What is compiled
-is so before the first run.
+Prompts are arrays of 32 tokens, and 96 tokens are generated, greedily or with beams; no text ends
+early. Layers, width and vocabulary are those of GPT-2 with 124 million parameters; `--layers` takes
+fewer. Everything is compiled before the first run.
 """
 
 from time import perf_counter
@@ -33,7 +33,7 @@ def load_transformers(settings, ids):
     config = transformers.GPT2Config(n_layer=settings["layers"])
     model = transformers.GPT2LMHeadModel(config).eval()
     ids = torch.from_numpy(ids).long()
-    # No end token: all write as many.
+    # Without an end token, all generate the same number of tokens.
     generation = transformers.GenerationConfig(
         max_length=LENGTH, eos_token_id=None, pad_token_id=0, num_beams=settings["beams"]
     )
@@ -80,7 +80,7 @@ def _generate(model, keras_hub, settings, ids):
     room = ((0, 0), (0, LENGTH - PROMPT))
     inputs = {"token_ids": np.pad(ids, room), "padding_mask": np.pad(np.ones_like(ids), room)}
     if type(model).__name__ == "BertCausalLM":
-        # What the preprocessor gives of texts.
+        # For texts, the preprocessor returns this entry, too.
         inputs["prompt_ids"] = ids
     return lambda: np.asarray(model.generate(dict(inputs), stop_token_ids=None)["token_ids"])
 
@@ -115,13 +115,15 @@ def prepare(spec, settings):
 
 
 def main(
-    prompts: Annotated[str, typer.Option(help="Prompts at a time, with commas.")] = "1,8",
-    beams: Annotated[int, typer.Option(help="1 is greedy.")] = 1,
-    layers: Annotated[int, typer.Option(help="Of the model.")] = 12,
-    rounds: Annotated[int, typer.Option(help="Runs of each contestant, after it is warm.")] = 3,
-    threads: Annotated[int, typer.Option(help="Cores and threads of each.")] = 2,
-    only: Annotated[str, typer.Option(help="Beginnings of contestants, with commas.")] = "",
-    wait: Annotated[int, typer.Option(help="Seconds to wait for a quiet machine.")] = 60,
+    prompts: Annotated[
+        str, typer.Option(help="Comma-separated numbers of prompts per batch.")
+    ] = "1,8",
+    beams: Annotated[int, typer.Option(help="Number of beams; 1 is greedy.")] = 1,
+    layers: Annotated[int, typer.Option(help="Layers of the model.")] = 12,
+    rounds: Annotated[int, typer.Option(help="Runs of each contestant after its warm-up.")] = 3,
+    threads: Annotated[int, typer.Option(help="Cores and threads of each contestant.")] = 2,
+    only: Annotated[str, typer.Option(help="Comma-separated prefixes of contestants.")] = "",
+    wait: Annotated[int, typer.Option(help="Maximum seconds to wait for a quiet machine.")] = 60,
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):

@@ -1,11 +1,12 @@
-"""Late interaction on statement and reply pairs: what some steps of training bring.
+"""Late interaction on pairs of statement and reply: the effect of some training steps.
 
     python benchmarks/late_interaction.py --steps 50
 
-MiniLM-L6 with a new projection to 128, ColBERT's roles with queries of 32 tokens, learns which
-reply of films belongs to which statement, by the other replies of a batch of 16 (see
-`training_embedders.py` for the pairs). Then each of 300 held-out statements looks for its reply
-among theirs by MaxSim: MRR@10, before and after, beside BM25 and the encoder's own mean vectors.
+MiniLM-L6, with a new projection to 128 dimensions, ColBERT's roles and queries of 32 tokens, learns
+which film reply belongs to which statement, with the other replies of a batch of 16 as negatives
+(see `training_embedders.py` for the pairs). Then each of 300 held-out statements retrieves its
+reply by MaxSim. The score is MRR@10, before and after the training, compared with BM25 and the
+encoder's own mean embeddings.
 """
 
 from time import perf_counter
@@ -24,7 +25,7 @@ BATCH, HELD_OUT = 16, 300
 
 
 def quality(model, held_out):
-    """MRR@10 of statements (N,) and their replies (N,)."""
+    """Return the MRR@10 of statements (N,) and their replies (N,)."""
     queries, texts = (
         model.predict(list(column), role=role, verbose=0)
         for column, role in zip(held_out, ("query", "text"), strict=True)
@@ -34,8 +35,8 @@ def quality(model, held_out):
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="Of 16 pairs each.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of weights and of the order.")] = 0,
+    steps: Annotated[int, typer.Option(help="Training steps of 16 pairs.")] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order.")] = 0,
 ):
     train, held_out = pairs_of(steps * BATCH, 0)
     held_out = [column[:HELD_OUT] for column in held_out]

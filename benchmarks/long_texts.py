@@ -3,10 +3,10 @@
     python benchmarks/long_texts.py                        # 1,024, 4,096 and 8,192 tokens
     python benchmarks/long_texts.py --tokens 8192 --only kerasbert/jax
 
-Random weights, one text a batch, a window of 128 tokens, every third layer global. A run is one
-pass of the encoder forwards, and one forwards and backwards to the gradients of all its weights;
-both are compiled where the backend does so. Memory is the most that the process held so far, less
-what it held before its first pass; a process has one length.
+The model has random weights, a window of 128 tokens and global attention in every third layer; a
+batch has one text. A run is one forward pass of the encoder, and then one forward and backward pass
+that computes the gradients of all its weights; both are compiled if the backend compiles. Memory is
+the peak of the process minus its memory before the first pass; each process runs one length.
 """
 
 import resource
@@ -91,7 +91,7 @@ def load_kerasbert(ids, dtype):
         )
     import tensorflow as tf
 
-    # As in `fit` and `predict`, where texts have any length.
+    # `fit` and `predict` also compile for any length.
     specs = [{name: tf.TensorSpec((None, None), tf.int32, name) for name in inputs}]
 
     def total(inputs):
@@ -131,7 +131,7 @@ def prepare(spec, settings):
     load = {"transformers": load_transformers, "kerasbert": load_kerasbert}[library]
     passes = load(ids, dtype)
     before, held = _megabytes(), []
-    for once in passes:  # Traces and compiles.
+    for once in passes:  # The first run traces and compiles.
         once()
         held.append(_megabytes() - before)
 
@@ -151,11 +151,11 @@ def _megabytes():
 
 
 def main(
-    tokens: Annotated[str, typer.Option(help="Lengths, with commas between.")] = "1024,4096,8192",
-    rounds: Annotated[int, typer.Option(help="Runs of each contestant, after it is warm.")] = 3,
-    threads: Annotated[int, typer.Option(help="Cores and threads of each.")] = 2,
-    only: Annotated[str, typer.Option(help="Beginnings of contestants, with commas.")] = "",
-    wait: Annotated[int, typer.Option(help="Seconds to wait for a quiet machine.")] = 60,
+    tokens: Annotated[str, typer.Option(help="Comma-separated lengths.")] = "1024,4096,8192",
+    rounds: Annotated[int, typer.Option(help="Runs of each contestant after its warm-up.")] = 3,
+    threads: Annotated[int, typer.Option(help="Cores and threads of each contestant.")] = 2,
+    only: Annotated[str, typer.Option(help="Comma-separated prefixes of contestants.")] = "",
+    wait: Annotated[int, typer.Option(help="Maximum seconds to wait for a quiet machine.")] = 60,
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):

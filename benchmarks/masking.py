@@ -1,13 +1,14 @@
-"""Masked tokens a second on real film reviews: ours by each unit, KerasHub's, transformers'.
+"""Throughput of masking real film reviews: ours by each unit, KerasHub's, transformers'.
 
     python benchmarks/masking.py                  # 2 threads, 3 rounds, about two minutes
     python benchmarks/masking.py --only kerasbert --length 512
 
-All 13,905 texts in MiniLM's WordPiece, joined and cut into rows of `--length` tokens, in batches of
-32, masked anew: ours and KerasHub's mapped over a `tf.data.Dataset`, transformers' collator called
-on one batch after the other. The target is 1 million tokens a second on 2 cores. Each must hide
-between 14% and 16% of the tokens, or the script stops. "long words" has words of 3 to 7 pieces
-alone, so that nearly each row needs the exact search for words that fill it.
+All 13,905 texts are tokenized with MiniLM's WordPiece, concatenated, split into rows of `--length`
+tokens, and masked dynamically in batches of 32. Our masker and KerasHub's are mapped over a
+`tf.data.Dataset`; transformers' collator is called for each batch. The target is 1 million tokens
+per second on 2 cores. Each contestant must mask between 14% and 16% of the tokens, or the script
+stops. The rows "long words" have only words of 3 to 7 subwords, so that nearly every row needs the
+exact search for words whose lengths add up to the number of tokens to mask.
 """
 
 import json
@@ -36,7 +37,9 @@ RATE = 0.15
 
 
 def tokens_of(length):
-    """Rows (N, length) of token ids between [CLS] and [SEP], and the tokenizer; N fills batches."""
+    """Return rows (N, length) of token ids between [CLS] and [SEP], and the tokenizer. N is a
+    multiple of the batch size.
+    """
     from kerasbert.tokenizers import BertTokenizer
 
     tokenizer = BertTokenizer.from_files(real_data.minilm_dir())
@@ -121,7 +124,7 @@ def transformers(unit, rows, tokenizer, threads):
     )
     examples = [{"input_ids": row} for row in rows]
     if unit == "word":
-        # As their tokenizer would give them: a word begins where the one before it does not end.
+        # Offsets as their tokenizer gives them: a word begins where the previous one ends.
         inside = [token.startswith("##") for token in tokenizer.vocabulary]
         places = np.cumsum(np.where(np.array(inside)[rows], 1, 2), axis=1)
         for example, starts in zip(examples, places, strict=True):
@@ -137,32 +140,32 @@ def transformers(unit, rows, tokenizer, threads):
 
 
 def contestant(spec, settings):
-    """For `serve`: one run goes over all rows."""
+    """Prepare a contestant for `serve`; one run processes all rows."""
     library, _, unit = spec.split("/")
     rows, tokenizer = tokens_of(settings["length"])
     once = globals()[library](unit, rows, tokenizer, settings["threads"])
     share = once() / rows.size
     if not 0.14 <= share <= 0.16:
-        raise RuntimeError(f"{share:.1%} of the tokens are hidden, not {RATE:.0%}")
+        raise RuntimeError(f"{share:.1%} of the tokens are masked, not {RATE:.0%}")
 
     def run():
         start = perf_counter()
         once()
         return {"seconds": perf_counter() - start}
 
-    return {"tokens": rows.size, "hidden": share}, run
+    return {"tokens": rows.size, "masked": share}, run
 
 
 def main(
     rounds: int = 3,
     threads: int = 2,
-    length: Annotated[int, typer.Option(help="tokens in a row")] = 128,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    length: Annotated[int, typer.Option(help="tokens per row")] = 128,
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
     contestant_: Annotated[str, typer.Option("--contestant", hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "{}",
 ):
-    """Race the maskers and print their tokens a second."""
+    """Race the maskers and print their tokens per second."""
     if contestant_:
         serve(contestant, contestant_, json.loads(settings))
         return
@@ -174,12 +177,12 @@ def main(
     for child in ran(children):
         rates = [child.ready["tokens"] / done["seconds"] / 1e6 for done in child.rounds]
         rate = child.ready["tokens"] / child.median() / 1e6
-        hidden = f"{child.ready['hidden']:.1%}"
-        rows.append((child.spec, hidden, f"{rate:.2f}", f"{min(rates):.2f}-{max(rates):.2f}"))
+        masked = f"{child.ready['masked']:.1%}"
+        rows.append((child.spec, masked, f"{rate:.2f}", f"{min(rates):.2f}-{max(rates):.2f}"))
     if rows:
         console.print(f"Others took at most {disturbed(children):.0%} of the machine.")
-        title = f"Masking, {length} tokens a row"
-        table(title, ("contestant", "hidden", "million tokens/s", "min-max"), rows)
+        title = f"Masking, {length} tokens per row"
+        table(title, ("contestant", "masked", "million tokens/s", "min-max"), rows)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""One text at a time: milliseconds of a person's method, ours and transformers' pipelines.
+"""One text at a time: latency of the inference methods and of transformers' pipelines.
 
-    python benchmarks/one_text.py                        # the preset that comes along, 2 layers
+    python benchmarks/one_text.py                        # the included preset of 2 layers
     python benchmarks/one_text.py --preset hf-or-own --rounds 5
 
-The weights are the same for all: new heads on a preset, written by `kerasbert.convert` for
-transformers. Each method is asked 30 sentences of 2 to 30 words in turn, after as many to warm up.
-transformers 5 has no pipelines for questions, next sentences and choices; ours are shown alone.
+All contestants have the same weights, a preset with new heads, which `kerasbert.convert` writes for
+transformers. Each method gets 30 sentences of 2 to 30 words, one at a time, after a warm-up on the
+same sentences. transformers 5 has no pipelines for `answer`, `follows` and `choose`, so for these
+the table has only our latency.
 """
 
 import json
@@ -34,7 +35,7 @@ SPECS = [
     "transformers/torch/float32",
     *(f"kerasbert/{backend}/float32" for backend in ("tensorflow", "jax", "torch")),
 ]
-# Model class, settings of a new head, the pipeline of transformers, and the call.
+# Model class, settings of a new head, transformers' pipeline, and the call.
 METHODS = {
     "classify": ("BertTextClassifier", {"labels": ["no", "yes"]}, "text-classification"),
     "embed": ("BertTextEmbedder", {}, "feature-extraction"),
@@ -51,14 +52,14 @@ METHODS = {
 
 
 def sentences(count=30):
-    """Film reviews of 2 to 30 words, shortened."""
+    """Return the first 2 to 30 words of some film reviews."""
     found = [text.split() for kind, text in real_data.film_reviews() if kind != "plot"]
     draw = random.Random(0)
     return [" ".join(words[: draw.randint(2, 30)]) for words in draw.sample(found, count)]
 
 
 def write(preset, folder):
-    """Each method's model in our layout, and in that of transformers."""
+    """Write each method's model in our layout, and in that of transformers."""
     import kerasbert
 
     for name, (model, settings, _) in METHODS.items():
@@ -90,7 +91,7 @@ def theirs(name, folder):
 
 
 def prepare(spec, settings):
-    """Load and warm up; return a round over all methods."""
+    """Load and warm up; return a function that runs one round over all methods."""
     library, backend, _ = spec.split("/")
     if backend == "torch":
         import torch
@@ -146,14 +147,14 @@ def report(children, threads):
 def main(
     preset: str = "bert_tiny_demo_en_uncased",
     rounds: int = 3,
-    repeats: Annotated[int, typer.Option(help="of the sentences in a round")] = 5,
+    repeats: Annotated[int, typer.Option(help="passes over the sentences per round")] = 5,
     threads: int = 2,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
-    """Ask every contestant one sentence at a time; print milliseconds."""
+    """Send every contestant one sentence at a time; print milliseconds."""
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return

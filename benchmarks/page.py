@@ -3,10 +3,10 @@
     python benchmarks/peers.py --save    # writes results/*.json and renders README.md
     python benchmarks/page.py            # renders README.md after a result file was edited
 
-A result file has `title` and `about`, the workload, and then of one run `command`, `date`,
-`machine`, `versions`, `note` and `rows`. A row has `work`, `unit` and `values`, a dict of
-contestant to figure, or to a list with the figure of each seed or race. `times_peer` has the ratios
-that were measured in the same race; `memory_mb` the peak memory of each process.
+A result file describes one run: `title`, `about` (the workload), `command`, `date`, `machine`,
+`versions`, `note` and `rows`. A row has `work`, `unit` and `values`, a dict of contestant to
+number, or to a list with one number per seed or race. `times_peer` has the speedups over the best
+peer if they were measured in one race; `memory_mb` has the peak memory of each process.
 """
 
 import json
@@ -33,12 +33,12 @@ BACKENDS = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
 
 
 def read(name):
-    """The result file of this name, as a dict."""
+    """Return the result file of this name as a dict."""
     return json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def save(name, result):
-    """Write a result file with a line for each row, so that a diff shows what changed."""
+    """Write a result file with a line per row, so that a diff shows the changes."""
     result = dict(result)
     rows = [json.dumps(row, ensure_ascii=False) for row in result.pop("rows")]
     head = json.dumps(result, ensure_ascii=False, indent=1).removesuffix("\n}")
@@ -47,7 +47,7 @@ def save(name, result):
 
 
 def best_peer(row):
-    """The fastest contestant that is not ours, or `None`."""
+    """Return the fastest contestant that is not ours, or `None`."""
     peers = {x: first(v) for x, v in row["values"].items() if not x.startswith("kerasbert")}
     if not peers:
         return None
@@ -55,7 +55,10 @@ def best_peer(row):
 
 
 def ratio(row, contestant):
-    """How many times as fast as the best peer: as measured, else computed; `None` without peer."""
+    """Return how many times as fast as the best peer a contestant is; `None` without a peer.
+
+    The ratio is the measured one in `times_peer`, if any, or else the quotient of the values.
+    """
     peer = best_peer(row)
     if peer is None or contestant in row.get("times_peer", {}):
         return row.get("times_peer", {}).get(contestant)
@@ -72,7 +75,7 @@ def first(value):
 
 
 def render():
-    """The tables of all sections as Markdown."""
+    """Render the tables of all sections as Markdown."""
     parts = []
     for section, names in SPEEDS.items():
         results = [read(name) for name in names]
@@ -116,7 +119,7 @@ def _with_ratio(row, name):
 
 
 def number(value, form=","):
-    """A figure as text, or those of all seeds."""
+    """Format a number, or the numbers of all seeds or races."""
     if value is None:
         return "-"
     return ", ".join(format(one, form) for one in (value if isinstance(value, list) else [value]))
@@ -136,7 +139,7 @@ def _table(head, rows, alignment):
 
 
 def page():
-    """README.md with its tables rendered again."""
+    """Return README.md with its tables rendered again."""
     text = (HERE / "README.md").read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n\n{render()}\n\n{END}{rest.split(END)[1]}"

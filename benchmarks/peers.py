@@ -1,12 +1,12 @@
-"""All of the work that people compare, ours beside the fastest peer.
+"""Speed of our package and of the fastest peer in all workloads that users compare.
 
     python benchmarks/peers.py                             # about an hour on 2 cores
     python benchmarks/peers.py --only embedding,one_text --rounds 2
     python benchmarks/peers.py --save                      # and renders README.md with the figures
 
-It runs the other scripts' contestants, each area interleaved as there, and prints for each of ours
-how many times as fast it is as the best peer of the same precision; 0.95 and less in red. Memory
-is the peak memory of each process.
+The script runs the contestants of the other scripts, in rounds within each area, and prints for
+each of ours how many times as fast it is as the best peer of the same precision; values of 0.95 and
+less are red. Memory is the peak memory of each process.
 """
 
 import os
@@ -31,11 +31,11 @@ FLOATS = ("float32", "bfloat16")
 
 @dataclass
 class Area:
-    """One script, and the figures that are read off a child of it.
+    """One script, and the numbers to take from its children.
 
     Args:
-        specs: list of lists of strings. Its contestants, those of a list in one race: together
-            they have to fit the memory.
+        specs: list of lists of strings. The contestants of each race; those of one race must fit
+            into memory together.
         settings: dict, as its own command makes them; `folder` is added.
         figures: function of a child that returns a dict of work to `(figure, unit)`.
         before: function of the folder, called first.
@@ -90,7 +90,7 @@ def _serving(child):
 
 
 def areas(threads):
-    """The areas by name, at the size of the table."""
+    """Return the areas by name, at the size of the table."""
     both = [f"transformers/torch/{dtype}" for dtype in FLOATS]
     size = {"size": "mini", "batch_size": 32, "steps": 8, "length": 128, "gpu": False}
     return {
@@ -154,11 +154,11 @@ def areas(threads):
 
 
 def measured(children, figures):
-    """The rows of a result file, as `page.py` has them, from the contestants of one race."""
+    """Return the rows of a result file, as in `page.py`, from the contestants of one race."""
     found = {}
     for child in ran(children):
         library, backend, _, *form = child.spec.split("/")
-        name = "/".join([library, backend, *form])  # The work names the precision.
+        name = "/".join([library, backend, *form])  # The name of the work includes the precision.
         for work, (value, unit) in figures(child).items():
             row = {"work": work, "unit": unit, "values": {}, "memory_mb": {}}
             row = found.setdefault(work, row)
@@ -172,7 +172,7 @@ def measured(children, figures):
 
 
 def merged(races):
-    """The rows of several races; a peer that ran in each has a list of figures."""
+    """Merge the rows of several races; a peer that ran in each has a list of numbers."""
     found = {}
     for row in [row for rows in races for row in rows]:
         known = found.setdefault(row["work"], row)
@@ -189,7 +189,7 @@ def merged(races):
 
 
 def compare(rows):
-    """Rows of the printed table: each of ours beside the best peer that does the same work."""
+    """Return rows of the printed table: each of ours and the best peer for the same work."""
     found = []
     for row in rows:
         peer, values, memory = page.best_peer(row), row["values"], row["memory_mb"]
@@ -225,11 +225,11 @@ def _colored(ratio):
 def main(
     rounds: int = 3,
     threads: int = 2,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated areas; all by default")] = "",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated areas (default: all)")] = "",
     save: Annotated[bool, typer.Option(help="write results/*.json and render README.md")] = False,
 ):
-    """Run all areas, one after the other, and print a table of each as soon as it is there."""
+    """Run all areas one after the other, and print the table of each when it is done."""
     hardware, versions = machine(threads).split("\n")
     console.print(f"{hardware}\n{versions}", soft_wrap=True)
     columns = ("work", "ours", "figure", "best peer", "unit", "MB, ours / peer", "times the peer")
@@ -237,7 +237,7 @@ def main(
         if only and name not in only.split(","):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            # Empty, so that a cold epoch on JAX is one.
+            # An empty cache of compiled code, so that the first epoch on JAX really is cold.
             os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(folder, "jax")
             if area.before:
                 area.before(folder)

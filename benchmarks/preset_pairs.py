@@ -1,13 +1,13 @@
-"""Korean and Japanese texts beside the English that they translate, of `preset_text.py`'s sources.
+"""Korean and Japanese texts with the English originals, from the sources of `preset_text.py`.
 
     python benchmarks/preset_pairs.py OUT --treebanks ud
 
-Catalogues of programs and files of JSON have the English beside each text; the pages of
-LibreOffice's help in two languages name their paragraphs alike. The sources and the check of their
-licences are those of `preset_text.py`, and so is the overlap: a translation goes if it shares 16
-letters with a text of a benchmark, or is one of these.
+Message catalogs of programs and JSON files have the English original of each text; pages of
+LibreOffice's help in two languages have equal paragraph names. The sources and license checks are
+those of `preset_text.py`, and so is the overlap check: a translation is dropped if it shares 16
+letters with a text of a benchmark, or equals a shorter one.
 
-`OUT/ko.tsv` and `OUT/ja.tsv` have a pair a line: the translation, a tab, the English. Lines are
+`OUT/ko.tsv` and `OUT/ja.tsv` have one pair per line: the translation, a tab, the English. Lines are
 shuffled. `OUT/pairs.json` has the counts. Two runs write the same bytes.
 """
 
@@ -24,19 +24,19 @@ import typer
 
 from kerasbert.base.files import write_text
 
-LONGEST = 400  # characters; a model that learns from pairs reads 64 tokens
+LONGEST = 400  # maximum number of characters; a model trained on pairs reads 64 tokens
 
 
 def paragraphs(content):
-    """Text of a page of LibreOffice's help by the name of its paragraph."""
+    """Return the text of a page of LibreOffice's help by paragraph name."""
     page = content.decode("utf-8").split("<footer")[0]
     return dict(re.findall(r'<(?:p|h\d) id="([^"]+)"[^>]*>(.*?)</(?:p|h\d)>', page, re.S))
 
 
 def beside(names, language):
-    """`(name, English name)` of files of JSON whose names differ by the language alone.
+    """Pair JSON files whose names differ only in the language: `(name, English name)`.
 
-    A checksum may stand behind the language.
+    A checksum that follows the language may differ, too.
 
     >>> beside(["a/en.json", "a/ko.json", "b/ko.json", "c/en-1234abcd.json"], "ko")
     [('a/ko.json', 'a/en.json')]
@@ -49,7 +49,7 @@ def beside(names, language):
 
 
 def read(source):
-    """`(translation, English)` of a source, raw."""
+    """Return `(translation, English)` of a source, raw."""
     files = dict(preset_text.archive_files(real_data.archive(preset_text.ARCHIVES[source.package])))
     language = source.language
     compiled = rf"(/|-){language}(_[A-Z]+)?(/(LC_MESSAGES/)?[^/]*)?\.mo$"
@@ -77,14 +77,14 @@ def read(source):
 
 
 def plain(text):
-    """A text without tags, marks of keys and the markup of a wiki, in one line."""
+    """Return a text as one line without tags, access keys and wiki markup."""
     text = html.unescape(re.sub(r"<[^>]*>", "", text))
     text = re.sub(r"\([_&]\w\)|[_&](?=\w)|'''?|\[\[(?:[^\]|]*\|)?|\]\]", "", text)
     return preset_text.tidy(text)
 
 
 def is_pair(text, english, language):
-    """Whether the first is mostly of the language's letters, and the second is another text."""
+    """Return whether the first text is mostly in the language, and the second is another text."""
     letters = len(preset_text.LETTERS[language].findall(text))
     written = sum(character.isalnum() for character in text)
     words = len(re.findall(r"[A-Za-z]{2,}", english))
@@ -93,7 +93,7 @@ def is_pair(text, english, language):
 
 
 def made(language, overlap, treebanks=None, only=None):
-    """The pairs of a language, and the report on them."""
+    """Return the pairs of a language, and the report on them."""
     _, sources, missing = preset_text.read_sources(language, only, read)
     pairs, counts = {}, {}
     for name, found in sources:
@@ -115,9 +115,9 @@ def made(language, overlap, treebanks=None, only=None):
 
 
 def without_overlap(pairs, language, treebanks):
-    """The pairs whose translation no text of a benchmark has, or shares letters with."""
+    """Return pairs whose translation neither is in a benchmark nor shares 16 letters with it."""
     tested = [text for _, texts in preset_text.benchmarks(language, treebanks) for text in texts]
-    # The names of an emoji are one text of the benchmark.
+    # The benchmark treats the names of an emoji as one text.
     short = {one for text in tested for one in (text, *text.split(", "))}
     size = preset_text.OVERLAP[language]
     grams = {gram for text in tested for gram in preset_text.ngrams(text, language, size)}

@@ -1,42 +1,50 @@
-"""Small presets beside what a user would take instead, on English, Korean and Japanese.
+"""Small presets compared with the alternatives that a user has, in English, Korean and Japanese.
 
     python benchmarks/preset_tables.py OUT --presets bert_tiny_demo_en_uncased --tasks en
     python benchmarks/preset_tables.py OUT --presets FOLDER --tasks ko,ja --treebanks UD --seeds 0,1
-    python benchmarks/preset_tables.py OUT --table    # Markdown of what is there
+    python benchmarks/preset_tables.py OUT --table    # only prints the finished runs, as Markdown
 
-Classes of texts: film reviews (fresh or rotten), TREC's questions (6), messages (spam or not),
-paragraphs of Brown (press, belles lettres, learned, fiction); in Korean and Japanese topics of a
-chat, groups of emoji by their names and keywords, programs by paragraphs of LibreOffice's help, and
-sections of Debian's packages by their titles, in Korean commands to a house too (Japanese has
-templates of 4 intents only). Then parts of speech, by `--treebanks` with UD's dev (to learn from)
-and test files. What belongs together, such as a document, a conversation, a template or a source
-package, is on one side of the split. 500 texts are the test, or 30%; of the help always the same
-pages, which the presets' text leaves out.
+English text classification: film reviews (fresh or rotten), TREC's questions (6 classes), messages
+(spam or not), and paragraphs of Brown (press, belles lettres, learned, fiction). Korean and
+Japanese text classification: topics of a chat, groups of emoji by their names and keywords,
+programs by paragraphs of LibreOffice's help, sections of Debian's packages by their titles, and in
+Korean also commands to a smart home (the Japanese data has templates of only 4 intents). Parts of
+speech need `--treebanks`, a folder with the dev (for training) and test files of UD. Related items,
+such as those of one document, conversation, template or source package, are never in both training
+and test. The test has 500 texts, or 30% of all; for the help it always has the same pages, which
+are not in the presets' training text.
 
-- full: all weights are trained on the mean of the tokens, AdamW up to the rate that the preset
-  records or 1e-4, a tenth warmup; 10 epochs of 100 labels in batches of 8, 6 of 500 and 2 of more
-  than 1,500 in batches of 16.
-- frozen: mean vectors, standardized, and logistic regression.
-- random: the same architecture and tokenizer with new weights, by both methods.
-- TF-IDF: words and pairs of words. Character n-grams: 3 to 6 within words (1 to 4 in Korean and
-  Japanese), hashed, without fastText's training. Both with logistic regression. Every logistic
-  regression has its C by 3 folds of its training labels.
+- full: all weights are trained with mean pooling and AdamW. The peak learning rate is the one that
+  the preset recommends, or else 1e-4, with warmup over a tenth of the steps. Training takes 10
+  epochs on 100 labels in batches of 8; in batches of 16, it takes 6 epochs on 500 labels and 2 on
+  more than 1,500.
+- frozen: mean embeddings, standardized, and logistic regression.
+- random: the same architecture and tokenizer with random weights, as full and as frozen.
+- TF-IDF of words and word bigrams, and hashed character n-grams within words (of 3 to 6 characters;
+  1 to 4 in Korean and Japanese), as in fastText but without training embeddings of them. Both use
+  logistic regression. Every logistic regression selects its C by cross-validation with 3 folds of
+  its training labels.
 - minilm: MiniLM-L6, in English.
 
-A fifth of the labels (300 at most) is held out first, for the temperature and the column held out;
-up to 1,000 labels the model is then trained again on all. Scores are means over seeds, which draw
-texts and weights. Intervals of 95% are of 2,000 resamples: of seeds, and in each seed of its test
-texts. Differences are paired: the same seeds and texts. A difference is ahead or behind where its
-interval leaves out 0. The calibration error is that of the test after the temperature.
+A fifth of the labels (at most 300) is held out first, to fit the temperature and for the column
+"held out"; with up to 1,000 labels the model is then trained again on all labels. Scores are means
+over seeds; a seed determines the texts and the initial weights. The 95% intervals are from 2,000
+resamples of the seeds and of each seed's test texts. Differences are paired: both scores have the
+same seeds and texts. A difference is "ahead" or "behind" if its interval excludes 0, and "level"
+otherwise. The calibration error is measured on the test set after temperature scaling.
 
-Without labels: pairs of questions of one fine class of TREC's or of two, and of titles of packages
-of one section or of two (Spearman with 1 and 0), and retrieval (nDCG@10): what Python says of its
-library, replies of films and chats, passages of Brown, paragraphs of one page of the help, names of
-an emoji in Korean by those in Japanese and back; by the mean vectors, TF-IDF and BM25, which read
-Korean and Japanese by one letter and two. `--held-out TEXT` has words of it hidden for encoders.
+Two kinds of tasks need no labels. Similarity tasks have pairs of TREC's questions from the same
+fine class or from two, and pairs of package titles from the same section or from two; the score is
+the Spearman correlation with 1 and 0. Retrieval tasks (nDCG@10) have Python's documentation of its
+library, replies of films and chats, passages of Brown, paragraphs of one page of the help, and
+names of an emoji in Korean that are searched for by its name in Japanese and vice versa. The
+contestants are mean embeddings, TF-IDF and, for retrieval, BM25; TF-IDF and BM25 read Korean and
+Japanese as single letters and pairs of letters. With `--held-out TEXT`, encoders predict masked
+words of this text.
 
-A process for each contestant; OUT/results.jsonl has a line a run, and what is there is not run
-again. Other settings want another folder. On PyTorch unless KERAS_BACKEND says otherwise.
+Each contestant runs in a separate process. OUT/results.jsonl has one line per run, and finished
+runs are not repeated, so other settings need another folder. The encoders run on PyTorch unless
+KERAS_BACKEND is set.
 """
 
 import functools
@@ -64,7 +72,7 @@ from few_labels import TESTED, listed
 
 RETRAINED, HELD_OUT, RESAMPLES = 1000, 300, 2000
 RANDOM, MINILM = ", random", "minilm"
-# Documents of Brown in their order, by what its categories are.
+# First and last number of the documents of each genre, in the order of the Brown corpus.
 GENRES = {"press": (0, 88), "belles lettres": (189, 264), "learned": (294, 374)}
 GENRES["fiction"] = (374, 500)
 
@@ -83,7 +91,9 @@ def genres():
 
 
 def chat(language):
-    """Topics with 15 conversations and more; those that share a text are one."""
+    """Return texts of topics with at least 15 conversations; conversations that share a text count
+    as one.
+    """
     rows, of_text, leader = real_data.chat_topics(language), {}, {}
 
     def first(group):
@@ -101,7 +111,9 @@ def chat(language):
 
 
 def commands():
-    """Intents with 3 templates and more, 30 templates at most."""
+    """Return sentences of intents with at least 3 templates, from at most 30 templates per
+    intent.
+    """
     rows, templates = real_data.korean_commands(), defaultdict(dict)
     for intent, template, _ in rows:
         templates[intent][template] = None
@@ -147,15 +159,16 @@ SCORES |= dict.fromkeys(SIMILARITY, "Spearman") | {"masked": "words found"}
 
 @functools.cache
 def rows_of(task):
-    """Different texts of a task, in an order of their own."""
+    """Return the distinct texts of a task, in a fixed order."""
     return sorted({row[0]: row for row in CLASSES[task][0]()}.values(), key=lambda row: row[0])
 
 
 def split(rows, seed, is_test=None):
-    """`(train, test)`: groups of each class in the test, until it has 500 texts or 30% of them.
+    """Return `(train, test)`: groups of each class go into the test until it has 500 texts or 30%
+    of all.
 
     Args:
-        is_test: function of a group. Says which side it is on, whatever the seed.
+        is_test: function of a group. Whether it is in the test, whatever the seed.
     """
     draw = random.Random(seed)
     if is_test:
@@ -182,7 +195,9 @@ def split(rows, seed, is_test=None):
 
 
 def some(train, labels):
-    """So many rows, two of each class among them; `None` if there are not as many, all for 0."""
+    """Return `count` rows, with at least two per class, or all rows if `count` is 0; `None` if
+    there are too few.
+    """
     if labels > len(train):
         return None
     counts, first, others = Counter(), [], []
@@ -193,7 +208,9 @@ def some(train, labels):
 
 
 def apart(y):
-    """Places to learn from and places held out, a fifth or less of each class."""
+    """Return training indices and held-out indices; the held-out ones are at most a fifth of each
+    class.
+    """
     order = np.random.default_rng(0).permutation(len(y))
     order = order[np.argsort(np.asarray(y)[order], kind="stable")]
     every = max(5, -(-len(y) // HELD_OUT))
@@ -201,7 +218,7 @@ def apart(y):
 
 
 def treebank(folder, language, part):
-    """Words and parts of speech of a file of UD's: two lists of lists."""
+    """Return the words and parts of speech of a UD file: two lists of lists."""
     from kerasbert.tasks import read_conllu
 
     (path,) = sorted(Path(folder).glob(f"{language}_*-ud-{part}.conllu*"))
@@ -213,7 +230,9 @@ def treebank(folder, language, part):
 
 
 def by_folds(model, values, score):
-    """The pipeline, its C chosen by cross-validation: of equal ones the first."""
+    """Return the pipeline with the C that is best in cross-validation; of equally good ones, the
+    first.
+    """
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
@@ -222,7 +241,9 @@ def by_folds(model, values, score):
 
 
 def linear(method, task):
-    """What has `fit` and `predict_proba`, of texts, and for "frozen" of vectors."""
+    """Return a model whose `fit` and `predict_proba` take texts, or embeddings for the method
+    "frozen".
+    """
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.feature_selection import VarianceThreshold
     from sklearn.linear_model import LogisticRegression
@@ -236,7 +257,7 @@ def linear(method, task):
         model = make_pipeline(StandardScaler(), head)
         return by_folds(model, (1e-2, 1e-1, 1e-3, 1), SCORES[task])
     sizes = (3, 6) if task.startswith("en") else (1, 4)
-    # Columns that no text has are left out: the regression would have a weight for each.
+    # Omit n-grams that occur in no text, since the regression would have a weight for each.
     hashed = HashingVectorizer(analyzer="char_wb", ngram_range=sizes, alternate_sign=False)
     return by_folds(
         make_pipeline(hashed, VarianceThreshold(), head), (10, 100, 1000, 1), SCORES[task]
@@ -244,7 +265,7 @@ def linear(method, task):
 
 
 class Encoder:
-    """A preset, or its twin of random weights."""
+    """A preset, or its architecture with random weights."""
 
     def __init__(self, name, options):
         self.random = name.endswith(RANDOM)
@@ -258,14 +279,14 @@ class Encoder:
         import keras
         import quality
 
-        gc.collect()  # The model before.
+        gc.collect()  # Free the memory of the previous model.
         keras.utils.set_random_seed(seed)
         settings = {"preset": self.preset}
         arguments |= {"sequence_length": self.length, "dtype": self.precision}
         return quality.load(kind, settings, not self.random, **arguments)
 
     def embed(self, texts, seed):
-        """Mean vectors, each text once."""
+        """Return mean embeddings; each text is computed only once."""
         from kerasbert.models import BertTextEmbedder
 
         if self.seed is None or (self.random and seed != self.seed):
@@ -277,7 +298,7 @@ class Encoder:
         return np.stack([self.vectors[text] for text in texts])
 
     def train(self, kind, x, y, labels, seed, **arguments):
-        """A model that has learnt."""
+        """Return a trained model."""
         import keras
         import quality
 
@@ -296,7 +317,9 @@ class Encoder:
 
 
 def probabilities(task, encoder, method, train, texts, labels, seed):
-    """Those (N, C) of texts, by what learns from rows; classes are numbers in `labels`."""
+    """Train a model on rows and return its probabilities (N, C) for texts; `labels` are class
+    numbers.
+    """
     x, names = map(list, zip(*train))
     if method == "full":
         from kerasbert.models import BertTextClassifier
@@ -307,7 +330,8 @@ def probabilities(task, encoder, method, train, texts, labels, seed):
         x, texts = encoder.embed(x, seed), encoder.embed(texts, seed)
     model = linear(method, task)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # That a class has fewer texts than there are folds.
+        # Ignore the warning that a class has fewer texts than there are folds.
+        warnings.simplefilter("ignore")
         model.fit(x, [labels.index(name) for name in names])
     found = np.zeros((len(texts), len(labels)))
     found[:, model.classes_] = model.predict_proba(texts)
@@ -317,7 +341,7 @@ def probabilities(task, encoder, method, train, texts, labels, seed):
 def score_classes(task, encoder, method, count, seed, options):
     from kerasbert.metrics import expected_calibration_error, fit_temperature, with_temperature
 
-    # The presets have read the other pages of the help.
+    # The presets were trained on the other pages of the help.
     is_test = real_data.is_test_page if task.endswith("-help") else None
     train, test = split(rows_of(task), seed, is_test)
     train = some(train, count)
@@ -351,12 +375,12 @@ def score_classes(task, encoder, method, count, seed, options):
 
 
 def endings(word):
-    """The word, and what it may be known by, the longest first."""
+    """Return a word and its endings, the longest first."""
     return [word, *((size, word[-size:]) for size in (4, 3, 2, 1)), ""]
 
 
 def most_frequent(words, tags):
-    """A function of a word: its commonest tag, or that of its longest ending that was seen."""
+    """Return a function of a word: its most frequent tag, or that of its longest known ending."""
     counts = defaultdict(Counter)
     for word, tag in itertools.chain(*map(zip, words, tags)):
         for ending in endings(word):
@@ -387,7 +411,9 @@ def score_tags(task, encoder, method, count, seed, options):
 
 
 def similar_pairs(task, seed, count=1000):
-    """Texts, others, and whether their class is one: half of the pairs."""
+    """Return two lists of texts, and for each pair whether the classes are equal, as in half of the
+    pairs.
+    """
     draw, of_class = random.Random(seed), defaultdict(list)
     if task.startswith("en"):
         found = [((coarse, fine), text) for coarse, fine, text in real_data.trec_questions()]
@@ -408,7 +434,7 @@ def similar_pairs(task, seed, count=1000):
 
 
 def asked(task, seed):
-    """Queries and the texts that belong to them."""
+    """Return queries and their relevant texts."""
     language, what = task.split("-", 1)
     if what == "passages":
         from sparse_search import passages
@@ -430,18 +456,20 @@ def asked(task, seed):
     else:
         names = (real_data.emoji_names(code) for code in task.split("-to-"))
         pairs = [(a, b) for (_, a), (_, b) in zip(*names, strict=True)]
-    # Each text once, as there is one right answer.
+    # Each text once, as each query has one relevant text.
     pairs = {b: a for a, b in {a: b for a, b in draw.sample(pairs, len(pairs))}.items()}
     return list(pairs.values())[:TESTED], list(pairs)[:TESTED]
 
 
 def reading(task):
-    """What counts as a word: in Korean and Japanese one letter, and two in a row."""
+    """Return arguments of scikit-learn's vectorizers; Korean and Japanese "words" are letters and
+    letter pairs.
+    """
     return {} if task.startswith("en") else {"analyzer": "char_wb", "ngram_range": (1, 2)}
 
 
 def bm25(task, queries, texts, k1=1.5, b=0.75):
-    """Scores (Q, N)."""
+    """Return BM25 scores (Q, N) of queries and texts."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     reader = CountVectorizer(**reading(task))
@@ -453,7 +481,7 @@ def bm25(task, queries, texts, k1=1.5, b=0.75):
 
 
 def gains(scores):
-    """nDCG@10 of each query, of scores (N, N) whose right one is on the diagonal."""
+    """Return nDCG@10 of each query, for scores (N, N) whose relevant text is on the diagonal."""
     ranks = (scores > np.diag(scores)[:, None]).sum(1) + 1
     return np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
 
@@ -483,13 +511,14 @@ def score_masked(task, encoder, method, count, seed, options):
     from kerasbert.models import BertMaskedLM
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", "New, random weights")  # Then there is nothing to score.
+        # With a random head, there is nothing to score.
+        warnings.filterwarnings("error", "New, random weights")
         model = BertMaskedLM.from_preset(encoder.preset)
     out, name = Path(options["out"]) / "masked", Path(encoder.preset).name
     name += "-" + Path(options["held_out"]).stem
     given = (encoder.preset, options["held_out"], out, model.preprocessor.tokenizer, name)
     found = recipe.score(*given)
-    words = found["hidden_words"]
+    words = found["masked_words"]
     right = round(found["word_accuracy"] * words)
     return {**found, "rows": {"right": [1] * right + [0] * (words - right), "total": [1] * words}}
 
@@ -503,7 +532,7 @@ def runner(task):
 
 
 def methods_of(task, model):
-    """How a contestant takes part, none where it does not."""
+    """Return the methods by which a contestant does a task; an empty list if it does not."""
     is_encoder = model not in ("TF-IDF", "character n-grams", "BM25", "most frequent tag")
     if is_encoder and model.startswith(MINILM) and not task.startswith("en"):
         return []
@@ -523,7 +552,9 @@ def methods_of(task, model):
 
 
 def resampled(row, score):
-    """Scores of a run, of its own test texts first and then of resampled ones: floats (1 + B,)."""
+    """Return a run's score on its test texts, followed by its scores on resamples of them: floats
+    (1 + B,).
+    """
     rows = {name: np.asarray(column, float) for name, column in row["rows"].items()}
     count = len(next(iter(rows.values())))
     draw = np.random.default_rng(row["key"][4])
@@ -536,7 +567,7 @@ def resampled(row, score):
     if score == "Spearman":
         from scipy.stats import rankdata
 
-        # Of the ranks among all.
+        # The correlation of the ranks among all texts.
         ranks = np.stack([rankdata(column) for column in rows.values()])
         ranks -= ranks.mean(1, keepdims=True)
         means = weights @ ranks.T / count
@@ -554,7 +585,7 @@ def resampled(row, score):
 
 
 def over_seeds(runs):
-    """`(mean, low, high)` of scores (S, 1 + B)."""
+    """Return `(mean, low, high)` of scores (S, 1 + B)."""
     runs = np.asarray(runs)
     chosen = np.random.default_rng(0).integers(len(runs), size=(len(runs), RESAMPLES))
     means = np.take_along_axis(runs[:, 1:], chosen, axis=0).mean(0)
@@ -562,7 +593,9 @@ def over_seeds(runs):
 
 
 def against(ours, theirs):
-    """Ours minus theirs of the same seeds, in words; both are scores by seed."""
+    """Describe the difference of two contestants' scores for the same seeds; both are dicts by
+    seed.
+    """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return ""
@@ -625,25 +658,37 @@ def read(path):
 
 
 def main(
-    out: Annotated[Path, typer.Argument(help="Where results are kept.")],
-    presets: Annotated[str, typer.Option(help="Names or folders.")] = "bert_tiny_demo_en_uncased",
-    tasks: Annotated[str, typer.Option(help="By how their names begin.")] = "en",
-    only: Annotated[str, typer.Option(help="Contestants, by how their names begin.")] = "",
-    methods: Annotated[str, typer.Option(help="Of encoders: full and frozen.")] = "full,frozen",
-    labels: Annotated[str, typer.Option(help="How many texts, or all.")] = "100,500,all",
-    seeds: Annotated[str, typer.Option(help="Of what is drawn and trained.")] = "0,1,2,3,4",
-    treebanks: Annotated[str, typer.Option(help="Folder of UD's files, for tags.")] = "",
-    held_out: Annotated[str, typer.Option(help="Text for masked words.")] = "",
-    rate: Annotated[float, typer.Option(help="Of full; 0 for the preset's.")] = 0.0,
-    epochs: Annotated[int, typer.Option(help="Of full; 0 for the ones above.")] = 0,
-    length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 64,
-    precision: Annotated[str, typer.Option(help="Of encoders.")] = "float32",
-    pieces: Annotated[str, typer.Option(help="That learn tags: first or all.")] = "first",
+    out: Annotated[Path, typer.Argument(help="Folder for the results.")],
+    presets: Annotated[
+        str, typer.Option(help="Preset names or folders.")
+    ] = "bert_tiny_demo_en_uncased",
+    tasks: Annotated[str, typer.Option(help="Comma-separated prefixes of tasks.")] = "en",
+    only: Annotated[str, typer.Option(help="Comma-separated prefixes of contestants.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="Methods for encoders: full, frozen.")
+    ] = "full,frozen",
+    labels: Annotated[
+        str, typer.Option(help="Comma-separated numbers of labeled texts, or all.")
+    ] = "100,500,all",
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1,2,3,4",
+    treebanks: Annotated[
+        str, typer.Option(help="Folder with UD treebanks, for parts of speech.")
+    ] = "",
+    held_out: Annotated[str, typer.Option(help="Held-out text for masked words.")] = "",
+    rate: Annotated[float, typer.Option(help="Learning rate of full; 0 for the preset's.")] = 0.0,
+    epochs: Annotated[
+        int, typer.Option(help="Epochs of full; 0 for the defaults described above.")
+    ] = 0,
+    length: Annotated[int, typer.Option(help="Maximum tokens per text.")] = 64,
+    precision: Annotated[str, typer.Option(help="Precision of encoders.")] = "float32",
+    pieces: Annotated[
+        str, typer.Option(help="Pieces of a word that learn its tag: first or all.")
+    ] = "first",
     threads: int = 1,
-    table: Annotated[bool, typer.Option(help="Run nothing.")] = False,
+    table: Annotated[bool, typer.Option(help="Only print the tables.")] = False,
     model: Annotated[str, typer.Option(hidden=True)] = "",
 ):
-    """Run what is not there yet, and print the tables."""
+    """Run what is missing, and print the tables."""
     results, chosen = out / "results.jsonl", tuple(listed(tasks))
     names = [name for name in SCORES if name.startswith(chosen) and name != "masked"]
     if not treebanks:
@@ -662,7 +707,7 @@ def main(
     missing = {name: [] for name in ([model] if model else models)}
     for name, task, seed in itertools.product(missing, names, listed(seeds, int)):
         if task.startswith("masked") and seed:
-            continue  # Nothing is drawn.
+            continue  # This method uses no random numbers.
         for method in methods_of(task, name):
             if method in known or method not in ("full", "frozen"):
                 counts = sizes if task in CLASSES or task in TAGS else [0]

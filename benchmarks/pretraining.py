@@ -1,4 +1,4 @@
-"""Pre-training: tokens a second of masked words and next sentence.
+"""Pre-training: tokens per second of masked words and next sentence prediction.
 
     python benchmarks/pretraining.py                     # mini, 4 layers of width 256; 2 threads
     python benchmarks/pretraining.py --size base --batch-size 8 --steps 4
@@ -6,17 +6,18 @@
     python benchmarks/pretraining.py --gpu --size base --batch-size 256 --steps 40
     python benchmarks/pretraining.py --gpu --size base --batch-size 64 --steps 40 --length 512
 
-Every contestant trains a new encoder on the same rows, 20 of 128 tokens hidden, with dropout 0.1,
-AdamW and gradients clipped at 1, weights in float32: bfloat16 is autocast or Keras' mixed policy.
-The first steps pay for tracing and compiling; those after them count, in rounds.
+Every contestant trains a new encoder on the same rows, 20 of 128 tokens masked, with dropout 0.1,
+AdamW, gradients clipped at 1 and weights in float32; bfloat16 means autocast or Keras' mixed
+policy. The first steps, which include tracing and compiling, are not counted; the later ones run in
+rounds.
 
 - kerasbert: `BertPretrainer.fit` as `kerasbert.pretrain` compiles it, with accuracies and
-  perplexity. `no_attention_dropout` drops nothing of the attention maps, and on JAX has a kernel
-  for it then.
+  perplexity. `no_attention_dropout` has no dropout of the attention probabilities, so that JAX can
+  use a fused kernel.
 - transformers: `BertForPreTraining` in a plain PyTorch loop. It computes the logits of all tokens.
-  With `compile` through `torch.compile`.
-- KerasHub: `BertMaskedLM.fit` on masked words alone; it has no next sentence. With its own default
-  loss and metrics, and its own choice whether to compile.
+  `compile` uses `torch.compile`.
+- KerasHub: `BertMaskedLM.fit` on masked words alone, because it has no next sentence prediction,
+  with KerasHub's default loss, metrics and compilation.
 """
 
 import functools
@@ -63,7 +64,7 @@ SPECS = [
     ),
     *LIMITS,
 ]
-# On a GPU; TensorFlow's are not for every one.
+# Contestants on a GPU; TensorFlow is left out because its GPU builds do not support every GPU.
 GPU_SPECS = [
     *("transformers/torch/bfloat16", "transformers/torch/bfloat16/compile"),
     *("kerasbert/jax/bfloat16", "kerasbert/jax/bfloat16/no_attention_dropout"),
@@ -77,19 +78,19 @@ VOCABULARY, LEARNING_RATE = 30522, 1e-4
 
 
 def matmuls(width):
-    """Shapes of the products of a layer."""
+    """Return the shapes of a layer's products."""
     return [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
 
 
 def predictions(length):
-    """Hidden tokens of a row."""
+    """Return the number of masked tokens per row."""
     return 20 * length // 128
 
 
 def training_flops(size, length, library="transformers"):
-    """Floating-point operations of an example: forward, and twice that backward.
+    """Return the floating-point operations per example: forward, and twice that backward.
 
-    kerasbert's last feed-forward sees the tokens alone that are hidden, and the first.
+    kerasbert's last feed-forward network only processes the masked tokens and the first one.
     """
     layers, width, _ = SIZES[size]
     weights = sum(rows * columns for rows, columns in matmuls(width))
@@ -101,19 +102,21 @@ def training_flops(size, length, library="transformers"):
 
 
 def rows(count, length):
-    """Random rows, the same for all: tokens, places of the hidden ones, those tokens, labels."""
+    """Return random rows, the same for all contestants: tokens, masked positions, their tokens,
+    labels.
+    """
     random = np.random.default_rng(0)
     tokens = random.integers(1000, VOCABULARY, (count, length)).astype("int32")
     places = np.tile(np.arange(1, length - 1), (count, 1))
     places = np.sort(random.permuted(places, axis=1)[:, : predictions(length)]).astype("int32")
-    hidden = np.take_along_axis(tokens, places, axis=1)
+    masked = np.take_along_axis(tokens, places, axis=1)
     np.put_along_axis(tokens, places, 103, axis=1)
     segments = np.tile((np.arange(length) >= length // 2).astype("int32"), (count, 1))
-    return tokens, segments, places, hidden, random.integers(0, 2, count).astype("int32")
+    return tokens, segments, places, masked, random.integers(0, 2, count).astype("int32")
 
 
 def prepare(spec, settings):
-    """Build and warm up; return what to report and a round of steps."""
+    """Build and warm up; return values to report and a round of steps."""
     library, _, dtype, *options = spec.split("/")
     if library == "limit":
         return matmul_limit(spec, settings)
@@ -162,9 +165,9 @@ def load_transformers(size, dtype, options, settings, batch_size):
     called = torch.compile(model) if "compile" in options else model
 
     def train(data):
-        tokens, segments, places, hidden, follows = data
+        tokens, segments, places, masked, follows = data
         labels = np.full(tokens.shape, -100)
-        np.put_along_axis(labels, places, hidden, axis=1)
+        np.put_along_axis(labels, places, masked, axis=1)
         arrays = [torch.from_numpy(x).long() for x in (tokens, segments, labels, follows)]
         for start in range(0, len(tokens), batch_size):
             batch = [x[start : start + batch_size] for x in arrays]
@@ -242,7 +245,8 @@ def load_keras_hub(size, dtype, options, settings, batch_size):
 
     def train(data):
         x, y, weights = _features(data)
-        # `keras.Model.fit`: KerasHub's own wraps ready arrays in a dataset first.
+        # This calls `keras.Model.fit`, because KerasHub's own `fit` first wraps arrays in a
+        # dataset.
         fit = functools.partial(keras.Model.fit, model)
         return _fit(fit, x, y["mlm_logits"], weights["mlm_logits"], batch_size)
 
@@ -250,14 +254,14 @@ def load_keras_hub(size, dtype, options, settings, batch_size):
 
 
 def _features(data):
-    tokens, segments, places, hidden, follows = data
+    tokens, segments, places, masked, follows = data
     x = {
         "token_ids": tokens,
         "segment_ids": segments,
         "padding_mask": np.ones_like(tokens),
         "mask_positions": places,
     }
-    y = {"mlm_logits": hidden, "nsp_logits": follows}
+    y = {"mlm_logits": masked, "nsp_logits": follows}
     return x, y, {name: np.ones(rows.shape, "float32") for name, rows in y.items()}
 
 
@@ -267,7 +271,8 @@ def _fit(fit, x, y, weights, batch_size):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        # On arrays the end of an epoch waits, up to its length, for `tf.data` to tune itself.
+        # With arrays, an epoch waits at its end, for up to its own duration, until the autotuner of
+        # `tf.data` stops.
         options = tf.data.Options()
         options.autotune.enabled = False
         data = tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(batch_size).prefetch(2)
@@ -315,7 +320,7 @@ def report(children, asked):
         of = {s: r for s, r in rate.items() if s.split("/")[2] == dtype}
         mine = {s: r for s, r in of.items() if s.startswith("kerasbert/")}
         others = {s: r for s, r in of.items() if s not in mine}
-        # Peers drop attention maps too.
+        # The peers have attention dropout, so they are compared only with contestants that have it.
         mine = {s: r for s, r in mine.items() if not s.endswith("/no_attention_dropout")}
         if mine and others:
             best, peer = max(mine, key=mine.get), max(others, key=others.get)
@@ -333,17 +338,17 @@ def _gpu_name(gpu):
 def main(
     size: Annotated[str, typer.Option(help=f"one of {', '.join(SIZES)}")] = "mini",
     batch_size: int = 32,
-    length: Annotated[int, typer.Option(help="tokens of a row")] = 128,
-    gpu: Annotated[bool, typer.Option("--gpu", help="on a GPU of CUDA")] = False,
-    steps: Annotated[int, typer.Option(help="of a round")] = 4,
+    length: Annotated[int, typer.Option(help="tokens per row")] = 128,
+    gpu: Annotated[bool, typer.Option("--gpu", help="run on a CUDA GPU")] = False,
+    steps: Annotated[int, typer.Option(help="steps per round")] = 4,
     rounds: int = 3,
     threads: int = 2,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
-    """Train every contestant on the same rows; print tokens a second."""
+    """Train every contestant on the same rows; print tokens per second."""
     if contestant:
         serve(prepare, contestant, json.loads(settings))
         return

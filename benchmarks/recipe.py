@@ -1,4 +1,4 @@
-"""Which recipe of pre-training is worth its time: a log of records, each row in equal time.
+"""Changes to the pre-training recipe, compared in equal time and recorded in a log.
 
     python benchmarks/recipe.py TEXT OUTPUT --seconds 600                 # every row, 2 threads
     python benchmarks/recipe.py TEXT OUTPUT --seconds 60 --rows base,muon
@@ -6,22 +6,24 @@
     python benchmarks/recipe.py TEXT OUTPUT --rows "muon 3e-3+norm first" # two changes at once
     python benchmarks/recipe.py KO.txt OUTPUT --cased --size 4x256       # another language, a size
 
-TEXT is what `kerasbert.pretrain` takes, such as the text of `demo_preset.py`. Every row trains a
-new encoder, in a process of its own, with the settings of `BASE` and those that `ROWS` has for it.
-A schedule has to know how many steps there will be: some steps are trained and timed first, and as
-many are trained then as take the budget. Start-up, compiling and evaluation are not counted.
+TEXT is any input of `kerasbert.pretrain`, such as the text of `demo_preset.py`. Every row trains a
+new encoder in a separate process, with the settings of `BASE` and its own in `ROWS`. A
+learning-rate schedule needs the number of steps in advance. Therefore, some steps are timed first,
+and then the row is trained for the number of steps that fits the budget. Start-up, compiling and
+evaluation are not counted.
 
-Rows are compared by the bits that a character of hidden words costs, which vocabularies of every
-kind and size have in common: in documents that are held out, the same for all, words are hidden
-whole until they have 15% of the tokens, each of their pieces behind a mask. The natural logarithms
-of the probabilities of those pieces are added up, and divided by minus ln 2 and by the number of
-characters of the pieces. White space is none of these characters, and an unknown token counts as
-one. Fewer are better. `word_accuracy` is the share of hidden words of which every piece is right.
-What learnt to find replaced tokens has neither: of every row, `questions` and `reviews` are also
-accuracies after fine-tuning on 3,000 TREC questions and film reviews, means of three draws.
+Rows are compared by bits per character of masked words (fewer are better), which can be compared
+between vocabularies of any kind and size. All rows have the same held-out documents. In these,
+whole words are masked until 15% of the tokens are masked, with one mask for each subword. The
+natural logarithms of the probabilities of the masked subwords are summed, and divided by minus ln 2
+and by the number of characters of these subwords. White space does not count, and an unknown token
+counts as one character. `word_accuracy` is the share of masked words of which every subword is
+predicted correctly. Encoders trained on replaced tokens have neither score. Therefore, every row
+also has `questions` and `reviews`: accuracies after fine-tuning on 3,000 TREC questions or film
+reviews, means of three draws.
 
-OUTPUT/records.jsonl has a line a row. What is there is not run again, and what was interrupted goes
-on. The encoders stay in OUTPUT/rows.
+OUTPUT/records.jsonl has one line per row. Finished rows are not run again, and interrupted ones
+resume. The encoders stay in OUTPUT/rows.
 """
 
 import hashlib
@@ -39,8 +41,9 @@ import numpy as np
 import typer
 from contest import console, environment, machine, table
 
-# Beside the encoder of `ablations.py`, of 2 layers and 128 wide. `phases` has shares of the steps
-# in place of steps, and `warmup_steps` is a share too: the budget decides how many there are.
+# Settings in addition to those of the encoder of `ablations.py`, which has 2 layers of width 128.
+# `phases` and `warmup_steps` are given as shares of the steps, because the budget determines the
+# number of steps.
 BASE = {
     "vocabulary": {"size": 8192, "unused": 20},
     "objective": "full_sentences",
@@ -50,16 +53,17 @@ BASE = {
     "learning_rate": 1e-3,
     "warmup_steps": 0.1,
 }
-# Dicts are put into those of the base; all else takes the place of what is there.
+# Settings of each row that differ from the base. A dict updates the dict of the base; other values
+# replace the base's value.
 ROWS = {
     "base": {},
     "next sentence": {"objective": "next_sentence"},
     "cut sentences": {"cut_sentences": True},
     "replaced tokens": {"objective": "replaced_tokens", "masker": {"mask_selection_rate": 0.15}},
-    "15% hidden": {"masker": {"mask_selection_rate": 0.15}},
-    "40% hidden": {"masker": {"mask_selection_rate": 0.4}},
-    "40 to 15% hidden": {"masker": {"mask_selection_rate": (0.4, 0.15)}},
-    "whole words hidden": {"masker": {"unit": "word"}},
+    "15% masked": {"masker": {"mask_selection_rate": 0.15}},
+    "40% masked": {"masker": {"mask_selection_rate": 0.4}},
+    "40 to 15% masked": {"masker": {"mask_selection_rate": (0.4, 0.15)}},
+    "whole words masked": {"masker": {"unit": "word"}},
     "muon": {"optimizer": "muon"},
     "muon 3e-3": {"optimizer": "muon", "learning_rate": 3e-3},
     "adamw 3e-3": {"learning_rate": 3e-3},
@@ -79,13 +83,14 @@ ROWS = {
     "gated": {"encoder": {"gated_mlp": True}, "intermediate_dim": 352},
     "ModernBERT": {"family": "modernbert", "intermediate_dim": 352},
 }
-LENGTH, HIDDEN = 32, 0.15  # Of the evaluation.
-TASKS = {"questions": "trec", "reviews": "reviews"}  # Of `ablations.py`, for English.
+LENGTH, HIDDEN = 32, 0.15  # Row length and share of masked tokens in the evaluation.
+# Names of the scores after fine-tuning, and the tasks in `ablations.py`; only for English.
+TASKS = {"questions": "trec", "reviews": "reviews"}
 PROBE = 60  # Steps that are timed first.
 
 
 def settings_of(row, size, cased):
-    """A row's settings, those of the base among them: a dict. A row can be several, as `a+b`."""
+    """Return a dict of the base's settings, updated by those of a row; `a+b` combines two rows."""
     from ablations import BASE as SMALL
 
     layers, width = map(int, size.split("x"))
@@ -94,25 +99,25 @@ def settings_of(row, size, cased):
     changes = [change for part in row.split("+") for change in ROWS[part].items()]
     for name, value in changes:
         found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
-    if "intermediate_dim" in found:  # As rows have it for a width of 128.
+    if "intermediate_dim" in found:  # The rows' values are for a width of 128.
         found["intermediate_dim"] = found["intermediate_dim"] * found["hidden_dim"] // 128
     if found["vocabulary"].get("kind") == "unigram":
-        del found["vocabulary"]["unused"]  # Of WordPiece alone.
+        del found["vocabulary"]["unused"]  # Only for WordPiece.
     return found
 
 
-# === What all rows have in common ===
+# === Shared by all rows ===
 
 
 def texts(corpus, output, share):
-    """Paths of the text to train on and of what is held out, a JSON line a document."""
+    """Return paths of the training text and of the held-out text, one JSON line per document."""
     from kerasbert.base.files import write_text
     from kerasbert.data import documents
 
     paths = [output / "text" / f"{name}.jsonl" for name in ("train", "held_out")]
     if not all(path.exists() for path in paths):
         found = list(documents(corpus))
-        if len(found) < 20:  # Parts of long ones, or there may be nothing to hold out.
+        if len(found) < 20:  # Split long documents, so that some parts can be held out.
             parts = ([one[i : i + 50] for i in range(0, len(one), 50)] for one in found)
             found = [part for one in parts for part in one]
         random.Random(0).shuffle(found)
@@ -125,7 +130,7 @@ def texts(corpus, output, share):
 
 
 def vocabulary(train, output, settings):
-    """The folder of a vocabulary, which is trained unless it is there."""
+    """Return the folder of a vocabulary, which is trained if missing."""
     import kerasbert
 
     folder = output / "vocabularies" / _name(settings)
@@ -135,7 +140,7 @@ def vocabulary(train, output, settings):
 
 
 def examples(text, output, tokenizer, length, objective, cut, *name):
-    """The folder of examples, which are made unless they are there."""
+    """Return the folder of examples, which are made if missing."""
     from kerasbert.data import write_examples
 
     rows = ("cut",) if cut else ()
@@ -154,12 +159,12 @@ def _name(value):
 
 
 def steps_of(phases, total):
-    """Phases with steps in place of shares, at least one each."""
+    """Return phases with numbers of steps instead of shares, at least one each."""
     return [(length, max(1, round(share * total)), size) for length, share, size in phases]
 
 
 def seconds_of(log):
-    """Seconds of a step in each phase, by its log: the first line of a phase is left out."""
+    """Return seconds per step in each phase, from its log without the phase's first line."""
     found = {}
     for before, row in zip([{"step": 0}, *log], log):
         found.setdefault(row["phase"], []).append((row["seconds"], row["step"] - before["step"]))
@@ -171,7 +176,7 @@ def seconds_of(log):
 
 
 def train(row, corpus, output, budget, seed, precision):
-    """Train a row within its budget; returns what stands in its line."""
+    """Train a row within its budget; return its record for the log."""
     from ablations import finetuned
 
     import kerasbert
@@ -183,7 +188,8 @@ def train(row, corpus, output, budget, seed, precision):
     from kerasbert.tokenizers import tokenizer_from_files
 
     tokenizer = tokenizer_from_files(str(words), "bert")
-    finds_words = settings["objective"] != "replaced_tokens"  # Those have the same examples.
+    # Replaced tokens use the examples of full sentences.
+    finds_words = settings["objective"] != "replaced_tokens"
     objective = settings["objective"] if finds_words else "full_sentences"
     rows = objective, settings.get("cut_sentences", False)
     made = {
@@ -211,7 +217,7 @@ def train(row, corpus, output, budget, seed, precision):
         else:
             probe = folder / "probe"
             shares = [share for _, share, _ in settings["phases"]]
-            # Ten steps in each phase at least, of which the first five are not counted.
+            # At least ten steps in each phase, of which the first five are not counted.
             run(probe, max(PROBE, 10 / min(shares)), log_every=5, resume=False, verbose=False)
             each = seconds_of(read_log(str(probe / "log.jsonl")))
             pace = sum(share * seconds for share, seconds in zip(shares, each))
@@ -239,7 +245,9 @@ def train(row, corpus, output, budget, seed, precision):
 
 
 def score(preset, held_out, output, tokenizer, name):
-    """Bits a character of hidden words, and how many of the words are found."""
+    """Return the bits per character of masked words, and the share of words that are predicted
+    correctly.
+    """
     from kerasbert.data import read_examples, word_starts
     from kerasbert.models import BertMaskedLM
 
@@ -269,7 +277,7 @@ def score(preset, held_out, output, tokenizer, name):
         nats += (sums - logits[np.arange(len(ids)), ids]).sum()
         letters += characters[ids].sum()
         right = logits.argmax(axis=-1) == ids
-        # The number of the word that each hidden token is of.
+        # The number of the word to which each masked token belongs.
         places = x["mask_positions"][rows, slots]
         whole = x["token_ids"].copy()
         whole[rows, places] = ids
@@ -283,7 +291,7 @@ def score(preset, held_out, output, tokenizer, name):
         "word_accuracy": round(right_words / words, 4),
         "token_accuracy": round(right_tokens / tokens, 4),
         "characters_per_token": round(float(letters / tokens), 3),
-        "hidden_words": words,
+        "masked_words": words,
     }
 
 
@@ -297,7 +305,7 @@ def known(output):
 
 
 def note(output, record):
-    """Put a line into the log, which is whole at any time."""
+    """Add a line to the log by replacing the file atomically."""
     from kerasbert.base.files import write_text
 
     lines = [json.dumps(one, ensure_ascii=False) for one in [*known(output), record]]
@@ -307,21 +315,23 @@ def note(output, record):
 def main(
     text: Annotated[Path, typer.Argument(help="a file or folder", exists=True)],
     output: Path,
-    rows: Annotated[str, typer.Option(help="names of rows, with commas; all by default")] = "",
-    seconds: Annotated[float, typer.Option(help="of training, a row")] = 600,
-    steps: Annotated[int, typer.Option(help="in place of seconds: so many a row")] = 0,
-    tokens: Annotated[int, typer.Option(help="in place of seconds: so many a row")] = 0,
-    held_out: Annotated[float, typer.Option(help="the share of the documents")] = 0.02,
+    rows: Annotated[str, typer.Option(help="comma-separated rows (default: all)")] = "",
+    seconds: Annotated[float, typer.Option(help="seconds of training per row")] = 600,
+    steps: Annotated[int, typer.Option(help="steps per row, instead of seconds")] = 0,
+    tokens: Annotated[int, typer.Option(help="tokens per row, instead of seconds")] = 0,
+    held_out: Annotated[float, typer.Option(help="share of held-out documents")] = 0.02,
     seed: int = 0,
     precision: str = "float32",
     backend: str = "tensorflow",
     threads: int = 2,
     gpu: bool = False,
-    size: Annotated[str, typer.Option(help="layers x width, where a row has none")] = "2x128",
-    cased: Annotated[bool, typer.Option(help="also for Korean and Japanese")] = False,
+    size: Annotated[str, typer.Option(help="layers x width, unless the row sets it")] = "2x128",
+    cased: Annotated[
+        bool, typer.Option(help="cased vocabulary, as for Korean and Japanese")
+    ] = False,
     child: Annotated[bool, typer.Option(hidden=True)] = False,
 ):
-    """Train rows, each in equal time, and tabulate."""
+    """Train rows, each in equal time, and print the table."""
     chosen = rows.split(",") if rows else list(ROWS)
     for name in (part for row in chosen for part in row.split("+")):
         if name not in ROWS:

@@ -3,10 +3,10 @@
     python benchmarks/reranking.py
     python benchmarks/reranking.py --only sentence-transformers,kerasbert/torch --rounds 5
 
-A cross-encoder of MiniLM-L6's encoder and a new head, written once for both, puts 100 passages of
-Brown (four sentences each) in order for a question of TREC, three questions a run. Then MiniLM
-embeds 500 other passages. From raw strings, 2 threads; sentence-transformers as it comes, with
-batches of 32. Scores have to agree within 1e-4, or the script stops.
+A cross-encoder with MiniLM-L6's encoder and a new head, the same weights for both libraries, ranks
+100 passages of Brown (four sentences each) for a question of TREC, three questions per run. Then
+MiniLM embeds 500 other passages. Both libraries read raw strings in batches of 32 with 2 threads;
+sentence-transformers has its default settings. Scores must agree within 1e-4, or the script stops.
 """
 
 import json
@@ -71,12 +71,12 @@ def prepare(spec, settings):
             "scores": [float(scores[key]) for key in sorted(scores)],
         }
 
-    run()  # What is compiled or loaded first.
+    run()  # The first call compiles and loads.
     return {}, run
 
 
 def write_cross_encoder(folder):
-    """MiniLM's encoder and a new head, for both libraries."""
+    """Write MiniLM's encoder and a new head, for both libraries."""
     import keras
 
     import kerasbert
@@ -91,10 +91,10 @@ def write_cross_encoder(folder):
 
 def main(
     rounds: int = 3,
-    questions: Annotated[int, typer.Option(help="Of a run.")] = 3,
-    threads: Annotated[int, typer.Option(help="Cores and threads of each.")] = 2,
-    only: Annotated[str, typer.Option(help="Beginnings of contestants, with commas.")] = "",
-    wait: Annotated[int, typer.Option(help="Seconds to wait for a quiet machine.")] = 60,
+    questions: Annotated[int, typer.Option(help="Questions per run.")] = 3,
+    threads: Annotated[int, typer.Option(help="Cores and threads of each contestant.")] = 2,
+    only: Annotated[str, typer.Option(help="Comma-separated prefixes of contestants.")] = "",
+    wait: Annotated[int, typer.Option(help="Maximum seconds to wait for a quiet machine.")] = 60,
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):

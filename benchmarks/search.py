@@ -1,15 +1,15 @@
-"""Searching a million vectors of 384 numbers in one process: `SearchIndex` beside faiss.
+"""Searching a million vectors of 384 numbers in one process: `SearchIndex` and faiss.
 
     python benchmarks/search.py                       # a million, about 10 minutes and 6 GB of disk
     python benchmarks/search.py --count 100000 --graphs
 
-The vectors are random, of length 1, with a spectrum that falls as that of real embeddings does; a
-query is a vector with noise. Each contestant is a process of its own, one after the other, on 2
-threads. Ours open an index that was saved, with its texts, and give ids and texts; faiss has its
-vectors in memory and gives numbers. Milliseconds are medians: of one query at a time, and of 100
-at once. "found" is recall@10 against the exact search of the float32 vectors. "memory" is what the
-process holds for it after the searches, without the packages, and without mapped files, which the
-system may drop.
+The vectors are random, of length 1, with a decaying spectrum as in real embeddings; a query is a
+vector with added noise. The contestants run one after the other in separate processes, with 2
+threads. Ours load a saved index with its texts, and return ids and texts; faiss has its vectors in
+memory and returns row numbers. Milliseconds are medians, for one query at a time and for 100 at
+once. "found" is recall@10 with respect to an exact search of the float32 vectors. "memory" is the
+memory of the process after the searches, without that of the packages and of mapped files, which
+the system may drop.
 """
 
 import importlib
@@ -36,7 +36,8 @@ GRAPHS = ["kerasbert/float32/faiss", "kerasbert/float32/usearch"]
 def make_data(folder, count):
     generator = np.random.default_rng(0)
     scales = np.arange(1, WIDTH + 1, dtype="float32") ** -0.5
-    # Turned, or the first numbers would say more than the last ones.
+    # The vectors are rotated, because otherwise their first dimensions would carry more information
+    # than the last.
     turn = np.linalg.qr(generator.normal(size=(WIDTH, WIDTH)))[0].astype("float32")
 
     def draw(rows):
@@ -53,7 +54,9 @@ def make_data(folder, count):
 
 
 def prepare(spec, folder):
-    """A function from queries and a number to rows, its seconds to make, and the memory before."""
+    """Return a function of queries and a number of hits that returns row numbers; the seconds to
+    build the index; and the memory before it.
+    """
     library, kind, *engine = spec.split("/")
     vectors = np.load(folder / "x.npy", mmap_mode="r")
     importlib.import_module("faiss" if library == "faiss" else "kerasbert.search")
@@ -76,7 +79,8 @@ def ours(vectors, dtype, engine="exact", *, folder):
             index.add([f"text {start + i}" for i in range(len(block))], vectors=block)
         index.search_vectors(vectors[0])
         index.save(path)
-        # The searches are measured in a process that did not make the index.
+        # A separate process builds the index, so that its memory is not measured with that of the
+        # searches.
         os.execv(sys.executable, [sys.executable, *sys.argv])
     index = SearchIndex.load(path)
     return lambda queries, count: [
@@ -95,7 +99,9 @@ def theirs(vectors, kind):
 
         def search(queries, count):
             rows = index.search(np.packbits(queries > 0, axis=1), 4 * count)[1]
-            best = []  # Of four times as many, scored by the float32 vectors in the file.
+            # Retrieve four times as many candidates, and score them by the float32 vectors in the
+            # file.
+            best = []
             for query, some in zip(queries, rows):
                 best.append(some[np.argsort(-(vectors[some] @ query))[:count]])
             return best
@@ -137,16 +143,18 @@ def measure(spec, folder):
 
 
 def own_memory():
-    """Megabytes of this process that stand in no file."""
+    """Return the megabytes of this process that are not mapped from files."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0]) / 1e3
 
 
 def main(
     count: int = 1_000_000,
-    graphs: Annotated[bool, typer.Option(help="faiss' and usearch's graphs too: slow")] = False,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
-    folder: Annotated[str, typer.Option(help="keeps the data for the next time")] = "",
+    graphs: Annotated[
+        bool, typer.Option(help="also measure graphs of faiss and usearch, which is slow")
+    ] = False,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
+    folder: Annotated[str, typer.Option(help="folder that keeps the data for the next run")] = "",
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
 ):
     if contestant:

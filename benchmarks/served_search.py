@@ -1,16 +1,16 @@
-"""A search from one SavedModel: latency of questions, and whether it finds what Python finds.
+"""A search from one SavedModel: latency of questions, and agreement with Python's results.
 
     python benchmarks/served_search.py
     python benchmarks/served_search.py --only float32+reranked --questions 50
 
 10,000 passages of the Brown corpus, of four sentences each, embedded by MiniLM-L6; questions are
-TREC's. `export_serving` writes the index, and a process that has TensorFlow and TensorFlow Text
-alone, where kerasbert and KerasHub cannot be imported, loads it in a session as TensorFlow
-Serving does and answers. Milliseconds are percentiles of questions one at a time, and of batches of
-32. Each answer is compared with `index.search` of the same question: ids in their order, scores.
-Reranker and reader are MiniLM with new heads, which take the time of trained ones: the one reads 50
-candidates a question, the other the 10 hits. `index.search` in Python is timed on the same
-questions.
+TREC's. `export_serving` writes the index. A process that has only TensorFlow and TensorFlow Text,
+where kerasbert and KerasHub cannot be imported, loads it in a session as TensorFlow Serving does
+and answers the questions. Milliseconds are percentiles, for one question at a time and for batches
+of 32. The ids, their order and the scores of each answer are compared with those of `index.search`
+for the same question, which is timed in Python, too. Reranker and reader are MiniLM with new heads,
+which take as long as trained ones: the reranker reads 50 candidates per question, the reader the 10
+hits.
 """
 
 import json
@@ -31,11 +31,11 @@ SETTINGS = {
     "reranked": {},
     "reranked, answered": {},
 }
-HEAVY = 10  # times fewer questions where models read texts too
+HEAVY = 10  # with a reranker or reader, only a tenth of the questions
 
 
 def client(path, source, target):
-    """What a process with TensorFlow and TensorFlow Text alone answers, and how fast."""
+    """Return the answers of a process with only TensorFlow and its Text, and their latency."""
     sys.modules.update(dict.fromkeys(("kerasbert", "keras_hub"), None))
     import numpy as np
     import tensorflow as tf
@@ -89,7 +89,7 @@ def passages(count, sentences=4):
 
 
 def run(name, index, questions, folder, threads):
-    """A row of the table."""
+    """Return a row of the table."""
     import numpy as np
 
     import kerasbert

@@ -1,21 +1,23 @@
-"""Answering requests: latency and texts a second from raw strings, ours and peers.
+"""Serving requests: latency and throughput from raw strings, ours and peers.
 
     python benchmarks/serving.py                    # 2 threads, 3 rounds
     python benchmarks/serving.py --only kerasbert/tensorflow,transformers/onnx --rounds 1
-    python benchmarks/serving.py --clients 2        # two ask at once, of a thread each
+    python benchmarks/serving.py --clients 2        # two clients at once, one thread each
 
-MiniLM-L6 with a head of two classes; the same weights, texts and threads for all. Requests of one
-text and of 32 are drawn from the film reviews and plots, so that lengths are mixed (3 to 256
-tokens, a twelfth of the texts far longer than the others), and come one after the other, or from
-several clients at once, who share the threads. Rounds are interleaved, all requests of all rounds
-count. In float32 all have to give the probabilities of transformers within 1e-4.
+The model is MiniLM-L6 with a head of two classes; all contestants have the same weights, texts and
+number of threads. Requests of one text and of 32 texts are drawn from the film reviews and plots,
+so that lengths are mixed (3 to 256 tokens; a twelfth of the texts are far longer than the others).
+They are sent one after the other, or by several clients at once, which share the threads. The
+contestants take turns in each round, and the requests of all rounds are counted. In float32, all
+contestants must return the probabilities of transformers within 1e-4.
 
 - kerasbert/tensorflow: the SavedModel of `export_serving` in a session, as TensorFlow Serving runs
-  it; with bfloat16, the session's own rewrite (`auto_mixed_precision_onednn_bfloat16`), which a
-  server takes in its `--platform_config_file`. `caller`: with the variable and the option that
-  notes/serving.md names for a server of single texts.
+  it; bfloat16 is the automatic rewrite of the session (`auto_mixed_precision_onednn_bfloat16`),
+  which can be set in a server's `--platform_config_file`. `caller` uses the environment variable
+  and the option that notes/serving.md names for a server of single texts.
 - kerasbert/onnx: `export_onnx`, its `tokenizer.json` in `tokenizers` (Rust), ONNX Runtime.
-- transformers/onnx: the same, with the graph that `torch.onnx.export` makes of transformers.
+- transformers/onnx: the same, with the graph that `torch.onnx.export` makes from transformers'
+  model.
 - transformers/torch: tokenizer and model, `sdpa` attention, `torch.inference_mode`.
 """
 
@@ -65,12 +67,12 @@ SIZES = (1, 32)
 
 
 def texts(count):
-    """`count` of the reviews and plots, in a random order."""
+    """Return `count` of the reviews and plots, in a random order."""
     return random.Random(0).sample([text for _, text in real_data.film_reviews()], count)
 
 
 def requests(settings):
-    """Lists of texts by their size: those of one text are the beginning of those of 32."""
+    """Return lists of texts by request size; requests of any size begin with the same texts."""
     numbers = dict(zip(SIZES, (settings["singles"], settings["batches"])))
     drawn = texts(max(size * count for size, count in numbers.items()))
     return {
@@ -113,11 +115,11 @@ def _timed(answer, batch):
     return perf_counter() - start
 
 
-# === The same model for all ===
+# === The model for all contestants ===
 
 
 def classifier():
-    """MiniLM with a random head, on real weights otherwise."""
+    """Return MiniLM with a random head on its real weights."""
     import keras
 
     import kerasbert
@@ -167,7 +169,8 @@ def export_theirs(folder):
             external_data=False,
         )
     graph = onnx.load(whole)
-    del graph.graph.value_info[:]  # The exporter's shapes, with which quantizing fails.
+    # Remove the exporter's shape annotations, because quantization fails with them.
+    del graph.graph.value_info[:]
     quantize_dynamic(graph, small, per_channel=True)
 
 
@@ -176,7 +179,7 @@ def export_theirs(folder):
 
 def load_saved_model(folder, library, dtype, threads, clients=1, way=None):
     if way:
-        # Read at oneDNN's first operation.
+        # oneDNN reads this variable at its first operation.
         os.environ["TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"] = "1"
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Its ops are in the graph.
@@ -254,11 +257,11 @@ def load_torch(folder, library, dtype, threads, clients=1):
     return answer
 
 
-# === What comes out ===
+# === Results ===
 
 
 def differences(children, folder):
-    """By contestant, the largest difference of a probability from the reference's."""
+    """Return by contestant the largest difference of a probability from the reference."""
     if REFERENCE not in [child.spec for child in ran(children)]:
         return {}
     expected, found = np.load(Path(folder) / f"{REFERENCE.replace('/', '_')}.npy"), {}
@@ -307,14 +310,18 @@ def report(children, off, threads, clients):
 
 
 def main(
-    singles: Annotated[int, typer.Option(help="requests of one text in a round")] = 300,
-    batches: Annotated[int, typer.Option(help="requests of 32 texts in a round")] = 20,
+    singles: Annotated[int, typer.Option(help="requests of one text per round")] = 300,
+    batches: Annotated[int, typer.Option(help="requests of 32 texts per round")] = 20,
     rounds: int = 3,
     threads: int = 2,
-    clients: Annotated[int, typer.Option(help="requests at a time, which share the threads")] = 1,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
-    folder: Annotated[str, typer.Option(help="keeps the exported models for the next run")] = "",
+    clients: Annotated[
+        int, typer.Option(help="simultaneous requests, which share the threads")
+    ] = 1,
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
+    folder: Annotated[
+        str, typer.Option(help="folder that keeps the exported models for the next run")
+    ] = "",
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
@@ -337,7 +344,7 @@ def main(
 
 
 def export(spec, settings):
-    """Write the models of one library, in a process of its own."""
+    """Write the models of one library, in a separate process."""
     os.makedirs(settings["folder"], exist_ok=True)
     subprocess.run(
         [sys.executable, __file__, "--contestant", spec, "--settings", json.dumps(settings)],

@@ -1,4 +1,4 @@
-"""The small presets that ship: what their trainings start from, and the embedder's training.
+"""Commands that build the small presets of the package.
 
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --text en.txt --tokens 16384
     python benchmarks/small_presets.py start FOLDER --layers 0,2,5 --vocabulary VOCABULARY
@@ -8,15 +8,15 @@
     python benchmarks/small_presets.py pack TRAINED presets/NAME
     python benchmarks/small_presets.py people PRESET --language ko
 
-`start` writes a small encoder made of MiniLM-L6 (Apache-2.0): some of its layers, and of its
-vocabulary the tokens that the text has most of; with a vocabulary of its own the tokens that both
-have keep their vectors, and the others begin at random. `embedder` trains it towards MiniLM's
-vectors of sentences of the text, or, of pairs that `preset_pairs.py` wrote, its translations
-towards MiniLM's vectors of the English (Reimers and Gurevych 2020, arXiv 2004.09813). Masked words
-are trained by `kerasbert pretrain --preset START`.
+`start` writes the initial weights of a small encoder, made from some layers of MiniLM-L6
+(Apache-2.0) and the tokens of its vocabulary that are most frequent in the text. With
+`--vocabulary`, tokens that both vocabularies have keep their embeddings, and the others start at
+random. `embedder` trains the encoder to reproduce MiniLM's embeddings of sentences of the text, or,
+for pairs that `preset_pairs.py` wrote, MiniLM's embeddings of the English originals (Reimers and
+Gurevych 2020, arXiv 2004.09813). `kerasbert pretrain --preset START` trains it on masked words.
 
-The cards of the presets have the commands. `embedder` keeps MiniLM's vectors and checkpoints in
-OUTPUT: the same call goes on where it was stopped.
+The cards of the presets have the commands. `embedder` keeps MiniLM's embeddings and checkpoints in
+OUTPUT: the same call resumes an interrupted one.
 """
 
 import json
@@ -34,8 +34,8 @@ from kerasbert.base.files import new_file, new_folder, write_files, write_text
 
 app = typer.Typer(add_completion=False)
 
-# How tokenizers read what people type: half and full widths, and letters of Hangul, emoji and what
-# follows these, but for signs that the vocabulary has.
+# Settings with which tokenizers read text as users type it. `split_on` has Hangul letters, emoji
+# and their modifiers, except for symbols in the vocabulary.
 AS_TYPED = {
     "bert_mini_demo_ko_ja": {
         "normalize": "NFKC",
@@ -46,20 +46,20 @@ AS_TYPED = {
 }
 
 TOKENS = "embeddings.word_embeddings.weight"
-# MiniLM's special tokens, and single characters, stay whatever the text has.
+# MiniLM's special tokens and single characters are kept whatever the text contains.
 KEPT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @app.command()
 def start(
     folder: Path,
-    layers: Annotated[str, typer.Option(help="of MiniLM's six, from 0")] = "0,2,5",
-    text: Annotated[Path, typer.Option(help="whose commonest tokens are kept")] = None,
-    tokens: Annotated[int, typer.Option(help="how many")] = 16384,
-    vocabulary: Annotated[Path, typer.Option(help="a folder, in place of a text")] = None,
+    layers: Annotated[str, typer.Option(help="layers of MiniLM's six, from 0")] = "0,2,5",
+    text: Annotated[Path, typer.Option(help="text whose most frequent tokens are kept")] = None,
+    tokens: Annotated[int, typer.Option(help="number of tokens")] = 16384,
+    vocabulary: Annotated[Path, typer.Option(help="vocabulary folder, instead of a text")] = None,
     seed: int = 0,
 ):
-    """Write what a training starts from, in Hugging Face's layout."""
+    """Write the initial weights for a training in Hugging Face's layout."""
     from safetensors.numpy import load_file, save_file
 
     source = Path(real_data.minilm_dir())
@@ -69,7 +69,7 @@ def start(
         chosen = (vocabulary / "vocab.txt").read_text(encoding="utf-8").splitlines()
         files = vocabulary
     else:
-        chosen, files = commonest(text, source, known, tokens), source
+        chosen, files = most_common(text, source, known, tokens), source
     table, place = weights[TOKENS], {token: row for row, token in enumerate(known)}
     rows = np.random.default_rng(seed).normal(table.mean(0), table.std(0), (len(chosen), 384))
     for row, token in enumerate(chosen):
@@ -98,8 +98,8 @@ def start(
     print(f"{len(chosen):,} tokens, {shared:,} of them MiniLM's; layers {layers}")
 
 
-def commonest(text, source, known, tokens):
-    """The tokens of MiniLM that a text has most of, in MiniLM's order."""
+def most_common(text, source, known, tokens):
+    """Return the most frequent tokens of MiniLM in a text, in MiniLM's order."""
     from kerasbert.tokenizers import BertTokenizer
 
     tokenizer = BertTokenizer.from_files(str(source))
@@ -132,9 +132,10 @@ LENGTH = 64
 
 
 def sentences(text, count, seed):
-    """Texts to learn from: whole paragraphs, and runs of one to three sentences of longer ones.
+    """Return training texts: whole paragraphs, and one to three consecutive sentences of longer
+    ones.
 
-    Each is drawn from a paragraph of its own, as long as there are enough.
+    Each text is drawn from a different paragraph, if there are enough paragraphs.
     """
     from sentencex import segment
 
@@ -152,20 +153,22 @@ def sentences(text, count, seed):
 
 @app.command()
 def embedder(
-    begin: Annotated[Path, typer.Argument(metavar="START", help="what `start` wrote")],
+    begin: Annotated[Path, typer.Argument(metavar="START", help="output folder of `start`")],
     output: Path,
-    text: Annotated[Path, typer.Option(help="a paragraph a line")] = None,
-    pairs: Annotated[str, typer.Option(help="files of a text, a tab and its English a line")] = "",
-    count: Annotated[int, typer.Option(help="texts to learn from")] = 200_000,
+    text: Annotated[Path, typer.Option(help="text with one paragraph per line")] = None,
+    pairs: Annotated[
+        str, typer.Option(help="files with a text, a tab and its English per line")
+    ] = "",
+    count: Annotated[int, typer.Option(help="number of training texts")] = 200_000,
     epochs: int = 3,
     batch_size: int = 64,
     learning_rate: float = 5e-4,
     optimizer: Annotated[str, typer.Option(help="adamw or muon")] = "adamw",
-    steps_a_slice: Annotated[int, typer.Option(help="between two checkpoints")] = 500,
+    steps_a_slice: Annotated[int, typer.Option(help="steps between two checkpoints")] = 500,
     precision: str = "mixed_bfloat16",
     seed: int = 0,
 ):
-    """Train an embedder towards MiniLM's vectors."""
+    """Train an embedder to reproduce MiniLM's embeddings."""
     import keras
 
     from kerasbert.models import BertTextEmbedder
@@ -214,14 +217,14 @@ def embedder(
 
 
 def translated(files, count, seed):
-    """Translations and the English of each: two lists of at most so many texts, shuffled."""
+    """Return translations and their English originals, two shuffled lists of limited size."""
     lines = [line.split("\t") for file in files for line in paragraphs(file)]
     random.Random(seed).shuffle(lines)
     return map(list, zip(*lines[:count], strict=True))
 
 
 def narrower(vectors, width):
-    """Unit vectors (N, W) of so many numbers, by the axes that keep most of those (N, D)."""
+    """Project unit vectors (N, D) onto their first W principal axes: (N, W)."""
     if width >= vectors.shape[1]:
         return vectors
     _, axes = np.linalg.eigh(vectors.T @ vectors)
@@ -230,7 +233,9 @@ def narrower(vectors, width):
 
 
 def taught(texts, path, precision):
-    """MiniLM's unit vectors of texts (N, 384), float16 in a file; each text once."""
+    """Return MiniLM's unit embeddings (N, 384) of texts, stored as float16 in a file; each text is
+    embedded once.
+    """
     from kerasbert.models import BertTextEmbedder
 
     if not path.exists():
@@ -262,10 +267,10 @@ def _save(path, array):
 @app.command()
 def average(
     first: Annotated[Path, typer.Argument(help="a masked language model")],
-    second: Annotated[Path, typer.Argument(help="what a training went on to from there")],
+    second: Annotated[Path, typer.Argument(help="the model after further training")],
     output: Path,
 ):
-    """Write the mean of both models' weights, which may do what either learnt.
+    """Write the mean of the weights of two models, which can combine what both have learned.
 
     Wortsman et al. 2022, arXiv 2109.01903.
     """
@@ -284,11 +289,13 @@ def average(
 
 @app.command()
 def pack(
-    preset: Annotated[Path, typer.Argument(help="what a training left")],
+    preset: Annotated[Path, typer.Argument(help="output folder of a training")],
     folder: Annotated[Path, typer.Argument(help="presets/NAME")],
     task: Annotated[str, typer.Option(help="masked_lm or text_embedder")] = "masked_lm",
 ):
-    """Write the files that ship: weights in float16, and the card, of `cards.json`."""
+    """Write the files of a packaged preset: weights in float16, and the card made from
+    `cards.json`.
+    """
     from safetensors.numpy import load_file, save_file
 
     import kerasbert
@@ -300,7 +307,8 @@ def pack(
     with new_folder(str(folder), keep=True) as place:
         place = Path(place)
         place.rmdir()
-        # As published models are fine-tuned; the trainings were too short to need it.
+        # Dropout as in published models, for fine-tuning; the pre-training runs were too short to
+        # need dropout.
         dropout = {"dropout": 0.1, "attention_dropout": 0.1}
         kerasbert.convert(str(preset), str(place), task=task, encoder=dropout)
         weights = load_file(place / "model.safetensors")
@@ -328,7 +336,7 @@ def pack(
             print(f"{file.relative_to(folder)}: {file.stat().st_size:,} bytes")
 
 
-# === What they say about people ===
+# === Predictions about people ===
 
 ABOUT = {
     "en": [
@@ -356,7 +364,7 @@ ABOUT = {
 
 @app.command()
 def people(preset: str, language: str = "en", top_k: int = 5):
-    """Print what a preset puts in the place of words in sentences about people."""
+    """Print a preset's predictions for masked words in sentences about people."""
     from kerasbert.models import BertMaskedLM
 
     model = BertMaskedLM.from_preset(preset)
@@ -366,7 +374,7 @@ def people(preset: str, language: str = "en", top_k: int = 5):
         print(f"| {text} | {words} |")
 
 
-# What a card has as lists of lines.
+# Fields of a card that `cards.json` stores as lists of lines.
 PROSE = ("description", "data", "recipe", "limits")
 
 

@@ -1,16 +1,16 @@
-"""SPLADE on passages of the Brown corpus: what some steps of training bring, ours and a peer's.
+"""SPLADE on passages of the Brown corpus: the effect of some training steps, ours and a peer's.
 
     python benchmarks/sparse_search.py --steps 150
     python benchmarks/sparse_search.py --steps 150 --library sentence-transformers
-    python benchmarks/sparse_search.py --steps 150 --active-words 0    # logits as they are
+    python benchmarks/sparse_search.py --steps 150 --active-words 0    # unshifted logits
 
-Of each three sentences one is a query, and the two others are the passage that it has to find among
-those of other documents (the inverse cloze task). The preset that comes with the package learns it
-by the other passages of a batch of 32, products and the weights of `Sparse`, AdamW with ten per
-cent warmup, dropout off. Then each of 500 held-out queries looks for its passage among theirs:
-MRR@10, beside BM25. No passage holds its query, so BM25 finds what says the same words again.
-
-The preset was trained as a masked language model on the Brown corpus too, without pairs.
+One of every three sentences is a query, and the two others are the passage that it must retrieve
+among those of other documents (the inverse cloze task). `bert_tiny_demo_en_uncased` is trained with
+the other passages of a batch of 32 as negatives, dot products, the default weights of `Sparse`,
+AdamW with ten per cent warmup, and without dropout. Then each of 500 held-out queries retrieves its
+passage; the score is MRR@10, compared with BM25. No passage contains its query, so BM25 retrieves
+passages that repeat its words. The first version of the preset, to which the notes refer, had been
+pre-trained on text that includes the Brown corpus, but not on such pairs.
 """
 
 import random
@@ -32,7 +32,9 @@ PRESET, LENGTH, HELD_OUT = "bert_tiny_demo_en_uncased", 48, 500
 
 
 def passages(count, seed=0):
-    """`(train, held_out)` of different documents, each a list of queries and one of passages."""
+    """Return `(train, held_out)`, from different documents; each is a list of queries and a list of
+    passages.
+    """
     rng, documents = random.Random(seed), []
     for tagged in real_data.brown_tagged():
         sentences = [re.sub("``|''", '"', " ".join(word for word, _ in one)) for one in tagged]
@@ -53,7 +55,7 @@ def passages(count, seed=0):
 
 
 def quality(embed, held_out):
-    """MRR@10 and how many words queries and passages have, as a string."""
+    """Return MRR@10 and the number of active words in queries and passages, as a string."""
     queries, texts = map(embed, held_out)
     counts = [(vectors > 0).sum() / HELD_OUT for vectors in (queries, texts)]
     words = " and ".join(f"{count:.0f}" for count in counts)
@@ -91,11 +93,13 @@ def train_theirs(model, train, rate, steps, seed):
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="Of 32 pairs each.")] = 150,
-    rate: Annotated[float, typer.Option(help="The highest one.")] = 5e-4,
-    active_words: Annotated[int, typer.Option(help="Shifted to so many; 0 for as it is.")] = 50,
+    steps: Annotated[int, typer.Option(help="Training steps of 32 pairs.")] = 150,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-4,
+    active_words: Annotated[
+        int, typer.Option(help="Active words after shifting the logits; 0 does not shift.")
+    ] = 50,
     library: Annotated[str, typer.Option(help="kerasbert or sentence-transformers.")] = "kerasbert",
-    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
 ):
     train, held_out = passages(steps * BATCH)
     try:

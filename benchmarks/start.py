@@ -1,10 +1,10 @@
-"""From starting Python to the first vector of one text: seconds, ours and peers.
+"""Seconds from starting Python to the first embedding of one text, ours and peers.
 
     python benchmarks/start.py
 
-Each contestant is a fresh process, in rounds A B C A B C; the median counts. The first round reads
-the files from a cold or warm disk and is left out. "import" starts with the interpreter; "first"
-holds tracing and compiling.
+Each contestant runs in a fresh process, in rounds (A B C A B C); the table has the medians. The
+first round is left out, because it may read the files from disk instead of the system's cache.
+"import" starts with the interpreter; "first" includes tracing and compiling.
 """
 
 import os
@@ -39,7 +39,7 @@ SPECS = [
 ]
 TEXT = "The weather is lovely today."
 
-# What a user would write. Each ends with the first 3 numbers of the vector.
+# Code as users write it. Each script ends by printing the first 3 numbers of the embedding.
 KERASBERT = """
 import keras
 from keras import ops
@@ -86,7 +86,9 @@ print("TIMES", *times, *vector[0][:3])
 
 
 def once(spec, threads):
-    """Seconds of import, loading, the first vector and all; what others took; the vector."""
+    """Return a tuple and the embedding. The tuple has the seconds of import, loading, the first
+    embedding and the whole run, and the share of the cores that other processes took.
+    """
     script = FRAME.format(script=SCRIPTS[spec.split("/")[0]])
     since, own, start = (busy_seconds(), 0, monotonic()), _children_seconds(), time()
     done = subprocess.run(
@@ -112,10 +114,10 @@ def _children_seconds():
 def main(
     rounds: int = 3,
     threads: int = 2,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
 ):
-    """Time each contestant from the start of Python to its first vector."""
+    """Time each contestant from the start of Python to its first embedding."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     specs = chosen(SPECS, only)

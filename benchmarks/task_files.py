@@ -1,9 +1,9 @@
-"""Real texts as files for `kerasbert finetune`, one folder a task.
+"""Real texts as files for `kerasbert finetune`, one folder per task.
 
     python benchmarks/task_files.py files            # 2,000 rows to train on, 500 dev, 500 test
     kerasbert finetune PRESET out --train files/sms/train.csv --dev files/sms/dev.csv
 
-notes/finetuning.md has the commands for all of them, and what came out.
+notes/finetuning.md has the commands for all of them, and the results.
 """
 
 import argparse
@@ -25,12 +25,12 @@ def sms():
 
 
 def trec():
-    """Questions and the kind of answer that they ask for, of 6."""
+    """Questions, and which of 6 kinds of answer they ask for."""
     return ["text", "label"], [[text, coarse] for coarse, _, text in real_data.trec_questions()]
 
 
 def pairs():
-    """Pairs of those questions: whether they ask for the same kind of answer, half of them."""
+    """Pairs of those questions, half of which ask for the same kind of answer."""
     draw = random.Random(SEED)
     kinds = {}
     for coarse, _, text in real_data.trec_questions():
@@ -46,7 +46,7 @@ def pairs():
 
 
 def reviews():
-    """Three snippets of reviews, and the share of them that find their film "fresh"."""
+    """Three snippets of reviews, and the share of "fresh" ones among them."""
     draw = random.Random(SEED)
     found = [row for row in real_data.film_reviews() if row[0] != "plot"]
     draw.shuffle(found)
@@ -59,7 +59,9 @@ def reviews():
 
 
 def endings():
-    """A sentence of Brown and four that may follow it: its own next one, and three of others."""
+    """Sentences of Brown, each with four candidates for the next sentence: the real one, and three
+    others.
+    """
     draw = random.Random(SEED)
     documents = [
         [" ".join(word for word, _ in sentence) for sentence in document if len(sentence) < 40]
@@ -77,7 +79,7 @@ def endings():
 
 
 def common_tags():
-    """Sentences of Brown whose tags are frequent, so that a draw has all of them to train on."""
+    """Return sentences of Brown with frequent tags, so that training has all tags."""
     sentences = list(brown())
     counts = Counter(tag for _, tags in sentences for tag in tags)
     return None, [row for row in sentences if min(counts[tag] for tag in row[1]) >= 1000]
@@ -89,7 +91,7 @@ def write_table(path, header, rows):
 
 
 def write_columns(path, header, rows):
-    """CoNLL's columns: a word a line, an empty line between sentences."""
+    """Write CoNLL's columns: a word per line, an empty line between sentences."""
     with open(path.with_suffix(".conll"), "w", encoding="utf-8") as file:
         for words, tags in rows:
             file.writelines(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True))
@@ -97,7 +99,7 @@ def write_columns(path, header, rows):
 
 
 def write_squad(path, header, rows):
-    """SQuAD's JSON; a question without an answer is impossible, as in its version 2.0."""
+    """Write SQuAD's JSON; a question without an answer is impossible, as in version 2.0."""
     paragraphs = []
     for number, ((question, passage), answer) in enumerate(rows):
         spans = zip(answer["text"], answer["answer_start"], strict=True)
@@ -125,8 +127,8 @@ def main(folder, train, dev):
 
     Args:
         folder: path.
-        train: int. Rows to train on, or as many as there are.
-        dev: int. Rows of dev, and of test.
+        train: int. Maximum number of training rows.
+        dev: int. Number of validation rows, and of test rows.
     """
     for name, (read, write) in TASKS.items():
         header, rows = read()
@@ -142,6 +144,6 @@ def main(folder, train, dev):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder")
-    parser.add_argument("--train", type=int, default=2000, help="rows to train on (2000)")
-    parser.add_argument("--dev", type=int, default=500, help="rows of dev, and of test (500)")
+    parser.add_argument("--train", type=int, default=2000, help="training rows (2000)")
+    parser.add_argument("--dev", type=int, default=500, help="dev rows, and test rows (500)")
     main(**vars(parser.parse_args()))

@@ -1,14 +1,16 @@
-"""Tokens a second on real film reviews: ours in `tf.data`, `tokenizers` (Rust) and KerasHub.
+"""Tokenization throughput on real film reviews: ours in `tf.data`, `tokenizers` (Rust) and
+KerasHub.
 
     python benchmarks/tokenizer.py                  # 2 threads, 3 rounds, about a minute
     python benchmarks/tokenizer.py --only kerasbert --repeat 1
 
-All 13,905 texts, `--repeat` times over. WordPiece is MiniLM's vocabulary; the byte-pair and
-SentencePiece models are trained on the reviews first (8,000 tokens). kerasbert and KerasHub map
-batches of 1,024 in `tf.data`; Rust gets one `encode_batch` call, its fastest form, "offsets"
-included, which it always computes. The target is 2 million a second on 2 cores for WordPiece.
-kerasbert's ids must be those of Rust on all texts, or the script stops (with WordPiece those of
-the published algorithm differ from Rust's: there the texts that differ are counted).
+The contestants tokenize all 13,905 texts `--repeat` times. WordPiece uses MiniLM's vocabulary; the
+byte-pair and SentencePiece models are trained on the reviews first (8,000 tokens). kerasbert and
+KerasHub map batches of 1,024 in `tf.data`. The Rust library gets all texts in one `encode_batch`
+call, its fastest form, which always computes offsets, too. The target is 2 million tokens per
+second on 2 cores for WordPiece. kerasbert's ids must equal those of the Rust library on all texts,
+or the script stops. WordPiece is an exception, because the published algorithm differs from Rust's:
+texts whose ids differ are only counted.
 """
 
 import io
@@ -64,7 +66,7 @@ def train(folder, size=8000):
 
 
 def rust(kind, folder):
-    """A function from texts to lists of ids."""
+    """Return a function from texts to lists of ids."""
     if kind == "wordpiece":
         import tokenizers
 
@@ -104,7 +106,7 @@ def keras_hub(kind, folder):
 
 
 def contestant(spec, settings):
-    """For `serve`: one run goes over all texts."""
+    """Prepare a contestant for `serve`; one run processes all texts."""
     library, _, kind = spec.split("/")
     offsets = kind.endswith("-offsets")
     kind = kind.removesuffix("-offsets")
@@ -156,13 +158,13 @@ def contestant(spec, settings):
 def main(
     rounds: int = 3,
     threads: int = 2,
-    repeat: Annotated[int, typer.Option(help="times over the reviews in a run")] = 3,
-    wait: Annotated[int, typer.Option(help="seconds to wait for a quiet machine")] = 60,
-    only: Annotated[str, typer.Option(help="comma-separated beginnings of contestants")] = "",
+    repeat: Annotated[int, typer.Option(help="passes over the reviews per run")] = 3,
+    wait: Annotated[int, typer.Option(help="maximum seconds to wait for a quiet machine")] = 60,
+    only: Annotated[str, typer.Option(help="comma-separated prefixes of contestants")] = "",
     contestant_: Annotated[str, typer.Option("--contestant", hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "{}",
 ):
-    """Race the tokenizers and print their tokens a second."""
+    """Race the tokenizers and print their tokens per second."""
     if contestant_:
         serve(contestant, contestant_, json.loads(settings))
         return

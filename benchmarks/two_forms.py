@@ -1,17 +1,16 @@
-"""Algorithms that stand in NumPy and in TensorFlow's graph: what each form takes, on one text and
-on a thousand.
+"""Latency of algorithms that exist in NumPy and in TensorFlow's graph, on one text and on a
+thousand.
 
     python benchmarks/two_forms.py
 
-NumPy's form is called as the model's method calls it, for each text or for all; the graph's is a
-`tf.function` that was traced before, with what it takes to hand arrays over and back. The table in
-CONTRIBUTING.md is from here.
+The NumPy form is called as in the model's method, for each text or for all texts. The graph form is
+a `tf.function` that was traced before; its time includes the transfer of arrays. CONTRIBUTING.md
+has the table.
 """
 
 import os
 from statistics import median
 from time import perf_counter
-from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +20,8 @@ from kerasbert.heads.masked_lm import model as masked_lm
 from kerasbert.heads.masked_lm import served as served_masked_lm
 from kerasbert.lineage.elmo.characters import character_ids, character_ids_in_graph
 from kerasbert.metrics.trees import spanning_edges
-from kerasbert.models import BertTokenClassifierPreprocessor
 from kerasbert.text import tagging
 from kerasbert.text.characters import code_points
-from kerasbert.text.pieces import pieces_as_units
-from kerasbert.text.windows import cut_windows, cut_windows_in_graph, most_context
 
 TEXT = "Anna met Bob in Rome, Italy (not in Paris), and they talked of 東京; O'Neill's idea."
 NAMES = tagging.tag_names(["PER", "LOC", "ORG"], "BIO")
@@ -33,7 +29,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def in_graph(function, *arrays):
-    """A call of `function` on arrays, traced for arrays of any sizes; what it gives comes back."""
+    """Return `function` traced for arrays of any sizes, with NumPy arrays as its results."""
     arrays = [np.asarray(x) for x in arrays]
     specs = [tf.TensorSpec([None] * x.ndim, tf.as_dtype(tf.constant(x).dtype)) for x in arrays]
     traced = tf.function(function, input_signature=specs, autograph=False)
@@ -51,28 +47,6 @@ def best_spans(count):
         in_graph(
             lambda *x: decoding.best_spans(*x, 20, 30, None, 1),
             *(*logits, inside, inside, np.arange(count + 1)),
-        ),
-    )
-
-
-def context(count):
-    rows, starts, ends = cut_windows(np.full(count, 600), 384, 128)
-    return (
-        lambda: most_context(rows, starts, ends),
-        in_graph(
-            lambda *x: decoding.most_context(*x)[2].values,
-            *(600 * rows + starts, ends - starts, 600 * count),
-        ),
-    )
-
-
-def windows(count):
-    lengths = np.full(count, 600, "int32")
-    return (
-        lambda: cut_windows(lengths, 384, 128),
-        in_graph(
-            lambda x: cut_windows_in_graph(x, tf.fill(tf.shape(x), 384), 128),
-            lengths,
         ),
     )
 
@@ -95,32 +69,6 @@ def words(count):
     return (
         lambda: [tagging.word_spans(text) for text in texts],
         in_graph(lambda x: decoding.word_units(code_points(x)), texts),
-    )
-
-
-def pieces(count):
-    rows = np.repeat(np.arange(count), 40)
-    starts = np.tile(3 * np.arange(40), count)
-    ends = starts + RANDOM.integers(2, 5, len(rows))
-    return (
-        lambda: pieces_as_units(rows, starts, ends),
-        in_graph(lambda *x: tuple(decoding.piece_units(*x)), rows, starts, ends),
-    )
-
-
-def probabilities(count):
-    sizes = RANDOM.integers(1, 3, 30 * count)
-    found = SimpleNamespace(first=np.cumsum(sizes) - sizes, count=sizes)
-    values = RANDOM.random((sizes.sum(), len(NAMES)))
-    settings = SimpleNamespace(label_pieces="all", names=NAMES)
-    return (
-        lambda: BertTokenClassifierPreprocessor.of_units(settings, found, values),
-        in_graph(
-            lambda values, *x: decoding.unit_probabilities(
-                tf.ensure_shape(values, [None, len(NAMES)]), *x, NAMES, "all"
-            ),
-            *(values, found.first, found.count),
-        ),
     )
 
 
@@ -163,7 +111,7 @@ def characters(count):
 
 
 def milliseconds(call, times):
-    """The median of some calls, after two that do not count."""
+    """Return the median time of some calls, after two calls that are not counted."""
     taken = []
     for _ in range(times + 2):
         start = perf_counter()
@@ -177,8 +125,7 @@ def main():
     print(
         "| algorithm | NumPy, 1 | graph, 1 | NumPy, 1,000 | graph, 1,000 |\n|---|---|---|---|---|"
     )
-    cases = (best_spans, context, windows, mask_windows, words, pieces, probabilities, entities)
-    for case in (*cases, trees, characters):
+    for case in (best_spans, mask_windows, words, entities, trees, characters):
         found = [
             milliseconds(call, times)
             for count, times in ((1, 100), (1000, 7))

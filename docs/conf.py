@@ -1,4 +1,4 @@
-"""The site: `sphinx-build -W docs build/site`. `pages.py` makes what is read off the code."""
+"""The site: `sphinx-build -W docs build/site`. `pages.py` generates pages from the code."""
 
 import inspect
 import os
@@ -9,7 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-import kerasbert.models  # noqa: E402  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
+import kerasbert.models  # noqa: E402  Before Keras imports TensorFlow: see kerasbert/base/host.py.
 
 # isort: split
 from sphinx.search import languages  # noqa: E402
@@ -31,7 +31,7 @@ extensions = [
 ]
 exclude_patterns = ["generated"]
 templates_path = ["_templates"]
-# Notebooks are shown as they were stored.
+# Notebooks are rendered as stored.
 nb_execution_mode = "off"
 nb_merge_streams = True
 myst_heading_anchors = 3
@@ -76,9 +76,10 @@ _CJK = "\u3005\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
 
 
 class Search(SearchEnglish):
-    """English by its stems; of Korean, Japanese and Chinese each letter and each two neighbours.
+    """Index English by stems, and Korean, Japanese and Chinese by single letters and adjacent
+    pairs.
 
-    So a word is found inside others, such as the one before a particle, with no dictionary.
+    So a word is found inside others, such as the one before a particle, without a dictionary.
     """
 
     lang = "kerasbert"
@@ -112,14 +113,14 @@ html_search_language = Search.lang
 
 
 def _skip_member(app, what, name, obj, skip, options):
-    """Leave out what Keras and KerasHub define: their own documentation has it."""
+    """Leave out members that Keras and KerasHub define, because those packages document them."""
     function = getattr(obj, "fget", None) or getattr(obj, "__func__", obj)
     module = getattr(function, "__module__", None) or ""
     return True if not module.startswith("kerasbert") else skip
 
 
 def _find_by_last_name(app, env, node, contnode):
-    """Link a name in a docstring that stands without its module, where there is one such name."""
+    """Link a name that a docstring gives without its module, if only one object has this name."""
     if node.get("refdomain") != "py":
         return None
     domain, target = env.domains["py"], node["reftarget"].lstrip(".")
@@ -133,13 +134,13 @@ def _find_by_last_name(app, env, node, contnode):
 
 
 def _language(app, pagename, templatename, context, doctree):
-    """Say in a page's HTML what language it is in."""
+    """Set the language in a page's HTML."""
     first = pagename.split("/")[0]
     context["language"] = first if first in ("ko", "ja") else "en"
 
 
 def _read_docstring(app, what, name, obj, options, lines):
-    """Mark as code what is indented under a paragraph; put a list of arguments into one line."""
+    """Mark text that is indented below a paragraph as code; join the lines of argument lists."""
     found, paragraph = [], ""
     for line in lines:
         if found and re.match(r"    [\w, ]+,$", found[-1]) and re.match(r" {8}[\w, ]+: ", line):
@@ -156,7 +157,7 @@ def _read_docstring(app, what, name, obj, options, lines):
 
 
 def _signature(app, what, name, obj, options, signature, returned):
-    """Of a class, the arguments of its constructor: Keras' own `__new__` has `*args, **kwargs`."""
+    """Return the arguments of a class's constructor; Keras' `__new__` has `*args, **kwargs`."""
     if what == "class" and signature and signature.startswith("(*args"):
         constructor = inspect.signature(obj.__init__)
         plain = [one.replace(annotation=one.empty) for one in constructor.parameters.values()]
@@ -166,7 +167,7 @@ def _signature(app, what, name, obj, options, signature, returned):
 
 
 def _links(app, docname, source):
-    """Lead links to the notes of the benchmarks, as a checkout has them, to their pages here."""
+    """Change links to the benchmarks' notes, as a checkout has them, to their pages on the site."""
     source[0] = re.sub(r"\]\((?:\.\./)+benchmarks/notes/", "](/notes/", source[0])
 
 

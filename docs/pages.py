@@ -31,7 +31,7 @@ _MORE_MODULES = ("data.beam",)
 
 
 def write(folder):
-    """Write everything."""
+    """Write all generated pages."""
     folder = Path(folder)
     for name in ("reference", "presets", "notebooks", "notes", "generated"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -58,9 +58,9 @@ def public_modules():
 
 
 def public_names():
-    """Map each public name, such as "losses.CoSENT", to the name that its page has.
+    """Map each public name, such as "losses.CoSENT", to the name of its page.
 
-    What `models` also exports, such as tokenizers, has its page in its own module.
+    Names that `models` exports too, such as tokenizers, have their page in their own module.
     """
     names = {name: getattr(kerasbert, name) for name in kerasbert.__all__}
     names = {name: value for name, value in names.items() if not inspect.ismodule(value)}
@@ -183,6 +183,8 @@ _PURPOSE = {
     "gpt2": "next tokens",
     "modernbert_decoder": "next tokens",
     "deberta_v3": "replaced tokens",
+    "transformer_xl": "next tokens, with a memory",
+    "xlnet": "permuted tokens",
 }
 _OF_NAMES = (
     ("reranker", "relevance"),
@@ -192,11 +194,13 @@ _OF_NAMES = (
     ("electra", "replaced tokens"),
 )
 _HEADS = {
-    "next tokens": "BertCausalLM",
-    "masked tokens": "BertMaskedLM",
-    "replaced tokens": "BertReplacedTokenDetector",
-    "text embeddings": "BertTextEmbedder",
-    "relevance": "BertReranker",
+    "next tokens": "models.BertCausalLM",
+    "masked tokens": "models.BertMaskedLM",
+    "replaced tokens": "models.BertReplacedTokenDetector",
+    "text embeddings": "models.BertTextEmbedder",
+    "relevance": "models.BertReranker",
+    "next tokens, with a memory": "lineage.TransformerXLLM",
+    "permuted tokens": "lineage.XLNetPretrainer",
 }
 
 
@@ -208,9 +212,67 @@ def purpose(preset):
     return _PURPOSE.get(preset["family"], "masked tokens")
 
 
+def verified():
+    """Return the rows of `tools/verify_hub.py`, without failed ones."""
+    rows = json.loads((ROOT / "tools" / "verified.json").read_text(encoding="utf-8"))["rows"]
+    return [row for row in rows if row["verdict"] != "failed"]
+
+
+def checked_with(preset, rows):
+    """Describe the weights that were compared with transformers: the preset's, or random tiny ones.
+
+    Files with the SHA-256 of the preset's weights are its weights, wherever they were found.
+    """
+    sha256 = set(preset["sha256"].values())
+    found = [
+        row
+        for row in rows
+        if preset["handle"] in (f"package://{row['name']}", f"hf://{row['name']}")
+        or sha256 & set(row["sha256"].values())
+    ]
+    if not found:
+        return "random tiny weights"
+    row = max(found, key=lambda row: row["date"])
+    revision = f", revision {row['revision'][:8]}" if row["revision"] else ""
+    return f"real weights ({row['date']}{revision}): {verdict(row)}"
+
+
+def verdict(row):
+    """Return whether both packages agree on a checkpoint, or the items that differ."""
+    items = ", ".join(item.replace("_", " ") for item in row["different"])
+    return f"{row['verdict']} ({items})" if items else row["verdict"]
+
+
+def write_verified(path, rows):
+    """Write the table of checkpoints that were compared with their real weights."""
+    items = ("ids", "offsets", "hidden_states", "logits", "loss", "weights")
+    lines = [
+        "| checkpoint | family, head | source | backend | date | verdict | "
+        + " | ".join(item.replace("_", " ") for item in items)
+        + " |",
+        "|---" * (6 + len(items)) + "|",
+    ]
+    for row in rows:
+        found = row["differences"]
+        values = [f"{found[x]:.0g}" if x in found else "" for x in items]
+        source = row["source"] + (f", revision {row['revision'][:8]}" if row["revision"] else "")
+        cells = (
+            f"`{row['name']}`",
+            f"{row['family']}, {row['head']}",
+            source,
+            f"{row['backend']}, transformers {row['versions']['transformers']}",
+            row["date"],
+            verdict(row),
+            *values,
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    write_text(path, "\n".join(lines) + "\n")
+
+
 def write_presets(folder):
-    """Write the table of all presets, and the cards of those in the package."""
-    rows = []
+    """Write the tables of all presets and checks, and the cards of the presets in the package."""
+    rows, checks = [], verified()
+    write_verified(folder / "generated" / "verified.md", checks)
     for name, preset in kerasbert.builtin_presets().items():
         handle, settings, found = preset["handle"], preset["settings"], purpose(preset)
         link = f"https://huggingface.co/{handle[5:]}" if handle.startswith("hf://") else ""
@@ -222,9 +284,10 @@ def write_presets(folder):
             f"{preset['parameters'] / 1e6:,.0f} M" if preset["parameters"] >= 1e6 else "under 1 M",
             f"{settings['num_layers']} x {settings['hidden_dim']}",
             preset["family"],
-            f'<a href="reference/kerasbert.models.{_HEADS[found]}.html">{found}</a>',
+            f'<a href="reference/kerasbert.{_HEADS[found]}.html">{found}</a>',
             preset["license"] or "see its page",
             "yes" if handle.startswith("package://") else "",
+            checked_with(preset, checks),
         )
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         if handle.startswith("package://"):
@@ -238,6 +301,7 @@ def write_presets(folder):
             text = re.sub(r"\]\((\w+\.png)\)", rf"]({name}/\1)", text)
             write_text(folder / "presets" / f"{name}.md", text)
     heads = ("preset", "languages", "size", "layers", "family", "objective", "license", "included")
+    heads += ("weights compared with transformers",)
     table = "<table class='presets table'><thead><tr>"
     table += "".join(f"<th>{head}</th>" for head in heads)
     table += "</tr></thead><tbody>" + "\n".join(rows) + "</tbody></table>"
@@ -272,7 +336,8 @@ def write_pictures(folder):
     lines = ["| family | differences from BERT | tokenizer |", "|---|---|---|"]
     for name, family in FAMILIES.items():
         own = [f"`{key}={value!r}`" for key, value in family.encoder.items() if usual[key] != value]
-        lines.append(f"| {name} | {', '.join(own) or 'nothing'} | `{family.tokenizer}` |")
+        tokenizer = f"`{family.tokenizer}`" if family.tokenizer else "none"
+        lines.append(f"| {name} | {', '.join(own) or 'nothing'} | {tokenizer} |")
     write_text(folder / "generated" / "families.md", "\n".join(lines) + "\n")
 
 
@@ -290,7 +355,7 @@ def overview():
 # === Figures ===
 
 
-# Figures: title, result file, and part of the names of the shown workloads.
+# Figures: title, result file, and a part that the names of the shown workloads contain.
 FIGURES = (
     ("Embedding texts", "embedding", ""),
     ("Fine-tuning", "finetuning", "float32"),

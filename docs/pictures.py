@@ -91,8 +91,10 @@ def encoder(name, settings):
     attention = ["self-attention", f"{get('num_heads', 'N')} heads"]
     if get("is_causal"):
         attention.append("each token sees earlier tokens")
-    if get("position_embedding") != "learned":
+    if get("position_embedding") not in ("learned", "none"):
         attention.append(f"{get('position_embedding')} positions")
+    if get("position_bias"):
+        attention.append(f"position bias: {get('position_bias')}")
     if get("local_window"):
         attention.append(
             f"local window of {get('local_window')}, global in 1 of {get('global_every')} layers"
@@ -142,9 +144,9 @@ def encoder(name, settings):
 
 
 def overview(families, kinds, formats, exports):
-    """Draw the package: input formats, the encoder, the heads and export formats."""
+    """Draw an overview of the package: input formats, the encoder, the heads and export formats."""
     picture = _Picture(760)
-    rows = max(len(kinds), 9)
+    rows = max(len(families), len(kinds), 9)
     height = 40 + 17 * rows
 
     def column(x, width, title, lines, kind):

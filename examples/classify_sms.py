@@ -52,7 +52,7 @@ def read(path):
         missing = {"text", "label"} - set(reader.fieldnames or [])
         if missing:
             raise typer.BadParameter(f"'{path}' has no column {sorted(missing)[0]!r}.")
-        # A text with line breaks is several messages run together; see data/README.md.
+        # Leave out texts with line breaks, which are several messages in one; see data/README.md.
         label_of = {row["text"]: row["label"] for row in reader if "\n" not in row["text"]}
     return list(label_of), list(label_of.values())
 

@@ -14,10 +14,10 @@ position embeddings. Words are separated by white space: segment Japanese first,
 `fugashi -Owakati`.
 
 benchmarks/notes/family_tree.md has the results for English, Korean and Japanese after 1,200 steps.
-Models that predict every word are mostly ahead after so few steps; BERT learns only from the masked
-tokens, a seventh of all. With many epochs over little text, GPT memorizes it. The papers' scores on
-GLUE's dev sets, each with its own size and text: ELMo 71.2, GPT 78.8, BERT base 82.2, ELECTRA base
-85.1 (Clark et al. 2020, table 1).
+Models that predict every word have mostly higher scores after so few steps; BERT learns only from
+the masked tokens, a seventh of all. In many epochs over little text, GPT memorizes the text. The
+papers' scores on GLUE's dev sets, each with its own size and text: ELMo 71.2, GPT 78.8, BERT base
+82.2, ELECTRA base 85.1 (Clark et al. 2020, table 1).
 """
 
 import os
@@ -170,7 +170,7 @@ def word_vectors(encoder, tokenizer, sentences, batch_size=64):
     before, after = ([], [last, first]) if ends else ([first], [last])
     found = []
     for begin in range(0, len(sentences), batch_size):
-        # Empty rows fill up the last batch, so that all have one shape.
+        # Empty rows pad the last batch, so that all batches have one shape.
         some = sentences[begin : begin + batch_size]
         ids = np.zeros((batch_size, LENGTH), "int32")
         mask, places = np.zeros_like(ids), []
@@ -185,8 +185,8 @@ def word_vectors(encoder, tokenizer, sentences, batch_size=64):
             x["segment_ids"] = np.zeros_like(ids)
         states = keras.ops.convert_to_numpy(encoder.predict_on_batch(x)["sequence_output"])
         for state, at in zip(states, places):
-            # A word without pieces gets the embedding of the next piece, and a word beyond the end
-            # of the row that of its last token.
+            # A word without subwords gets the embedding of the next subword, and a word beyond the
+            # end of the row that of the row's last token.
             at = np.minimum(at, LENGTH - 1)
             found.append(np.stack([state[a : max(b, a + 1)].mean(0) for a, b in zip(at, at[1:])]))
     return found
@@ -229,8 +229,8 @@ def scores_of(encoder, tokenizer, learned, held_out):
 
 def most_frequent(learned, held_out):
     train, dev = labels_of(learned), labels_of(held_out)
-    commonest = {task: Counter(labels).most_common(1)[0][0] for task, labels in train.items()}
-    return [dev[task].count(commonest[task]) / len(dev[task]) for task in train]
+    majority = {task: Counter(labels).most_common(1)[0][0] for task, labels in train.items()}
+    return [dev[task].count(majority[task]) / len(dev[task]) for task in train]
 
 
 def main(

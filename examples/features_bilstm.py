@@ -6,7 +6,7 @@
 
 Section 5.3 of the BERT paper (arXiv 1810.04805), with part-of-speech tags of the Brown corpus in
 place of named entities, and with MiniLM-L6 (6 layers x 384). Training and held-out sentences come
-from different documents. Expected with TensorFlow and seed 0:
+from different documents. Expected output with TensorFlow and seed 0:
 
     most frequent tag    accuracy 0.818, of words not in the training data 0.285
     embeddings                    0.927                                    0.726
@@ -160,7 +160,7 @@ def main(
         start = perf_counter()
         embedder = BertTextEmbedder(backbone, preprocessor, pooling="tokens", layers=layers)
         features = word_vectors(embedder, words)  # Computed once, not in every epoch.
-        features /= features[: len(train)].std()  # So that one learning rate fits all.
+        features /= features[: len(train)].std()  # One learning rate then fits all layers.
         between = perf_counter()
         model = tagger(features.shape[-1], len(tags), units)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         tasks,
         tokenizers,
         visualize,
+        wrappers,
     )
     from kerasbert.checkpoints.names import builtin_presets
     from kerasbert.converter import convert
@@ -77,9 +78,10 @@ __all__ = [
     "upload_preset",
     "visualize",
     "vocab",
+    "wrappers",
 ]
 
-# Modules of the public functions and classes. The other public names are modules themselves.
+# Public functions and classes, with their modules. The other public names are modules themselves.
 _FUNCTIONS = {
     "SearchIndex": "search.index",
     "advise": "training.advise",

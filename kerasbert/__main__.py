@@ -1,4 +1,4 @@
-"""`python -m kerasbert`, and `torchrun -m kerasbert`: the command `kerasbert`."""
+"""Run the command `kerasbert` with `python -m kerasbert` or `torchrun -m kerasbert`."""
 
 if __name__ == "__main__":
     from kerasbert.cli import main

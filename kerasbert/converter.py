@@ -12,14 +12,7 @@ import numpy as np
 from kerasbert import lineage, models
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.base.errors import check_choice, did_you_mean, first_line
-from kerasbert.base.files import (
-    check_room,
-    json_in,
-    names_in,
-    new_folder,
-    output_folder,
-    read_json,
-)
+from kerasbert.base.files import check_room, json_in, names_in, new_folder, output_folder, read_json
 from kerasbert.base.keywords import config_of, own_class
 from kerasbert.base.parts import encoder_of
 from kerasbert.checkpoints import (
@@ -34,11 +27,11 @@ from kerasbert.checkpoints.detection import read_checkpoint
 from kerasbert.checkpoints.lineage import LINEAGE_TABLES
 from kerasbert.checkpoints.names import resolve
 from kerasbert.checkpoints.own import is_own
-from kerasbert.checkpoints.writing import canonical, check_settings
+from kerasbert.checkpoints.writing import canonical, check_head, check_settings
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import TABLES
 from kerasbert.heads.base.task import BertTask
-from kerasbert.kinds import kinds_with, tables_of
+from kerasbert.kinds import kind_of, kinds_with, tables_of
 from kerasbert.text.subword import SubwordTokenizer
 
 if TYPE_CHECKING:
@@ -47,7 +40,8 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-FORMATS = ("huggingface", "google", "keras_hub", "kerasbert")
+_WRITERS = {"huggingface": to_huggingface, "google": to_google, "keras_hub": to_keras_hub}
+FORMATS = (*_WRITERS, "kerasbert")
 _OF_LINEAGE = tuple(cls for kinds in lineage.CLASSES.values() for cls in kinds.values())
 # Every checkpoint has one of these files.
 _MARKS = ("config.json", "bert_config.json")
@@ -75,15 +69,16 @@ def convert(
 ) -> dict[str, Any]:
     """Convert a checkpoint or model to the format of another package.
 
-    The output is read back and compared before it is renamed into place; an error leaves nothing.
+    The output is read back and compared with the source before it is renamed to `target`. If that
+    fails, no output is left.
 
     Args:
         source: string or model. A preset as in `from_preset`, or a kerasbert encoder or task.
         target: string. Output directory.
         format: "huggingface" (sentence-transformers can read embedders too), "google" (BERT
             only), "keras_hub" or "kerasbert".
-        task: string or class. What to read from the source: "encoder", "text_classifier",
-            "text_regressor", ...; `None` detects it.
+        task: string or class. Kind of model to read from the source: "encoder",
+            "text_classifier", "text_regressor", ...; `None` detects it.
         tokenizer: a kerasbert tokenizer that replaces the source's, or `False` to write none.
         encoder: dict. Encoder settings that override the source's, such as
             `{"activation": "gelu_approximate"}`.
@@ -91,8 +86,8 @@ def convert(
         max_shard_size: float. Maximum size of a weight file in GB.
 
     Returns:
-        A dict: `directory`, `format`, `model` (kerasbert class), `written` (class or name in the
-        format), `tokenizer` (kerasbert class or `None`) and `files`.
+        A dict: `directory`, `format`, `model` (kerasbert class), `written` (the model's class or
+        name in the target format), `tokenizer` (kerasbert class or `None`) and `files`.
 
     Raises:
         ValueError: for settings or weights that the format cannot hold; the message lists them.
@@ -101,17 +96,18 @@ def convert(
     target = output_folder(target, "target")
     _check_target(target, overwrite)
     model, tokenizer = load_source(source, task, tokenizer, encoder, format)
+    if isinstance(model, models.BertEnsemble):
+        raise ValueError(
+            f"convert() does not write an ensemble; convert each of its {len(model.members)} "
+            "members, which save_to_preset writes to the folder 'members'."
+        )
     extra = {}
     if format == "huggingface" and isinstance(source, (str, os.PathLike)):
         directory = resolve(os.fspath(source))
         if not is_own(directory):
             extra = {"token_ids": read_checkpoint(directory).token_ids}
-    if format != "kerasbert" and getattr(model, "bilstm_units", 0):
-        raise ValueError(
-            f"The format '{format}' has no place for the BiLSTM of this {type(model).__name__} "
-            f"(bilstm_units={model.bilstm_units}); use format='kerasbert', or convert the encoder "
-            "alone with task='encoder'."
-        )
+    if format != "kerasbert":
+        check_head(model, format)
     with new_folder(target, by="convert") as directory:
         _check_target(target, overwrite)  # Another process may have written there.
         if format == "keras_hub":
@@ -122,15 +118,12 @@ def convert(
             if tokenizer is not None:
                 tokenizer.save_to_preset(directory)
         else:
-            writer = {
-                "huggingface": to_huggingface,
-                "google": to_google,
-                "keras_hub": to_keras_hub,
-            }[format]
-            written, changed = writer.write(model, tokenizer, directory, max_shard_size, **extra)
+            written, changed = _WRITERS[format].write(
+                model, tokenizer, directory, max_shard_size, **extra
+            )
         _check(model, tokenizer, directory, changed, written)
         files = sorted(
-            os.path.relpath(os.path.join(folder, file), directory)
+            os.path.relpath(os.path.join(folder, file), directory).replace(os.sep, "/")
             for folder, _, names in os.walk(directory)
             for file in names
         )
@@ -144,11 +137,25 @@ def convert(
     }
 
 
+def _check_target(target, overwrite):
+    if not names_in(target):
+        return
+    if not overwrite:
+        raise ValueError(
+            f"'{target}' is not empty; choose another directory, or pass overwrite=True."
+        )
+    if not any(os.path.exists(os.path.join(target, name)) for name in _MARKS):
+        raise ValueError(
+            f"'{target}' holds no checkpoint, so that overwrite=True does not delete it; choose "
+            "another directory."
+        )
+
+
 # Reading
 
 
 def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbert"):
-    """Load the model of a source, and its tokenizer or `None`; see `convert`."""
+    """Return the model of a source and its tokenizer, `None` if it has none; see `convert`."""
     if isinstance(source, (BertBackbone, BertTask, *_OF_LINEAGE)):
         if task is not None:
             raise ValueError(
@@ -207,11 +214,11 @@ def _class_of(task):
 
 
 def class_in(directory, format=None):
-    """Return the class for a directory's content that `format` can represent too."""
+    """Return the class that a directory's model is loaded as, for conversion to `format`."""
     if is_own(directory):
         config = json_in(directory, "task.json") or json_in(directory, "config.json")
-        name = config.get("registered_name")
-        return keras.saving.get_registered_object(name) or BertBackbone
+        found = keras.saving.get_registered_object(config.get("registered_name")) or BertBackbone
+        return found.class_in(directory) if issubclass(found, models.BertEnsemble) else found
     is_theirs = sentence_transformers.is_mine(directory)
     scores_pairs = is_theirs and sentence_transformers.is_cross_encoder(directory)
     if is_theirs and not scores_pairs and format in ("huggingface", "kerasbert"):
@@ -219,48 +226,48 @@ def class_in(directory, format=None):
         return models.BertSparseEmbedder if is_sparse else models.BertTextEmbedder
     checkpoint = read_checkpoint(directory)
     if checkpoint.family in lineage.CLASSES:
-        return _lineage_class(checkpoint.family, json_in(directory, "config.json"))
+        # The class that `architectures` names, by default the family's encoder.
+        table, classes = LINEAGE_TABLES[checkpoint.family], lineage.CLASSES[checkpoint.family]
+        config = json_in(directory, "config.json")
+        named = {table.class_of(kind): classes[kind] for kind in reversed(classes)}
+        if huggingface.has_one_number(config) and (number := classes.get("text_regressor")):
+            named[table.class_of("text_regressor")] = number
+        names = [x for x in config.get("architectures") or () if x in named]
+        return named[names[0]] if names else classes[None]
     config = json_in(directory, "config.json") if huggingface.is_mine(directory) else {}
-    # Reversed, so that of several kinds with the same weights the first one wins.
-    known = {tables_of(cls): cls for cls in reversed(tasks().values()) if tables_of(cls)}
-    known["text_classifier"] = _text_class(config, scores_pairs)
+    known = _classes_of(config, scores_pairs)
     kinds = {
         kind
         for kind in checkpoint.head_maps.keys() & known.keys()
         if kind not in TABLES[checkpoint.family].without_class
     }
-    kind = _kind_by_name(directory, config, kinds)
+    kind = _kind_by_name(directory, config, kinds, TABLES[checkpoint.family].endings)
     if kind == "unknown":
         kind = _kind_by_weights(checkpoint, known)
     return known.get(kind, BertBackbone)
 
 
-def _lineage_class(family, config):
-    """Return the `kerasbert.lineage` class that `architectures` names, or else the encoder."""
-    table, classes = LINEAGE_TABLES[family], lineage.CLASSES[family]
-    names = {table.class_of(kind): cls for kind, cls in classes.items()}
-    found = (names[name] for name in config.get("architectures") or () if name in names)
-    return next(found, classes[None])
+def _classes_of(config, scores_pairs):
+    """Return a dict from each kind of head with its own weights to the class that loads it.
 
-
-def _text_class(config, scores_pairs):
-    """Return the class for a sequence classification head.
-
-    As in transformers, a single label means regression; in a cross-encoder, reranking.
+    As in transformers, a sequence classification head with a single label is a regression head. In
+    a cross-encoder (`scores_pairs`), it is a reranking head.
     """
-    is_number = huggingface.label_count(config) == 1 and config.get("problem_type") in (
-        None,
-        "regression",
-    )
-    if not is_number:
-        return models.BertTextClassifier
-    return models.BertReranker if scores_pairs else models.BertTextRegressor
+    # In reversed order, so that the first of several kinds with the same weights stays in the dict.
+    rows = [(kind_of(cls), cls) for cls in reversed(tasks().values()) if tables_of(cls)]
+    known = {row.tables: cls for row, cls in rows}
+    if huggingface.has_one_number(config):
+        for row, cls in rows:
+            if row.explains == "number" and row.takes_pairs == scores_pairs:
+                known[row.tables] = cls
+    return known
 
 
-def _kind_by_name(directory, config, known):
-    """Return the kind of head that the class name indicates.
+def _kind_by_name(directory, config, known, endings):
+    """Return the kind of head that the class name in the checkpoint indicates.
 
-    `None` means no head; "unknown" means that there is no class name, or no known one.
+    `endings` are those of the family's `Table`. `None` means no head. "unknown" means that the
+    checkpoint has no class name, or an unknown one.
     """
     if keras_hub_format.is_mine(directory):
         path = os.path.join(directory, "task.json")
@@ -270,6 +277,7 @@ def _kind_by_name(directory, config, known):
         names = config.get("architectures") or []
         room = "huggingface"
     ends = {None: "Model", **{kind.tables: getattr(kind, room) for kind in kinds_with(room)}}
+    ends |= endings if room == "huggingface" else {}
     for name in names:
         for kind, end in ends.items():
             if name.endswith(end) and not name.endswith(f"LMHead{end}"):
@@ -278,7 +286,7 @@ def _kind_by_name(directory, config, known):
 
 
 def _kind_by_weights(checkpoint, known):
-    """Return the kind of head that matches most weights; `None` without a head."""
+    """Return the kind of head that matches most weights; `None` if no head matches."""
     covered = {}
     for kind, name_map in checkpoint.head_maps.items():
         names = name_map.their_prefixes()
@@ -298,7 +306,7 @@ def _kind_by_weights(checkpoint, known):
 def _warn_left_out(model, directory):
     """Warn about weights of a foreign checkpoint that the model does not use."""
     if keras_hub_format.is_mine(directory):
-        return  # Its class accounts for all its weights.
+        return  # KerasHub's class accounts for all weights.
     checkpoint = read_checkpoint(directory)
     maps = [checkpoint.encoder_map, checkpoint.head_maps.get(tables_of(model))]
     used = {
@@ -359,14 +367,12 @@ def _with_encoder(model, settings):
 
 def _config(model):
     """Return a task's own settings; empty for an encoder."""
-    if model is encoder_of(model):
-        return {}
-    config = config_of(model)
+    config = {} if model is encoder_of(model) else config_of(model)
     return {key: x for key, x in config.items() if key not in ("backbone", "preprocessor", "name")}
 
 
 def _said(model):
-    """Return a task's own settings in a form in which equivalent settings are equal."""
+    """Return a task's own settings, normalized so that equivalent settings compare equal."""
     known = own_class(type(model)).get_config(model)
     config = {key: x for key, x in _config(model).items() if key in known}
     if config.get("scheme"):
@@ -374,23 +380,6 @@ def _said(model):
     if all(config.get("tied_projections") or ()):
         config["tied_projections"] = None
     return config
-
-
-# Writing
-
-
-def _check_target(target, overwrite):
-    if not names_in(target):
-        return
-    if not overwrite:
-        raise ValueError(
-            f"'{target}' is not empty; choose another directory, or pass overwrite=True."
-        )
-    if not any(os.path.exists(os.path.join(target, name)) for name in _MARKS):
-        raise ValueError(
-            f"'{target}' holds no checkpoint, so that overwrite=True does not delete it; choose "
-            "another directory."
-        )
 
 
 # Checking
@@ -444,7 +433,7 @@ def _array(value):
 
 
 def _features(model):
-    """Return random inputs, the second row padded."""
+    """Return random inputs of two rows; the second row is padded."""
     random = np.random.default_rng(0)
     encoder = encoder_of(model)
     length = min(8, getattr(encoder, "max_sequence_length", 8))
@@ -465,7 +454,7 @@ def _features(model):
 
 
 def _outputs(model, features):
-    """Return the outputs that must agree between formats: no pooled ones, no padding."""
+    """Return the outputs that must agree between formats: all but pooled outputs and padding."""
     outputs = model({name: x for name, x in features.items() if name in model.input})
     return [
         _array(x)[features["padding_mask"] > 0] if "sequence_output" in path else _array(x)

@@ -7,15 +7,15 @@ and the in-batch negatives of `MultipleNegativesRanking`. On TensorFlow and PyTo
 that compare the rows of a batch (`CoSENT`, `BatchHardTriplet`) or average over tokens
 (distillation) do so per replica. Each replica draws its own dropout.
 
-**Several processes started by a launcher, on any backend**: use `together`. The following is for
-scripts that set up devices themselves.
+**Several processes started by a launcher, on any backend**: use `together`. The sections below are
+for scripts that set up devices themselves.
 
 **JAX.** Set `keras.distribution` before the model is created. The number of rows in each
 batch, including the last one, must be a multiple of the number of devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
-or, with each layer split over 4 devices and batches over the rest:
+or, to split each layer over 4 devices and the rows of each batch over 2 groups of 4 devices:
 
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"])
     layouts = kerasbert.distribution.layout_map(mesh)
@@ -24,9 +24,9 @@ or, with each layer split over 4 devices and batches over the rest:
     )
 
 **TensorFlow.** Create or load the model in the scope of a strategy. `MirroredStrategy` needs
-nothing more. With `MultiWorkerMirroredStrategy` each worker runs the same script on all data with
-the same `keras.utils.set_random_seed` and takes its shard; `data_parallel` works around Keras'
-limits:
+nothing more. With `MultiWorkerMirroredStrategy` all workers run the same script on all data with
+the same `keras.utils.set_random_seed`, and each worker takes its shard; `data_parallel` works
+around Keras' limits:
 
     with strategy.scope():
         model = data_parallel(BertTextClassifier.from_preset(...))
@@ -73,8 +73,8 @@ __all__ = [
 def join() -> Processes:
     """Connect to the other processes that a launcher started, before anything is computed.
 
-    `kerasbert.pretrain` does this itself; scripts that compute something earlier must call it. The
-    launcher sets the number of processes:
+    `kerasbert.pretrain` calls this itself; a script that computes something before `pretrain` must
+    call it first. The launcher sets the number of processes:
 
     - JAX: `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` of Keras, or
       `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, the variables of SLURM
@@ -83,7 +83,7 @@ def join() -> Processes:
     - TensorFlow: `TF_CONFIG`.
 
     Returns:
-        `Processes` with `index` and `count`, 0 and 1 for a single process.
+        `Processes` with `index` and `count`, which are 0 and 1 for a single process.
 
     Raises:
         RuntimeError: if something was computed already.
@@ -98,7 +98,7 @@ def join() -> Processes:
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """This process among `count` that train together; `index` starts at 0.
+    """The place `index`, from 0, of this process among the `count` processes that train together.
 
     The methods are collective: all processes must call them.
     """
@@ -124,7 +124,7 @@ class Processes:
         return backend.sum_over_processes(values) if self.count > 1 else values
 
     def first(self, function: Callable[..., Any]) -> Any:
-        """Call a function in the first process while the others wait; they get `None`."""
+        """Call a function in the first process; the others wait and return `None`."""
         error = result = None
         if self.is_first:
             try:
@@ -179,12 +179,12 @@ def together(
             model.save_to_preset(...)
 
     Batches that do not divide evenly are padded with rows of weight 0, which unweighted metrics
-    count. On JAX, call `predict` after the context.
+    count. On JAX, call `predict` only after the context has ended.
 
     Args:
         devices: int. Number of devices to use, for a single process.
-        mesh: `(batch, model)`, ints, JAX only: devices over which to split the rows of a batch, and
-            devices over which to split each layer, see `layout_map`.
+        mesh: `(batch, model)`, ints, JAX only: number of devices over which to split the rows of a
+            batch, and number of devices over which to split each layer, see `layout_map`.
         share_batches: bool. `False` if each process passes its own rows to `fit`, such as those
             that `read_examples` reads with the yielded `shard`.
 
@@ -238,7 +238,7 @@ def of_one_process(model: Any) -> Any:
         model: a task model.
 
     Returns:
-        The model; on JAX with several processes a new one with copies of the weights.
+        The model; on JAX with several processes, a new model with copies of the weights.
     """
     return backend.of_one_process(model, join().count)
 
@@ -247,14 +247,14 @@ def layout_map(device_mesh: Any, axis: str = "model") -> Any:
     """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
     As in Megatron-LM, the first projection of attention and of the feed-forward is split by
-    columns, the second by rows, so that devices communicate twice per layer; token embeddings by
-    width. Everything else (other biases, norms, positions, heads) is small and replicated. The
-    optimizer's state is sharded like the weights.
+    columns and the second by rows, so that devices communicate twice per layer. Token embeddings
+    are split by width. Everything else (other biases, norms, positions, heads) is small and
+    replicated. The optimizer's state is sharded like the weights.
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.
         axis: string. Mesh axis over which to split layers. E, D and I must be multiples of its
-            size, and preferably `num_heads`.
+            size; `num_heads` should be one, too.
 
     Example:
 
@@ -266,14 +266,15 @@ def layout_map(device_mesh: Any, axis: str = "model") -> Any:
     Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3.
     """
     layouts = keras.distribution.LayoutMap(device_mesh)
+    layer, attention = "transformer_layer_[0-9]+", "transformer_layer_[0-9]+/(cross_)?attention"
     for path, axes in (
         ("token_embedding/embeddings", (None, axis)),  # (V, E)
-        ("transformer_layer_[0-9]+/attention/qkv/kernel", (None, axis)),  # (D, 3D)
-        ("transformer_layer_[0-9]+/attention/qkv/bias", (axis,)),
-        ("transformer_layer_[0-9]+/attention/output/kernel", (axis, None)),  # (D, D)
-        ("transformer_layer_[0-9]+/intermediate/kernel", (None, axis)),  # (D, I)
-        ("transformer_layer_[0-9]+/intermediate/bias", (axis,)),
-        ("transformer_layer_[0-9]+/output/kernel", (axis, None)),  # (I, D)
+        (f"{attention}/(qkv|query|kv)(_global)?/kernel", (None, axis)),  # (D, 3D)
+        (f"{attention}/(qkv|query|kv|value)(_global)?/bias", (axis,)),
+        (f"{attention}/output/kernel", (axis, None)),  # (D, D)
+        (f"{layer}/intermediate/kernel", (None, axis)),  # (D, I)
+        (f"{layer}/intermediate/bias", (axis,)),
+        (f"{layer}/output/kernel", (axis, None)),  # (I, D)
     ):
         layouts[f"(.*/)?{path}"] = axes
     return layouts
@@ -293,6 +294,7 @@ def data_parallel(model: Any, **kwargs: Any) -> Any:
         The model.
 
     Raises:
-        ValueError: if there are no other processes, or if Keras does not need this.
+        ValueError: if there are no other processes, or if the backend does not need or support
+            this.
     """
     return backend.data_parallel(model, **kwargs)

@@ -1,7 +1,7 @@
-"""Table of the kinds of heads, with the class names in each one's folder.
+"""Table of the kinds of heads, with the names of each kind's classes.
 
-To add a kind, add a row and a folder, such as `heads/text_classifier/`, with the files in which it
-differs from `heads/base/`.
+To add a kind, add a row and a folder such as `heads/text_classifier/`. The folder has a file for
+each part in which the kind differs from `heads/base/`.
 """
 
 import importlib
@@ -18,21 +18,25 @@ class Kind:
         preprocessor: string. Class in its `preprocessor.py`; "" for none.
         served: string. Class in its `served.py` that serves it; "" for none.
         data: string. Class in its `data.py` that reads data and writes predictions; "" for none.
-        settings: dict. Defaults of its head, which family and caller can override.
-        like: string. Kind with the same weights, whose settings in `families` and tables in
-            `checkpoints` apply to this one; "" for its own.
+        settings: dict. Defaults of its head, which the family and the caller can override.
+        like: string. Another kind with the same weights: this kind uses that kind's settings in
+            `families` and tables in `checkpoints`. "" if it has its own.
         parts: tuple. Kinds whose heads it combines.
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
+        sentence_transformers: string. Its class name in sentence-transformers; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
         method: string. Its inference method for texts.
         usage: string. Arguments of an example call of that method, for model cards.
         takes_pairs: bool. Whether it needs text pairs.
+        labels: string. Type of the labels in its tables: "class", "choice", "tag", "number" or
+            "answer"; "" if it reads no tables.
+        vectors: string. What `embed` returns, "dense" or "sparse"; "" for none.
         explains: string. The output that attributions explain: "class", "number", "token_class",
             "masked_token" or "answer"; "" for none.
         panels: tuple. Panels of the playground for it, besides those of every encoder.
         single: bool. Whether it is one model whose heads other formats can represent.
-        folder: string. Package of these files; "" for `heads.<name>`.
+        folder: string. Package, below `kerasbert`, of the files named above; "" for `heads.<name>`.
     """
 
     name: str
@@ -45,10 +49,13 @@ class Kind:
     parts: tuple = ()
     huggingface: str = ""
     keras_hub: str = ""
+    sentence_transformers: str = ""
     pipeline: str = ""
     method: str = ""
     usage: str = ""
     takes_pairs: bool = False
+    labels: str = ""
+    vectors: str = ""
     explains: str = ""
     panels: tuple = ()
     single: bool = True
@@ -56,11 +63,11 @@ class Kind:
 
     @property
     def tables(self):
-        """The kind whose settings in `families` and tables in `checkpoints` apply to this one."""
+        """Name of the kind whose settings in `families` and tables in `checkpoints` it uses."""
         return self.like or self.name
 
     def load(self, part):
-        """Import its class from a file: "model", "preprocessor", "served" or "data".
+        """Import its class for one part: "model", "preprocessor", "served" or "data".
 
         >>> KINDS["text_classifier"].load("model").__name__
         'BertTextClassifier'
@@ -82,6 +89,7 @@ _ROWS = (
         pipeline="text-classification",
         method="classify",
         usage='["A text.", "Another one."]',
+        labels="class",
         explains="class",
         panels=("classify",),
     ),
@@ -97,6 +105,7 @@ _ROWS = (
         pipeline="text-classification",
         method="score",
         usage='["A text.", "Another one."]',
+        labels="number",
         explains="number",
         panels=("classify",),
     ),
@@ -109,10 +118,12 @@ _ROWS = (
         like="text_classifier",
         huggingface="ForSequenceClassification",
         keras_hub="TextClassifier",
+        sentence_transformers="CrossEncoder",
         pipeline="text-ranking",
         method="rank",
         usage='"A query", ["A text.", "Another one."]',
         takes_pairs=True,
+        labels="number",
         explains="number",
         panels=("classify", "search"),
     ),
@@ -127,6 +138,7 @@ _ROWS = (
         pipeline="token-classification",
         method="tag",
         usage='"A text."',
+        labels="tag",
         explains="token_class",
         panels=("tag",),
     ),
@@ -142,6 +154,7 @@ _ROWS = (
         method="answer",
         usage='"Who?", "A text that says who."',
         takes_pairs=True,
+        labels="answer",
         explains="answer",
         panels=("answer",),
     ),
@@ -155,6 +168,7 @@ _ROWS = (
         pipeline="multiple-choice",
         method="choose",
         usage='"A text", ["so", "or so"]',
+        labels="choice",
         panels=("choose",),
     ),
     Kind(
@@ -191,9 +205,11 @@ _ROWS = (
         like="masked_lm",
         huggingface="ForMaskedLM",
         keras_hub="MaskedLM",
+        sentence_transformers="SparseEncoder",
         pipeline="feature-extraction",
         method="embed",
         usage='["A text.", "Another one."]',
+        vectors="sparse",
         panels=("similar", "search"),
     ),
     Kind(
@@ -215,9 +231,11 @@ _ROWS = (
         preprocessor="BertTextEmbedderPreprocessor",
         served="ServedEmbedder",
         settings={"pooling": "mean"},
+        sentence_transformers="SentenceTransformer",
         pipeline="sentence-similarity",
         method="embed",
         usage='["A text.", "Another one."]',
+        vectors="dense",
         panels=("similar", "search"),
     ),
     Kind(
@@ -254,6 +272,8 @@ _ROWS = (
     ),
     Kind(name="multi_task", model="BertMultiTask", served="ServedTasks", single=False),
     Kind(name="distiller", model="BertDistiller", single=False),
+    # Its instances have the kind of their members.
+    Kind(name="ensemble", model="BertEnsemble", single=False),
     Kind(
         name="electra_pretrainer",
         model="ElectraPretrainer",
@@ -277,10 +297,23 @@ SERVED = (
     ),
     SEARCH_INDEX,
 )
+# Formats of benchmarks whose files are not tables, by `Task.form`: the classes that read and write
+# them instead of the classes of the task's head.
+FORMS = {
+    name: Kind(name, data=data, folder="tasks.superglue")
+    for name, data in (
+        ("superglue", "Classes"),
+        ("superglue_copa", "CauseOrEffect"),
+        ("superglue_multirc", "MultiRC"),
+        ("superglue_record", "Entities"),
+        ("superglue_wic", "WordsInContext"),
+        ("superglue_wsc", "Winograd"),
+    )
+}
 
 
 def kinds_with(part):
-    """Return the rows that have a class in a file; see `Kind.load`.
+    """Return the rows of all kinds for which the field `part`, such as "data", is not empty.
 
     >>> [kind.name for kind in kinds_with("data")][:2]
     ['text_classifier', 'text_regressor']
@@ -289,7 +322,7 @@ def kinds_with(part):
 
 
 def kind_of(model):
-    """Return the row of a task or its class; `None` for anything else and for custom tasks."""
+    """Return the row of `KINDS` for a task or its class; `None` for custom tasks and others."""
     return KINDS.get(getattr(model, "kind", None))
 
 

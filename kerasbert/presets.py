@@ -22,6 +22,6 @@ __all__ = [
     "resolve",
 ]
 
-# An alias until the next version; see the CHANGELOG.
+# The deprecated alias stays until the next version; see the CHANGELOG.
 if not TYPE_CHECKING:  # Type checkers would accept any name.
     __getattr__ = deprecated("kerasbert.presets", {"builtin_presets": ""})

@@ -39,8 +39,8 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
     """Beam search that stops at stop tokens and normalizes scores by length.
 
     KerasHub's beam search continues after the stop token, and searches prompts of different lengths
-    jointly.
-    `compile(sampler="beam")` and `keras_hub.samplers.BeamSampler` objects give this one instead.
+    jointly. `compile` therefore replaces "beam" and `keras_hub.samplers.BeamSampler` objects by
+    this class.
     A text's score is the sum of the log-probabilities of its tokens after the prompt, divided by
     `count ** length_penalty`. The search ends when no running beam beats the worst of K finished
     ones.
@@ -131,7 +131,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
         def body(*values):
             now = dict(zip(names, values))
             index = now["index"]
-            waits = ops.take(mask, index, axis=1)[:, None]  # (B, 1): still inside the prompt.
+            waits = ops.take(mask, index, axis=1)[:, None]  # (B, 1): whether in the prompt.
             logits, _, cache = next(joined(now["running"]), now["cache"], index)
             logits = ops.cast(logits, "float32") / self.temperature  # (B * K, V)
             size = logits.shape[-1]
@@ -203,29 +203,29 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
 
 
 def forbidding(logits, token_ids):
-    """Mask the logits (..., V) of some tokens."""
+    """Mask the logits (..., V) of the tokens `token_ids`."""
     if not token_ids:
         return logits
     return ops.where(_are_among(tuple(token_ids), logits.shape[-1]), _NONE, logits)
 
 
 def leaving(logits, token_id):
-    """Mask the logits (..., V) of all tokens but one."""
+    """Mask the logits (..., V) of all tokens except `token_id`."""
     return ops.where(_are_among((token_id,), logits.shape[-1]), logits, _NONE)
 
 
 @functools.lru_cache(maxsize=16)
 def _are_among(token_ids, size):
-    """Return which ids of the vocabulary are in `token_ids`: bool (V,), cached for all steps."""
+    """Return a bool array (V,): whether each id is in `token_ids`. Cached for all steps."""
     return np.isin(np.arange(size), token_ids)
 
 
 def own_sampler(sampler):
-    """Return a sampler by name, object or config, with `BeamSampler` in place of KerasHub's.
+    """Return a sampler by name, object or config; KerasHub's beam search becomes `BeamSampler`.
 
     Raises:
-        ValueError: for an unknown name, a sampler that needs more than logits, or
-            `return_all_beams`.
+        ValueError: for an unknown name, a sampler that needs more than logits, or a beam search
+            with `return_all_beams`.
     """
     if isinstance(sampler, dict):  # The config in a saved file.
         sampler = keras.saving.deserialize_keras_object(sampler)

@@ -44,15 +44,15 @@ _HANDLES = {
 def upload_preset(uri: str, preset_dir: AnyPath, card: Mapping[str, Any] | None = None) -> str:
     """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
-    The model card, made from the preset's files and `card`, is written into the directory as
-    `README.md`. An existing one is kept if `card` is `None`.
+    The model card is made from the preset's files and `card`, and is written into the directory as
+    `README.md`. An existing model card is kept if `card` is `None`.
 
     Args:
         uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".
         preset_dir: string. A directory written by `save_to_preset`.
         card: dict of any of `description`, `base`, `data`, `recipe`, `datasets`, `scores`,
-            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. Missing
-            fields are taken from a built-in `base` where it has them.
+            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. If `base`
+            is a built-in preset, missing fields are taken from its description.
 
     Returns:
         The URL of the model's page.
@@ -267,7 +267,7 @@ _UNKNOWN = "not stated by the author"
 
 
 def _repository(handle):
-    """Return the repository name on the Hugging Face hub, `None` for other handles."""
+    """Return the repository name in a Hugging Face handle, or `None` for other handles."""
     return handle.removeprefix("hf://").partition("@")[0] if handle.startswith("hf://") else None
 
 

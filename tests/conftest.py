@@ -1,4 +1,4 @@
-"""Tiny models of every family in `transformers`, the reference that ours are compared with."""
+"""Tiny models of every family in `transformers`, as references for ours."""
 
 import dataclasses
 import gc
@@ -9,25 +9,25 @@ import signal
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Tiny tensors are computed by one thread, also in children: others wait in a loop for their share,
-# and other tests compute on the same cores.
+# Tiny tensors are computed by one thread, also in child processes. More threads would busy-wait
+# while other tests need the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import kerasbert.models  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/base/triton.py.
+import kerasbert.models  # noqa: E402, F401  Before Keras imports TensorFlow: see kerasbert/base/host.py.
 
 # isort: split
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-# A shell starts what it runs in the background without Ctrl-C, which many tests send.
+# A shell starts background jobs with SIGINT ignored, but many tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if keras.backend.backend() == "jax":
     import jax
 
-    # What a test compiles runs once.
+    # Code compiled in tests runs only once.
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_compilation_cache", False)
 
@@ -47,12 +47,48 @@ _GPT = {
     "n_head": 3,
     "n_positions": 32,
 }
-# Arguments of the family's transformers configuration.
+# Arguments of each family's transformers configuration.
+_XLM = {
+    "vocab_size": VOCABULARY_SIZE,
+    "emb_dim": 36,
+    "n_layers": 2,
+    "n_heads": 3,
+    "max_position_embeddings": 32,
+    "n_langs": 3,
+}
 TINY = {
     "bert": _SIZES,
-    # Two of RoBERTa's rows come before its first position.
+    # RoBERTa's position table has two rows before the first position.
     "roberta": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
     "xlm_roberta": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
+    "camembert": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
+    "data2vec_text": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
+    "xlm_roberta_xl": {**_SIZES, "max_position_embeddings": 34},
+    "roberta_prelayernorm": {**_SIZES, "max_position_embeddings": 34, "type_vocab_size": 1},
+    "longformer": {
+        **_SIZES,
+        "max_position_embeddings": 34,
+        "type_vocab_size": 1,
+        "attention_window": 4,
+    },
+    "ernie": _SIZES,
+    "roformer": {**_SIZES, "embedding_size": 20},
+    "eurobert": {
+        **_SIZES,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "mask_token_id": 3,
+    },
+    "megatron_bert": _SIZES,
+    "rembert": {**_SIZES, "input_embedding_size": 20, "output_embedding_size": 28},
+    "luke": {**_SIZES, "max_position_embeddings": 34, "entity_vocab_size": 9, "entity_emb_size": 8},
+    "big_bird": {**_SIZES, "attention_type": "original_full"},
+    "xlm": _XLM,
+    "flaubert": _XLM,
+    "bert_generation": _SIZES,
     "distilbert": {
         "vocab_size": VOCABULARY_SIZE,
         "dim": 36,
@@ -83,6 +119,12 @@ TINY = {
         "cls_token_id": 1,
         "sep_token_id": 2,
     },
+    "deberta": {
+        **_SIZES,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["c2p", "p2c"],
+    },
     "deberta_v3": {
         **_SIZES,
         "type_vocab_size": 0,
@@ -93,6 +135,8 @@ TINY = {
         "norm_rel_ebd": "layer_norm",
         "position_buckets": 8,
     },
+    # This position table has two rows before the first position, as in RoBERTa.
+    "mpnet": {**_SIZES, "max_position_embeddings": 34},
     "nomic_bert": _SIZES,
     "gte": {**_SIZES, "type_vocab_size": 1},
     "gpt2": {**_GPT, "n_inner": 40, "eos_token_id": 2, "bos_token_id": 2, "pad_token_id": 0},
@@ -102,23 +146,53 @@ _CLASSES = {
     "bert": "Bert",
     "roberta": "Roberta",
     "xlm_roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "data2vec_text": "Data2VecText",
+    "xlm_roberta_xl": "XLMRobertaXL",
+    "roberta_prelayernorm": "RobertaPreLayerNorm",
+    "longformer": "Longformer",
+    "ernie": "Ernie",
+    "roformer": "RoFormer",
+    "eurobert": "EuroBert",
+    "megatron_bert": "MegatronBert",
+    "rembert": "RemBert",
+    "luke": "Luke",
+    "big_bird": "BigBird",
+    "xlm": "XLM",
+    "flaubert": "Flaubert",
+    "bert_generation": "BertGeneration",
     "distilbert": "DistilBert",
     "electra": "Electra",
     "albert": "Albert",
     "modernbert": "ModernBert",
+    "deberta": "Deberta",
     "deberta_v3": "DebertaV2",
+    "mpnet": "MPNet",
     "nomic_bert": "NomicBert",
     "gte": "Gte",
     "gpt2": "GPT2",
     "gpt": "OpenAIGPT",
     "modernbert_decoder": "ModernBertDecoder",
 }
-# The families whose `transformers` models take segments.
-SEGMENTS = ("bert", "roberta", "xlm_roberta", "electra", "albert", "nomic_bert", "gte")
+# Families whose `transformers` models take segments.
+SEGMENTS = (
+    *("bert", "roberta", "xlm_roberta", "camembert", "data2vec_text", "xlm_roberta_xl"),
+    *(
+        "roberta_prelayernorm",
+        "longformer",
+        "ernie",
+        "megatron_bert",
+        "roformer",
+        "rembert",
+        "luke",
+        "big_bird",
+    ),
+    *("electra", "albert", "nomic_bert", "gte"),
+)
 
 
-# Rooms whose code each backend computes in its own way. Tests of other rooms run on TensorFlow,
-# README's backend, unless a mark names others.
+# Folders of code that each backend computes in its own way. Other tests run on TensorFlow, README's
+# backend, unless a mark names others.
 EVERY_BACKEND = (
     "kerasbert/backend/",
     "kerasbert/layers/",
@@ -138,6 +212,18 @@ EVERY_BACKEND = (
 )
 
 
+# Docstrings whose examples take several seconds on TensorFlow.
+SLOW_EXAMPLES = (
+    "kerasbert.export.serving.export_serving",
+    "kerasbert.heads.causal_lm.model.BertCausalLM",
+    "kerasbert.heads.multi_task.model.BertMultiTask",
+    "kerasbert.lineage.elmo.pretrainer.ElmoPretrainer",
+    "kerasbert.lineage.recurrent.model.RecurrentSeq2SeqLM",
+    *("kerasbert.wrappers.SKLearnTextClassifier", "kerasbert.wrappers.SKLearnTextEmbedder"),
+    *("kerasbert.wrappers.SKLearnTextRegressor", "kerasbert.wrappers.SKLearnTokenClassifier"),
+)
+
+
 def _runs_on(item, backend):
     mark = item.get_closest_marker("backends")
     if mark:
@@ -148,11 +234,12 @@ def _runs_on(item, backend):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out what other backends run, and mark what is slow on this one."""
+    """Deselect tests that other backends run, and mark those that are slow on this one."""
     here = keras.backend.backend()
     others = []
     for item in items:
-        if here == "tensorflow" and item.get_closest_marker("slow_on_tensorflow"):
+        is_slow = item.get_closest_marker("slow_on_tensorflow") or item.name in SLOW_EXAMPLES
+        if here == "tensorflow" and is_slow:
             item.add_marker(pytest.mark.slow)
         if not _runs_on(item, here):
             others.append(item)
@@ -164,9 +251,10 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True, scope="module")
 def _look_for_garbage_of_this_file_only():
-    """Collections of garbage pass over what files before have left: a tenth of the time.
+    """Exclude objects of earlier test files from garbage collection, which took a tenth of the
+    time.
 
-    What the last file made and let go of is collected first, or the process would keep it.
+    The garbage of the previous file is collected first; otherwise the process would keep it.
     """
     gc.collect()
     gc.freeze()
@@ -181,7 +269,9 @@ class Reference:
     directory: str
 
     def inputs(self, length, seed=0):
-        """Random ours: a dict of (3, `length`) arrays, the second row padded from the middle on."""
+        """Return random inputs: a dict of (3, `length`) arrays, the second row padded from the
+        middle on.
+        """
         config = self.model.config
         rng = np.random.default_rng(seed)
         token_ids = rng.integers(3, VOCABULARY_SIZE, (3, length))
@@ -192,10 +282,14 @@ class Reference:
         if self.family in SEGMENTS and config.type_vocab_size:
             segments = rng.integers(0, config.type_vocab_size, (3, length))
             inputs["segment_ids"] = segments.astype("int32")
+        if getattr(config, "n_langs", 1) > 1:
+            inputs["segment_ids"] = rng.integers(0, config.n_langs, (3, length)).astype("int32")
         return inputs
 
     def __call__(self, inputs, gradients=False, base=False):
-        """Its outputs for our inputs; the last hidden state comes as `sequence_output`."""
+        """Return the model's outputs for our inputs; the last hidden state is called
+        `sequence_output`.
+        """
         import torch
 
         model = self.model.base_model if base else self.model
@@ -208,27 +302,22 @@ class Reference:
         return result if gradients else {name: value.numpy() for name, value in result.items()}
 
     def _run(self, model, inputs, **arguments):
-        import torch
+        from tests.contracts import their_inputs
 
-        names = {
-            "token_ids": "input_ids",
-            "padding_mask": "attention_mask",
-            "segment_ids": "token_type_ids",
-        }
-        arguments |= {names[name]: torch.tensor(value).long() for name, value in inputs.items()}
-        return model(**arguments, output_hidden_states=True)
+        return model(**arguments, **their_inputs(model, inputs), output_hidden_states=True)
 
     def loss(self, inputs, labels):
-        """Its own loss for our inputs and its labels."""
+        """Return the reference's own loss for our inputs and its labels."""
         import torch
 
         with torch.no_grad():
             return self._run(self.model, inputs, labels=labels).loss.item()
 
     def compare(self, model, lengths=(1, 32)):
-        """The largest difference of an encoder's or a classifier's outputs to its own.
+        """Return the largest difference between the outputs of our model and of this reference.
 
-        Lengths 1, with all positions and, in both, padding where there is room.
+        `model` is an encoder or a classifier. By default, rows have one token, and as many tokens
+        as there are positions; they have padding where possible.
         """
         encoder = getattr(model, "backbone", model)
         worst = 0.0
@@ -239,7 +328,8 @@ class Reference:
             ours = dict(encoder(inputs))
             if model is not encoder:
                 ours["logits"] = model(inputs)
-                assert np.abs(expected["logits"]).max() > 0.1  # An error has to show.
+                # Outputs must differ enough to reveal errors.
+                assert np.abs(expected["logits"]).max() > 0.1
             for name in expected.keys() & ours.keys():
                 gap = np.abs(keras.ops.convert_to_numpy(ours[name]) - expected[name])
                 if gap.shape[:2] == inputs["padding_mask"].shape:
@@ -248,7 +338,7 @@ class Reference:
         return worst
 
     def copy(self, target, **settings):
-        """Copy the directory, with other settings in its configuration; `None` drops one."""
+        """Copy the directory with other settings in its configuration; `None` removes one."""
         shutil.copytree(self.directory, target, dirs_exist_ok=True)
         path = os.path.join(target, "config.json")
         with open(path, encoding="utf-8") as file:
@@ -258,13 +348,13 @@ class Reference:
         return str(target)
 
     def tensors(self):
-        """The tensors of the checkpoint, by name."""
+        """Return the tensors of the checkpoint by name."""
         from safetensors.torch import load_file
 
         return load_file(os.path.join(self.directory, "model.safetensors"))
 
     def copy_with(self, target, tensors, bin=False):
-        """Copy the directory, with these tensors in place of its own."""
+        """Copy the directory with these tensors instead of its own."""
         import torch
         from safetensors.torch import save_file
 
@@ -282,6 +372,11 @@ def _architecture(family, head):
 
     if family == "modernbert_decoder":
         head = head.replace("LMHeadModel", "ForCausalLM")
+    elif family in ("xlm", "flaubert"):
+        suffixes = {"ForMaskedLM": "WithLMHeadModel"}
+        head = suffixes.get(head, head.replace("Answering", "AnsweringSimple"))
+    elif family == "bert_generation":
+        head = head.replace("LMHeadModel", "Decoder") or "Encoder"
     return getattr(transformers, f"{_CLASSES[family]}{head or 'Model'}")
 
 
@@ -289,8 +384,8 @@ def _architecture(family, head):
 def reference(tmp_path_factory):
     """A function of family, head ("ForSequenceClassification", ...) and settings: a `Reference`.
 
-    Every weight is moved away from its initial value, so that each bias and gain matters, and far
-    enough that logits are of the order of 1.
+    Every weight is moved away from its initial value, so that each bias and gain matters, and so
+    far that logits are of the order of 1.
     """
     import torch
 
@@ -311,7 +406,8 @@ def reference(tmp_path_factory):
             model = architecture(config).eval()
         with torch.no_grad():
             for weight in model.parameters():
-                weight.add_(0.15 * torch.randn_like(weight))
+                if weight.requires_grad:  # RoFormer's table of rotary angles is fixed.
+                    weight.add_(0.15 * torch.randn_like(weight))
         directory = str(tmp_path_factory.mktemp(family))
         model.save_pretrained(directory)
         return Reference(family, model, directory)
@@ -356,7 +452,7 @@ def tiny_preset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    """A real browser for tests of pages: Debian's Chromium, or another one that is installed."""
+    """A real browser for tests of pages: Debian's Chromium, or another installed one."""
     found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
     path = next(filter(None, found), None)
     if path is None:

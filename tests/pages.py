@@ -1,4 +1,4 @@
-"""Running what stands in the blocks of a page: README's, and the site's."""
+"""Run the code blocks of a page, of README and of the site."""
 
 import pathlib
 import re
@@ -10,27 +10,27 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def blocks(file, *kinds):
-    """`(kind, text)` of the blocks of these kinds in a page, in its order."""
+    """Return `(kind, text)` of the blocks of these kinds in a page, in order."""
     text = (ROOT / file).read_text(encoding="utf-8")
     found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [(kind, block) for kind, block in found if kind in kinds]
 
 
 def commands(block):
-    """The commands of a block, a line each, without remarks."""
+    """Return the commands of a block, one per line, without comments."""
     lines = re.sub(r"\\\n\s*", "", block).splitlines()
     lines = [re.sub(r"(^|\s+)# .*", "", line).strip() for line in lines]
     return [line for line in lines if line]
 
 
 def run(folder, monkeypatch, file, *kinds):
-    """Run a page's blocks of Python and bash one after the other in a folder.
+    """Run a page's Python and bash blocks one after the other in a folder.
 
-    `kerasbert` runs in this process, which has Keras already, and exports write in it, too.
-    Examples of the checkout are there.
+    `kerasbert` runs in this process, which has already imported Keras, and exports write in it,
+    too. The checkout's examples are available.
 
     Returns:
-        Python's names.
+        Python's variables.
     """
     from typer.testing import CliRunner
 
@@ -57,7 +57,7 @@ def run(folder, monkeypatch, file, *kinds):
 
 
 def check_options(file):
-    """Whether the commands of a page have the options that they are shown with; returns those."""
+    """Check that a page's commands have the options that it uses; return the commands."""
     import typer
 
     from kerasbert.cli import app
@@ -67,6 +67,7 @@ def check_options(file):
     lines = [line for line in lines if line.startswith("kerasbert ")]
     for line in lines:
         _, name, *words = shlex.split(line)
-        options = {option for part in known[name].params for option in part.opts}
+        parts = known[name].params
+        options = {option for part in parts for option in (*part.opts, *part.secondary_opts)}
         assert {word for word in words if re.match("-[-a-z]", word)} <= options, line
     return lines

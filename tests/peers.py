@@ -1,19 +1,19 @@
-"""What tests marked `peers` compare with, imported when first used.
+"""Packages for comparison in tests marked `peers`, imported when first used.
 
-README's test command installs none of it, and collects their files nevertheless.
+README's test command installs none of them, but collects these files.
 """
 
 import importlib
 
 
 class Peer:
-    """A package by its name; the first attribute imports it, or fails."""
+    """A package by name; the first attribute access imports it, or fails."""
 
     def __init__(self, name):
         self._name = name
 
     def __getattr__(self, name):
-        if name.startswith("__"):  # Pytest looks for some while it collects.
+        if name.startswith("__"):  # Pytest looks for some attributes during collection.
             raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 

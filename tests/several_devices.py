@@ -1,11 +1,11 @@
-"""Train tiny models on several simulated devices: what the processes of test_distribution.py run.
+"""Train tiny models on several simulated devices, for the processes of test_distribution.py.
 
     KERAS_BACKEND=jax python tests/several_devices.py data FOLDER      # or model, one
     KERAS_BACKEND=tensorflow python tests/several_devices.py mirrored FOLDER    # or workers, one
     KERAS_BACKEND=torch torchrun --nproc-per-node 2 tests/several_devices.py processes FOLDER
 
-Each process writes a file of JSON into the folder: losses and metrics, and what shows that there
-were several devices.
+Each process writes a JSON file into the folder: losses and metrics, and evidence that there were
+several devices.
 """
 
 import json
@@ -37,7 +37,9 @@ TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + [f"word{i}" for i in range(2
 
 
 def data():
-    """Arrays for a pretrainer, with as many hidden tokens in each row; texts and labels."""
+    """Return arrays for a pretrainer, with the same number of masked tokens in each row, and texts
+    with labels.
+    """
     random = np.random.default_rng(0)
     ids = random.integers(5, SETTINGS["vocabulary_size"], (ROWS, 12))
     lengths = random.integers(6, 13, ROWS)
@@ -55,9 +57,10 @@ def data():
 
 
 def make():
-    """A pretrainer, and a classifier of texts; clipping changes every step.
+    """Return a pretrainer, and a classifier of texts; clipping changes every step.
 
-    With a small epsilon Adam makes steps of what rounding leaves of gradients that are 0.
+    Epsilon is not small, because otherwise Adam would turn rounding errors in zero gradients into
+    steps.
     """
     encoder = {"dropout": 0.0, "num_heads": 4}
     pretrainer = perturb(BertPretrainer(tiny_backbone(**encoder), dropout=0.0))
@@ -69,7 +72,7 @@ def make():
     classifier.compile(AdamW(0.01, epsilon=3e-5, global_clipnorm=0.05))
     preprocessor = BertTextEmbedderPreprocessor(BertTokenizer(TOKENS), sequence_length=16)
     embedder = perturb(BertTextEmbedder(tiny_backbone(**encoder), preprocessor))
-    # How near a pair is to those of all devices.
+    # The loss compares each pair with the texts of all devices.
     embedder.compile(
         AdamW(0.01, epsilon=3e-5, global_clipnorm=0.05), MultipleNegativesRanking(symmetric=True)
     )
@@ -83,7 +86,7 @@ def train(models, data, batch_size=BATCH):
     fitted = pretrainer.fit(x, y, epochs=3, shuffle=False, **settings)
     found = {"losses": fitted.history["loss"]}
     evaluated = pretrainer.evaluate(x, y, return_dict=True, **settings)
-    # Processes' own logarithms average to that of all.
+    # The mean of the processes' logs is that of all devices.
     evaluated["logarithm"] = float(np.log(evaluated.pop("mlm_logits_perplexity")))
     found["evaluated"] = evaluated
     fitted = classifier.fit(texts, labels, epochs=3, shuffle=False, **settings)
@@ -94,7 +97,7 @@ def train(models, data, batch_size=BATCH):
     pairs = texts, [" ".join(text.split()[::-1][:4]) for text in texts]
     fitted = embedder.fit(pairs, epochs=3, shuffle=False, **settings)
     found["losses of pairs"] = fitted.history["loss"]
-    # In any order, each text counts once. The same order on all workers.
+    # Shuffled by `fit`, each text still counts once. All workers use the same order.
     keras.utils.set_random_seed(0)
     classifier.optimizer.learning_rate = 0.0
     fitted = classifier.fit(texts, labels, epochs=2, **settings)
@@ -145,10 +148,10 @@ def on_torch(mode):
     if mode == "processes":
         distributed.init_process_group("gloo")
         rank, processes = distributed.get_rank(), distributed.get_world_size()
-        if rank:  # The weights of the first are those that count.
+        if rank:  # The weights of the first process are kept.
             models = [perturb(model) for model in models]
         models = [data_parallel(model) for model in models]
-        # Its part of each batch.
+        # This process's part of each batch.
         rows = np.arange(ROWS).reshape(-1, processes, BATCH // processes)[:, rank].ravel()
         parts = keras.tree.map_structure(lambda array: array[rows], parts)
     return {**train(models, parts, BATCH // processes), "rank": rank}, processes

@@ -1,10 +1,10 @@
-"""Train in several processes: what those of test_several_processes.py run.
+"""Train in several processes, for test_several_processes.py.
 
     python tests/several_processes.py EXAMPLES OUTPUT SIGNAL     # Pre-train; on JAX with MESH=2x2.
     python tests/several_processes.py EXAMPLES OUTPUT texts      # Fit a classifier: OUTPUT.json.
 
-One after the other where several are given. What starts them is in `environments`. The last process
-gets the signal after 15 steps, of 40; "" is none.
+If there are several OUTPUTs, they are made one after the other. `environments` has the launchers'
+variables. The last process sends itself the signal SIGNAL after 15 of 40 steps; "" means no signal.
 """
 
 import json
@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 def environments(backend, count):
-    """The environment of each process, as launchers of the backend set it."""
+    """Return the environment of each process, as the backend's launchers set it."""
     ports = []
     for _ in range(count):
         with socket.socket() as server:
@@ -84,7 +84,7 @@ def train(examples, output, **more):
 
 
 def fit_texts(output):
-    """What a classifier of texts says after some epochs, whose last batches are not full."""
+    """Return a classifier's results after some epochs, whose last batches are not full."""
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(TOKENS[5:], random.integers(1, 30))) for _ in range(53)]
@@ -111,7 +111,7 @@ if __name__ == "__main__":
         if name == "texts":
             fit_texts(f"{output}.json")
             continue
-        number = getattr(signal, name, 0)  # 0 does nothing.
+        number = getattr(signal, name, 0)  # 0 is no signal and does nothing.
         callbacks = [Signal(number, 15)] if is_last else []
         try:
             train(examples, output, mesh=os.environ.get("MESH"), callbacks=callbacks)

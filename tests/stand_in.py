@@ -1,4 +1,4 @@
-"""Stand-ins on this machine for the model hubs, speaking their interfaces."""
+"""Local stand-ins for the model hubs, with their interfaces."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ def sha1(content):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """What huggingface_hub asks for: a model's file list, files by `resolve`, and commits."""
+    """The requests of huggingface_hub: a model's file list, files by `resolve`, and commits."""
 
     def log_message(self, *arguments):
         pass
@@ -51,7 +51,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return revisions[revision]
 
     def describe(self, repository, what="revision", revision="main"):
-        """The description of a model or, with "tree", its files with their sizes."""
+        """Return the description of a model or, with "tree", its files with their sizes."""
         found = self.revision(repository, revision)
         if not found:
             return
@@ -84,7 +84,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             Accept_Ranges="bytes",
         )
 
-    # Uploads, as a repository of git with large files beside it.
+    # Uploads, as to a git repository with large files.
 
     def body(self):
         size = int(self.headers.get("Content-Length") or 0)
@@ -101,7 +101,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.answer(status, json.dumps(value).encode(), Content_Type="application/json", **headers)
 
     def may_write(self, organization):
-        """Whether the token is one of the organization's; else the hub's refusal."""
+        """Return whether the token is one of the organization's; else send the hub's error."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token not in self.server.writers:
             self.answer_json({"error": "Invalid credentials"}, 401)
@@ -224,7 +224,7 @@ def hub_stand_in(monkeypatch, tmp_path):
         url + "/{repo_id}/resolve/{revision}/{filename}",
     )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # It speaks to servers of its own.
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # Uploads contact other servers.
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     yield server
@@ -233,7 +233,7 @@ def hub_stand_in(monkeypatch, tmp_path):
 
 
 class Kaggle(http.server.BaseHTTPRequestHandler):
-    """What kagglehub asks for to upload: models, their variations, and files by token."""
+    """The requests of kagglehub for an upload: models, their variations, and files by token."""
 
     def log_message(self, *arguments):
         pass
@@ -297,7 +297,7 @@ def kaggle_stand_in(monkeypatch):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kaggle)
     server.models, server.blobs, server.asked, server.writers = {}, {}, [], set()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    # kagglehub knows but endpoints of its own.
+    # kagglehub only knows its own endpoints.
     url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setitem(kaggle_env._env_to_endpoint, kaggle_env.KaggleEnv.PROD, url)
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):

@@ -13,12 +13,12 @@ import pytest
 import kerasbert
 
 HERE = pathlib.Path(__file__).parent
-# What these read are annotations, which are the same on each backend.
+# Annotations are the same on each backend.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
 def public_modules():
-    """The package and its public modules: a dict of name to module."""
+    """Return the package and its public modules: a dict of name to module."""
     found = {name: getattr(kerasbert, name) for name in kerasbert.__all__}
     modules = {f"kerasbert.{name}": value for name, value in found.items()}
     modules = {name: value for name, value in modules.items() if inspect.ismodule(value)}
@@ -26,7 +26,9 @@ def public_modules():
 
 
 def functions_of(value):
-    """The functions of a public name: itself, or the public methods of a class and its bases."""
+    """Return the functions of a public name: itself, or the public methods of a class and its
+    bases.
+    """
     if inspect.isfunction(value):
         return {value.__qualname__: inspect.unwrap(value)}
     found = {}
@@ -37,7 +39,7 @@ def functions_of(value):
             method = method.fget if isinstance(method, property) else method
             method = inspect.unwrap(getattr(method, "__func__", method))
             is_ours = inspect.isfunction(method) and method.__module__.startswith("kerasbert.")
-            # The constructor of a dataclass is made from its annotations, without a file.
+            # The constructor of a dataclass is made from its annotations and has no source file.
             is_ours = is_ours and method.__code__.co_filename == inspect.getfile(cls)
             if is_ours and (not name.startswith("_") or name in ("__init__", "__call__")):
                 found[f"{cls.__qualname__}.{name}"] = method
@@ -64,11 +66,14 @@ def test_public_functions_are_annotated():
 @pytest.mark.slow
 @pytest.mark.peers
 def test_pyright_resolves_all_names_and_calls(tmp_path):
-    """In basic mode, as if the package were installed: `py.typed` and annotations decide."""
+    """Pyright runs in basic mode, as if the package were installed, and uses `py.typed` and the
+    annotations.
+    """
     lines = [f"from {name} import {', '.join(m.__all__)}" for name, m in public_modules().items()]
     (tmp_path / "names.py").write_text("\n".join(lines))
     (tmp_path / "calls.py").write_text((HERE / "typed_calls.py").read_text())
     wrong = ["from kerasbert import converts", "from kerasbert.losses import Foo, TokenMean"]
+    wrong += ["from kerasbert import finetune", "finetune('rte', 'a', output='b', epoch=3)"]
     (tmp_path / "wrong.py").write_text("\n".join(wrong))
     config = {"typeCheckingMode": "basic", "include": ["."]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
@@ -83,7 +88,7 @@ def test_pyright_resolves_all_names_and_calls(tmp_path):
     )
     found = [(one["file"], one["message"]) for one in json.loads(done.stdout)["generalDiagnostics"]]
     assert [one for one in found if not one[0].endswith("wrong.py")] == []
-    assert len(found) == 3
+    assert len(found) == 4
 
 
 @pytest.mark.slow

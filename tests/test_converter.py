@@ -1,4 +1,4 @@
-"""Checkpoints written in every format: loaded there, equal numbers, nothing half-written."""
+"""Checkpoints written in every format: loaded by their packages, equal outputs, atomic writes."""
 
 import json
 import os
@@ -32,6 +32,7 @@ from tests.contracts import (
     arrays,
     batch,
     perturb,
+    their_inputs,
     tiny_backbone,
     tiny_classifier,
     with_head,
@@ -40,7 +41,7 @@ from tests.contracts import (
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "un", "##able", "東", "."]
 TOKENS += [f"[unused{i}]" for i in range(30 - len(TOKENS))]
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
-# Their class and settings, and ours by kind.
+# For each kind of model: the suffix of transformers' class, its settings, and our class.
 HEADS = {
     "encoder": ("", {}, BertBackbone),
     "classes": ("ForSequenceClassification", {"id2label": LABELS}, BertTextClassifier),
@@ -71,7 +72,7 @@ ROWS = [
     ("bert", "next", {}),
     ("bert", "both", {}),
     ("albert", "both", {}),
-    # Each axis that a configuration can turn, somewhere.
+    # Together, these cover each setting of a configuration.
     ("bert", "classes", {"hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
     ("bert", "encoder", {"hidden_act": "gelu_new", "type_vocab_size": 1, "num_attention_heads": 9}),
     ("bert", "classes", {"classifier_dropout": 0.3, "attention_probs_dropout_prob": 0.2}),
@@ -80,6 +81,8 @@ ROWS = [
     ("electra", "encoder", {"embedding_size": 36, "hidden_act": "relu", "type_vocab_size": 1}),
     ("albert", "classes", {"num_hidden_groups": 2, "num_hidden_layers": 4, "hidden_act": "gelu"}),
     ("albert", "classes", {"classifier_dropout_prob": 0.4, "initializer_range": 0.01}),
+    ("deberta_v3", "classes", {"conv_kernel_size": 3, "conv_act": "gelu_new"}),
+    ("deberta_v3", "spans", {"conv_kernel_size": 5, "num_hidden_layers": 1}),
     ("modernbert", "classes", {"classifier_pooling": "mean", "classifier_bias": True}),
     ("modernbert", "encoder", {"norm_bias": True, "mlp_bias": True}),
     ("modernbert", "classes", {"global_attn_every_n_layers": 2, "local_attention": 4}),
@@ -89,10 +92,11 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def no_warnings():
-    """What is not expected is an error: each warning says that something is lost."""
+    """An unexpected warning is an error, because each one means that something is lost."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        warnings.filterwarnings("ignore", ".*softmax over axis")  # Of one token, by Keras.
+        # Keras warns about rows with one token.
+        warnings.filterwarnings("ignore", ".*softmax over axis")
         warnings.filterwarnings("ignore", module="torch|jax|transformers|tensorflow|keras_hub")
         yield
 
@@ -103,7 +107,9 @@ def write(source, target, **arguments):
 
 
 def load(directory, name, **arguments):
-    """The model of transformers in a directory, which holds its weights and no others."""
+    """Load transformers' model from a directory, and check that the directory has exactly the
+    model's weights.
+    """
     import transformers
 
     model, report = getattr(transformers, name).from_pretrained(
@@ -117,12 +123,7 @@ def load(directory, name, **arguments):
 def run(model, inputs):
     import torch
 
-    names = {
-        "token_ids": "input_ids",
-        "padding_mask": "attention_mask",
-        "segment_ids": "token_type_ids",
-    }
-    arguments = {names[name]: torch.tensor(value).long() for name, value in inputs.items()}
+    arguments = their_inputs(model, inputs)
     if type(model).__name__.endswith("ForMultipleChoice"):
         arguments = {name: rows[None] for name, rows in arguments.items()}
     with torch.no_grad():
@@ -146,7 +147,7 @@ def test_huggingface(reference, tmp_path, family, head, settings):
         assert expected.keys() == found.keys()
         for key in expected.keys():
             assert (expected[key] - found[key]).abs().max() <= 1e-5
-    # The configuration, but for what says nothing there.
+    # The configuration is the same, except for fields that have no meaning here.
     before, after = theirs.model.config.to_dict(), again.config.to_dict()
     ids = {f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep")}
     ids -= {"pad_token_id"} if family in ("roberta", "xlm_roberta") else set()
@@ -154,16 +155,17 @@ def test_huggingface(reference, tmp_path, family, head, settings):
     if head == "number":
         skipped |= {"problem_type", "id2label", "label2id"}
     if family == "modernbert":
-        # Ours has one dropout for embeddings and halves; and a name of versions before 5.
+        # We have one dropout for embeddings and hidden states; the name is that of versions before
+        # 5.
         skipped |= {"embedding_dropout"}
     differ = {
         key: (before[key], after.get(key))
         for key in before.keys() - skipped
-        # What it leaves to a default, ours may say.
+        # We may write a value that they leave to a default.
         if before[key] is not None and before[key] != after.get(key)
     }
     assert differ == {}
-    # What the files hold is what transformers itself stores.
+    # The files contain the fields that transformers itself stores.
     stored = json.load(open(tmp_path / "out" / "config.json", encoding="utf-8"))
     if head in ("classes", "tags"):
         assert stored["id2label"] == {str(id): label for id, label in LABELS.items()}
@@ -239,7 +241,7 @@ def test_a_pooler_that_transformers_does_not_have(tmp_path):
         said = write(classifier, tmp_path / "classifier")
     model = load(tmp_path / "classifier", said["written"])
     features = batch(classifier)
-    features["token_ids"] = np.maximum(features["token_ids"], 2)  # 1 is padding there.
+    features["token_ids"] = np.maximum(features["token_ids"], 2)  # Padding has the id 1 there.
     assert np.abs(run(model, features).logits.numpy() - array(classifier(features))).max() <= 1e-5
 
 
@@ -252,7 +254,7 @@ def test_rows_that_keras_hub_leaves_out(tmp_path):
     said = write(classifier, tmp_path / "out")
     model = load(tmp_path / "out", said["written"])
     features = batch(classifier)
-    features["token_ids"] = np.maximum(features["token_ids"], 2)  # 1 is padding there.
+    features["token_ids"] = np.maximum(features["token_ids"], 2)  # Padding has the id 1 there.
     assert np.abs(run(model, features).logits.numpy() - array(classifier(features))).max() <= 1e-5
     assert model.config.type_vocab_size == 1 and model.config.max_position_embeddings == 18
 
@@ -262,7 +264,7 @@ def test_rows_that_keras_hub_leaves_out(tmp_path):
 
 @pytest.fixture
 def classifier():
-    """A classifier of texts."""
+    """A text classifier."""
     preprocessor = BertTextClassifierPreprocessor(
         BertTokenizer(TOKENS, lowercase=True, strip_accents=False), sequence_length=12
     )
@@ -308,7 +310,7 @@ def test_special_tokens_in_texts(format, tmp_path):
     preprocessor = BertMaskedLMPreprocessor(plain, sequence_length=12)
     model = perturb(BertMaskedLM(tiny_backbone(pooler=True), preprocessor=preprocessor))
 
-    # The encoder of Google's format has one, and masked words need none.
+    # The encoder in Google's format has a pooler, which masked language models do not need.
     warnings.filterwarnings("ignore", ".*has no pooler: pooled_dense is dropped")
     warnings.filterwarnings("ignore", ".*contains '.MASK.', a control|.* in a sample of the texts")
 
@@ -319,7 +321,8 @@ def test_special_tokens_in_texts(format, tmp_path):
     texts = TEXTS[2:]
     for tokenizer, ours in (
         (read(model.backbone, "encoder"), plain),
-        (read(model, "model"), plain.with_special_tokens()),  # As `fill_mask` looks for them.
+        # Mask tokens are found as in `fill_mask`.
+        (read(model, "model"), plain.with_special_tokens()),
     ):
         assert tokenizer(texts, add_special_tokens=False)["input_ids"] == ours(texts)
     if format == "huggingface":
@@ -353,15 +356,16 @@ def test_without_tokenizer_files(reference, tmp_path):
     assert said["tokenizer"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
 def test_ids_of_special_tokens_without_tokenizer_files(tmp_path, family):
-    """What the source's configuration says of them, and no more."""
+    """The ids of special tokens are those in the source's configuration, and no others."""
     write(tiny_backbone(family), tmp_path / "source")
     path = tmp_path / "source" / "config.json"
     config = json.loads(path.read_text())
-    assert config.get("cls_token_id") is None  # A model alone knows none.
+    assert config.get("cls_token_id") is None  # Without a preprocessor, the ids are unknown.
     ids = {"cls_token_id": 7, "eos_token_id": [3, 4], "mask_token_id": None}
-    if family != "roberta":  # Whose positions begin after it.
+    if family != "roberta":  # Its positions start after the padding id.
         ids["pad_token_id"] = 5
     config = {key: x for key, x in config.items() if not key.endswith("_token_id")}
     path.write_text(json.dumps({**config, **ids}))
@@ -372,19 +376,20 @@ def test_ids_of_special_tokens_without_tokenizer_files(tmp_path, family):
     assert {key: x for key, x in found.items() if key.endswith("_token_id")} == ids
 
 
-@pytest.mark.backends("tensorflow")  # It reads and writes the format.
+@pytest.mark.backends("tensorflow")  # TensorFlow reads and writes the format.
 def test_folders_whose_names_are_patterns(tmp_path):
     model = tiny_backbone("bert")
     for name in ("g[1]", "g*", "g?{a}"):
         folder = tmp_path / name / "out"
         write(model, folder, format="google")
-        # As fine-tuning leaves it; a path in it may be of another machine.
+        # Fine-tuning leaves such a file; its path may be from another machine.
         (folder / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/bert_model.ckpt"\n')
         again = BertBackbone.from_preset(str(folder))
         for one, other in zip(model.weights, again.weights, strict=True):
             np.testing.assert_array_equal(array(one), array(other), err_msg=name)
 
 
+@pytest.mark.slow
 def test_blocks_in_a_layer(tmp_path):
     """ALBERT's layers of several blocks, in groups that share them."""
     model = tiny_backbone(
@@ -428,7 +433,7 @@ GOOGLE_HEADS = {
 
 
 def google_shapes():
-    """The variables of google-research/bert's BertModel, as modeling.py names them."""
+    """Return the variables of google-research/bert's BertModel, as named in modeling.py."""
     shapes = {
         "embeddings/word_embeddings": (30, 16),
         "embeddings/position_embeddings": (16, 16),
@@ -495,7 +500,7 @@ def test_google(tmp_path, cls):
         "initializer_range": 0.02,
         "hidden_act": "gelu",
     }
-    # TensorFlow 1's way to load it, by name.
+    # TensorFlow 1 loads a checkpoint in this way, by name.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         with tf.compat.v1.variable_scope("bert/pooler/dense"):
             kernel = tf.compat.v1.get_variable("kernel", (16, 16))
@@ -517,7 +522,7 @@ def test_google(tmp_path, cls):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_from_google_to_transformers_and_back(tmp_path):
-    """A classifier as run_classifier.py leaves it; by default what the source holds is taken."""
+    """A classifier from run_classifier.py; by default the source's own head is converted."""
     model = tiny(BertTextClassifier)
     tokenizer = BertTokenizer(TOKENS, lowercase=True)
     write(model, tmp_path / "google", format="google", tokenizer=tokenizer)
@@ -579,7 +584,7 @@ def test_keras_hub(tmp_path, family, cls, name):
     theirs = getattr(keras_hub.models, name).from_preset(str(tmp_path / "out"), **arguments)
     features = batch(model)
     if family in ("roberta", "xlm_roberta"):
-        features["segment_ids"][:] = 0  # KerasHub has none.
+        features["segment_ids"][:] = 0  # KerasHub has no such model.
     found = theirs({key: features[key] for key in theirs.input})
     expected = model(features)
     if cls is BertBackbone and not isinstance(found, dict):
@@ -639,7 +644,7 @@ def test_what_keras_hub_cannot_hold(tmp_path, family, cls, settings, message):
     assert os.listdir(tmp_path) == []
 
 
-# --- ours ---
+# --- kerasbert's own format ---
 
 
 @pytest.mark.peers
@@ -650,7 +655,7 @@ def test_kerasbert(reference, classifier, tmp_path):
     assert said["written"] == "BertTextClassifier" and "task.json" in said["files"]
     ours = BertTextClassifier.from_preset(str(tmp_path / "ours"))
     assert theirs.compare(ours, lengths=(13,)) <= 1e-5
-    # A preset of ours as the source, of which the task is taken.
+    # If the source is a preset, it determines the task.
     classifier.save_to_preset(str(tmp_path / "preset"))
     said = write(str(tmp_path / "preset"), tmp_path / "copy", format="kerasbert", tokenizer=None)
     assert (said["model"], said["tokenizer"]) == ("BertTextClassifier", "BertTokenizer")
@@ -658,6 +663,7 @@ def test_kerasbert(reference, classifier, tmp_path):
     assert said["model"] == "BertBackbone" and "task.json" not in said["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_int8_and_adapters(tmp_path):
     model = tiny_classifier()
@@ -682,7 +688,7 @@ def test_int8_and_adapters(tmp_path):
         write(str(tmp_path / "preset8"), tmp_path / "int8")
 
 
-# --- which class ---
+# --- choice of the class ---
 
 
 @pytest.mark.peers
@@ -696,7 +702,7 @@ def test_which_class_is_taken(reference, tmp_path):
     ):
         said = write(theirs.directory, tmp_path / str(task), task=task)
         assert said["written"] == name
-    # Without a name, by the weights.
+    # Without a name, the weights decide.
     (tmp_path / "unnamed").mkdir()
     unnamed = theirs.copy(tmp_path / "unnamed", architectures=None)
     with pytest.raises(ValueError, match="does not say which head it has"):
@@ -829,7 +835,7 @@ def test_nothing_half_written(tmp_path, monkeypatch):
         write(encoder, target)
     assert os.listdir(tmp_path) == []
     monkeypatch.undo()
-    (tmp_path / "out").mkdir()  # An empty directory may be there.
+    (tmp_path / "out").mkdir()  # An empty directory may exist.
     write(encoder, target)
     before = {name: (target / name).read_bytes() for name in os.listdir(target)}
     with pytest.raises(ValueError, match="is not empty; choose another directory, or pass overw"):
@@ -842,7 +848,7 @@ def test_nothing_half_written(tmp_path, monkeypatch):
     (target / "other.txt").write_text("")
     write(encoder, target, overwrite=True)
     assert sorted(os.listdir(target)) == sorted(before)
-    # A directory of anything else is not replaced.
+    # A directory with other content is not replaced.
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("")
     with pytest.raises(ValueError, match="holds no checkpoint, so that overwrite=True does not"):
@@ -854,7 +860,9 @@ def test_nothing_half_written(tmp_path, monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_what_is_read_back_is_compared(tmp_path, monkeypatch):
-    """A fault in a table or a file system shows before the directory gets its name."""
+    """A fault in a table or a file system is detected before the directory is renamed into
+    place.
+    """
     save = to_huggingface._save
 
     def other(tensors, directory, size):
@@ -869,7 +877,7 @@ def test_what_is_read_back_is_compared(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-# --- the command ---
+# --- command ---
 
 
 def command(*arguments):

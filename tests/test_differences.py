@@ -1,4 +1,4 @@
-"""What the pages say of KerasHub and transformers, where they differ: each line holds."""
+"""The differences from KerasHub and transformers on the pages: each line is tested."""
 
 import os
 
@@ -126,7 +126,7 @@ def normalization():
     assert OURS.BertTextEmbedder(encoder(OURS), pooling_mode="mean").normalize
 
 
-# By the beginning of their lines.
+# Tests by the beginning of the line that they test.
 KERAS_HUB = {
     "`BertTextEmbedder(backbone)` normalizes": normalization,
     "rows are padded to `sequence_length`": padding,
@@ -145,6 +145,7 @@ KERAS_HUB = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", KERAS_HUB)
 def test_where_keras_hub_differs(line):
     assert f"| {line}" in read("CONTRIBUTING.md").partition("## Where KerasHub differs")[2]
@@ -152,7 +153,7 @@ def test_where_keras_hub_differs(line):
 
 
 def test_arguments_of_keras_hub_are_all_here():
-    """Of the classes of the same name; their other defaults are lines above."""
+    """For classes of the same name; differing defaults are tested above."""
     from inspect import signature
 
     names = [name for name in models.__all__ if hasattr(HUB, name)]
@@ -172,7 +173,7 @@ def test_where_transformers_differs():
     assert row[0] == row[2] == end and tokenizer("lo") == [row[1]]
     assert "Texts are truncated at" in page
     assert array(packer(["lo " * 40])["token_ids"]).shape == (1, 8)
-    assert "RoBERTa and XLM-R get other positions than in transformers, and a warning" in page
+    assert "RoBERTa and XLM-R compute other positions than in transformers" in page
     x = {"token_ids": np.ones((1, 2), "int32"), "padding_mask": np.array([[0, 1]])}
     with pytest.warns(UserWarning, match="pad on the right"):
         tiny_backbone("roberta")(x)

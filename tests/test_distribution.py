@@ -1,4 +1,4 @@
-"""Several devices give what one gives: simulated in child processes, on each backend its own way.
+"""Several devices give the results of one: simulated in child processes, in each backend's own way.
 
 TPUs cannot be simulated: `TPUStrategy` runs nowhere here.
 """
@@ -42,7 +42,7 @@ def start(mode, folder, *launcher, **variables):
 
 
 def results(folder, *processes):
-    """What each process wrote, or those that a launcher started."""
+    """Return the output of each process, or of those that a launcher started."""
     for process in processes:
         _, errors = process.communicate(timeout=500)
         assert process.returncode == 0, errors[-3000:]
@@ -57,7 +57,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def one():
-    """What one device gives."""
+    """Return the output of a single device."""
     found = several_devices.run("one")
     assert found.pop("devices") == 1 and not found.pop("cut", None) and not found.pop("rank", 0)
     losses = found["losses"] + found["losses of texts"]
@@ -92,7 +92,7 @@ def test_model_parallel_on_jax(one, tmp_path):
     cut = found["cut"]
     assert cut["transformer_layer_0/attention/qkv/kernel"] == [16, 24]
     assert cut["transformer_layer_1/output/kernel"] == [12, 16]
-    # So is the state of the optimizer, which is most of the memory.
+    # The optimizer state, which takes most of the memory, is sharded, too.
     state = [path for path in cut if path.endswith("velocity")]
     assert len(state) == len(cut) / 3 == 13
 
@@ -129,7 +129,7 @@ def test_processes_on_torch(one, tmp_path):
     found = results(tmp_path, launched)
     first, second = sorted(found, key=lambda part: part.pop("rank"))
     assert first.pop("devices") == second.pop("devices") == 2
-    assert abs(first["losses"][0] - second["losses"][0]) > 1e-3  # Each its part's.
+    assert abs(first["losses"][0] - second["losses"][0]) > 1e-3  # Each process wrote its part.
     # Rows 0-3 of each batch, then 4-7.
     both = zip(*(np.reshape(part.pop("predicted"), (4, 4, 3)) for part in (first, second)))
     predicted = np.concatenate([half for pair in both for half in pair])
@@ -143,9 +143,12 @@ def test_processes_on_torch(one, tmp_path):
     assert_same(mean, {name: one[name] for name in mean})
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_what_the_layout_map_cuts(family):
-    """All but tables of positions and segments, norms, biases and what is above the layers."""
+    """All weights are sharded except for position and segment tables, norms, biases and the layers
+    above the encoder.
+    """
     mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], ["cpu:0", "cpu:1"])
     layouts = layout_map(mesh)
     model = BertPretrainer(tiny_backbone(family, pooler=True))
@@ -169,8 +172,9 @@ def test_what_the_layout_map_cuts(family):
         "mlm_head",
     )
     assert all(any(p in path for p in (*parts, "embeddings_projection")) for path in whole)
-    # A model that holds another one has longer paths.
+    # A model inside another one has longer paths.
     assert layouts["student/transformer_layer_11/output/kernel"].axes == ("model", None)
+    assert layouts["decoder/transformer_layer_0/cross_attention/kv/kernel"].axes == (None, "model")
     assert layouts["student/transformer_layer_11/attention/output/bias"] is None
 
 

@@ -22,7 +22,7 @@ OTHER = 12345  # The id of another user.
 
 @pytest.fixture
 def home(tmp_path):
-    """Files that must stay unchanged: a folder of keys, and a file."""
+    """Make files outside that must stay unchanged: a folder of keys, and a file."""
     write(tmp_path / "home", {"ssh/id": "secret", "rc": "mine"})
     yield tmp_path / "home"
     assert read(tmp_path / "home") == {"ssh/id": "secret", "rc": "mine"}
@@ -30,7 +30,7 @@ def home(tmp_path):
 
 
 def interrupted(target, monkeypatch):
-    """Interrupt a move of this process; returns the hidden folder that it leaves."""
+    """Interrupt a move of this process; return the hidden folder that it leaves."""
     write(target, OLD)
     true = os.replace
 
@@ -63,7 +63,7 @@ def plant(folder, **changes):
 
 
 def used(folder):
-    """Read a folder and write to it in all ways, ignoring refusals."""
+    """Read and write a folder in all ways, ignoring errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         files.settle(str(folder))
@@ -128,7 +128,9 @@ def test_a_preset_with_a_planted_move(tiny_preset, home, tmp_path):
 
 @pytest.mark.parametrize("way", ["archive", "copy", "other folder"])
 def test_a_plan_that_was_moved_to_another_place_is_no_plan(way, tmp_path, monkeypatch):
-    """An interrupted write, moved to a place where this user did not begin it."""
+    """If the hidden folder of an interrupted write was moved to another place, it is not completed
+    there.
+    """
     work = interrupted(tmp_path / "model", monkeypatch)
     target = tmp_path / "there" / "model"
     if way == "archive":
@@ -155,7 +157,7 @@ def test_an_interrupted_write_of_ours(tmp_path, monkeypatch):
     interrupted(target, monkeypatch)
     before = read(target)
     for _ in range(2):
-        with pytest.raises(OSError, match="was interrupted.* run the command that wrote it again"):
+        with pytest.raises(OSError, match="was interrupted.* rerun the command that wrote it"):
             files.settle(str(target))
         assert read(target) == before
     os.rename(target, tmp_path / "renamed")  # The same folder by another name.
@@ -239,7 +241,9 @@ def test_two_users_in_one_folder(tmp_path):
 
 
 def test_a_hidden_folder_that_is_removed_meanwhile(tmp_path, monkeypatch):
-    """Its owner has just finished, so the next writer tries again and blames no other user."""
+    """If the owner of a hidden folder has just finished, the next writer tries again and does not
+    blame another user.
+    """
     true, calls = os.mkdir, []
 
     def mkdir(path, *arguments):

@@ -1,4 +1,4 @@
-"""Presets whose files name what is outside of them: nothing there is opened."""
+"""Presets whose files name paths outside of them: nothing there is opened."""
 
 import builtins
 import json
@@ -23,7 +23,7 @@ from tests.contracts import tiny_backbone
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """A file beside the preset; the test fails where it is opened."""
+    """A file next to the preset; the test fails if it is opened."""
     path = tmp_path / "outside" / "secret.txt"
     path.parent.mkdir()
     path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
@@ -49,7 +49,7 @@ def edit(path, change):
 
 
 def opener(path):
-    """A tokenizer of KerasHub's that reads a file when it is made."""
+    """A KerasHub tokenizer that reads a file in its constructor."""
     return {
         "module": "keras_hub.tokenizers",
         "class_name": "BytePairTokenizer",
@@ -100,7 +100,8 @@ def test_keras_files(tiny_preset, tmp_path, outside):
 
 
 def test_keras_hubs_own_presets(preset, outside):
-    # KerasHub's class reads the weights of these, and with it all that their files name.
+    # KerasHub's class loads the weights of these presets, and with them all classes that their
+    # files name.
     edit(
         preset / "config.json", lambda saved: saved.update(registered_name="keras_hub>BertBackbone")
     )
@@ -127,7 +128,7 @@ def test_shards_that_are_links(preset, tmp_path):
     os.symlink(tmp_path / shard.name, shard)
     with pytest.raises(ValueError, match="which leaves its directory"):
         BertBackbone.from_preset(str(tmp_path / "sharded"))
-    # The cache of the Hugging Face hub is links.
+    # The cache of the Hugging Face hub consists of links.
     repository = tmp_path / "models--a--b"
     (repository / "snapshots").mkdir(parents=True)
     (repository / "blobs").mkdir()

@@ -13,7 +13,7 @@ import pytest
 
 import kerasbert
 
-# In processes of their own: the backend does not matter.
+# In separate processes, so the backend does not matter.
 pytestmark = pytest.mark.backends("torch")
 
 
@@ -53,12 +53,12 @@ for module in pkgutil.walk_packages(kerasbert.__path__, "kerasbert."):
 more = set(keras.saving.get_custom_objects()) - names
 assert not [name for name in more if name.startswith("kerasbert>")], more
 """
-# A preset names its encoder too, so `from_preset` registers the models.
+# A preset also names its encoder, so `from_preset` registers the models.
 TOKENIZER = """
 from kerasbert.text.wordpiece import BertTokenizer
 assert len(BertTokenizer.from_preset("bert_tiny_demo_en_uncased")("good")) == 1
 """
-# What takes longest to import, and knows neither Keras nor us, is there before the forks.
+# The slowest imports, which involve neither Keras nor kerasbert, are done before the forks.
 FORKS = """
 import json, os, sys, traceback
 import triton, torch, numpy, scipy.stats, sklearn.metrics, h5py
@@ -83,7 +83,9 @@ print("failed:", failed)
 
 @pytest.fixture(scope="module")
 def failed():
-    """Which codes fail, each in a process that imported neither Keras nor the package before."""
+    """Return which programs fail, each in a process that imported neither Keras nor the package
+    before.
+    """
     codes = [*(f"{first}\n{KNOWN}" for first in FIRST), ALL_MODULES, TOKENIZER]
     found = json.loads(run(FORKS, json.dumps(codes)).splitlines()[-1].removeprefix("failed: "))
     return [codes[number] for number in found]
@@ -144,12 +146,23 @@ assert os.name != "posix" or sys.platform != "linux" or None in loaded
 
 @pytest.mark.parametrize("keras", ["", "import keras"])
 def test_the_host_process_stays_as_it_is(keras):
-    """No variable, option of the allocator or import hook, until a model is built."""
+    """Until a model is built, the package sets no variable or allocator option, and installs no
+    import hook.
+    """
     run(HOST.replace("KERAS", keras))
 
 
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_openmp_is_set_for_pytorch_alone(backend):
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    code = f"import os; os.environ['KERAS_BACKEND'] = '{backend}'; "
+    code += f"[os.environ.pop(name, None) for name in {names}]; "
+    code += f"from kerasbert.base import host; print([n for n in {names} if n in os.environ])"
+    assert run(code).splitlines()[-1] == str(list(names) if backend == "torch" else [])
+
+
 def test_public_rooms_prepare_before_keras():
-    """Each imports `base.host` before anything that may import Keras."""
+    """Each public package imports `base.host` before any module that may import Keras."""
     package = pathlib.Path(kerasbert.__file__).parent
     rooms = {n for n in kerasbert.__all__ if inspect.ismodule(getattr(kerasbert, n))} | {"export"}
     for room in rooms:
@@ -164,7 +177,7 @@ def test_public_rooms_prepare_before_keras():
 
 
 def test_type_checkers_see_the_same_names():
-    """Those that the top imports for them are those that it imports on first use."""
+    """The package's imports for them match its imports on first use."""
     tree = ast.parse(pathlib.Path(kerasbert.__file__).read_text())
     (block,) = (
         node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)

@@ -1,4 +1,4 @@
-"""Names that are read from files and become part of a path must go through `files.inside`."""
+"""Names that are read from files and become part of a path must go through `paths.inside`."""
 
 import ast
 import json
@@ -11,26 +11,27 @@ import pytest
 
 import kerasbert
 from kerasbert import SearchIndex, data, tasks
-from kerasbert.base import files, storage
-from kerasbert.checkpoints import sentence_transformers
+from kerasbert.base import paths, storage
+from kerasbert.checkpoints import sentence_modules
 from kerasbert.checkpoints.checkpoint import TensorFiles
 from kerasbert.checkpoints.own import OwnPreset
 from kerasbert.data.manifest import shard_path
 from kerasbert.heads.base.data_task import Task
 from kerasbert.search.embed_corpus import _ENDINGS, read_vectors
 from kerasbert.training.evaluation import RECORD
-from kerasbert.training.grid import Search
+from kerasbert.training.finetune_results import write_results
+from kerasbert.training.grid_search import GridSearch
 from kerasbert.training.predict_corpus import read_predictions
 
 PACKAGE = pathlib.Path(kerasbert.__file__).parent
 
-# === The source ===
+# === Source code ===
 
 # Functions that return the content of a file, and those that pass it on.
 READERS = set("read_json json_in _read_json read_manifest read_log load loads _read_runs".split())
 PASSING = "sorted list dict set tuple map filter str items values keys get enumerate zip pop"
 PASSING = set(f"{PASSING} setdefault removeprefix removesuffix".split())
-# Functions that take a path, or make one.
+# Functions that take or create a path.
 SINKS = """
     join open path remove unlink rmtree rmdir rename replace link symlink copyfile copytree move
     makedirs mkdir new_file new_folder new_files write_text write_json write_bytes read_text
@@ -39,13 +40,14 @@ SINKS = """
 """
 SINKS = set(SINKS.split())
 CHECKS = {"inside", "check_name", "basename"}
-# Exceptions, where the file cannot come from elsewhere, each with the reason.
+# Exceptions, with the reason why the file cannot come from another user.
 FINE = {
-    ("base/files.py", "_end_move"): "a plan, which `_read_plan` has checked",
+    ("base/moves.py", "_end_move"): "a plan, which `_read_plan` has checked",
     ("data/shards.py", "_here"): "records of shards that it has made or checked",
     ("data/shards.py", "_end"): "records of shards that it has made or checked",
     ("training/methods.py", "*"): "the preset that the user named, in `shared`",
-    ("checkpoints/sentence_transformers.py", "_write_modules"): "modules that it just made",
+    ("checkpoints/sentence_modules.py", "write_module_files"): "modules that it just made",
+    ("training/finetune_results.py", "_take_model"): "folders that it lists or has checked",
     ("measuring/bench.py", "*"): "a job that this process wrote",
     ("measuring/contestant.py", "*"): "a job that our own process wrote",
 }
@@ -57,7 +59,7 @@ def name_of(call):
 
 
 def is_read(node):
-    """Whether a call returns the content of a JSON file; not `np.load`, for example."""
+    """Return whether a call returns the content of a JSON file; not `np.load`, for example."""
     if not isinstance(node, ast.Call) or name_of(node) not in READERS:
         return False
     if name_of(node) in ("load", "loads"):
@@ -85,14 +87,16 @@ class Names:
                     self.known.update(self.variables(target))
 
     def in_step(self, target, values):
-        """What a loop assigns; `zip` gives each of its targets values of its own."""
+        """Return a loop's assignments as pairs of target and value; each target of a `zip` has its
+        own value.
+        """
         is_zip = isinstance(values, ast.Call) and name_of(values) == "zip"
         if is_zip and isinstance(target, ast.Tuple) and len(target.elts) == len(values.args):
             return list(zip(target.elts, values.args))
         return [(target, values)]
 
     def variables(self, target):
-        """The names that a value is assigned to; attributes are ignored."""
+        """Return the names that a value is assigned to; attributes are ignored."""
         if isinstance(target, (ast.Tuple, ast.List)):
             return {name for part in target.elts for name in self.variables(part)}
         if isinstance(target, (ast.Subscript, ast.Starred)):
@@ -100,7 +104,7 @@ class Names:
         return {target.id} if isinstance(target, ast.Name) else set()
 
     def holds(self, node):
-        """Whether an expression holds unchecked content of a file."""
+        """Return whether an expression holds unchecked content of a file."""
         if isinstance(node, ast.Call):
             if name_of(node) in CHECKS:
                 return False
@@ -122,7 +126,7 @@ class Names:
 
 
 def by_key(node):
-    """Whether an expression takes an unchecked name out of a dict, as `run["run"]` does."""
+    """Return whether an expression takes an unchecked name out of a dict, like `run["run"]`."""
     if isinstance(node, ast.Call):
         if name_of(node) in CHECKS:
             return False
@@ -135,7 +139,7 @@ def by_key(node):
 
 
 def unchecked(source, file="file.py"):
-    """Calls that use a name from a file as a path: a list of `file:line: call`."""
+    """Find calls that use a name from a file as a path: a list of `file:line: call`."""
     tree, found = ast.parse(source), {}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for function in functions:
@@ -150,12 +154,14 @@ def unchecked(source, file="file.py"):
                 if ast.unparse(node.func.value) not in ("os", "os.path", "storage", "FileSystems"):
                     continue  # Methods of strings.
             count = {"rename": 2, "replace": 2, "link": 2, "join": None, "path": None}
-            arguments = node.args[: count.get(name_of(node), 1)]  # Others are not paths.
+            # Other methods do not return paths.
+            arguments = node.args[: count.get(name_of(node), 1)]
             if any(by_key(x) or (names and names.holds(x)) for x in arguments):
                 found[node.lineno] = f"{file}:{node.lineno}: {ast.unparse(node)[:120]}"
     return [found[line] for line in sorted(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_no_name_from_a_file_becomes_a_path_unchecked():
     found = []
@@ -189,7 +195,7 @@ def test_the_search_lets_pass_what_is_checked():
     )
 
 
-# === What the helper takes ===
+# === What `paths.inside` accepts ===
 
 BAD = [
     "/etc/passwd",
@@ -212,12 +218,12 @@ NOT_PLAIN = ["a/b", "a/", "./a", "NUL", "con.txt", "Com1.json", "C:a", "a\\b"]
 def test_names_that_are_none(name, nested, folder, tmp_path):
     folder = folder if "://" in folder else str(tmp_path)
     if nested and name in NOT_PLAIN[:-1]:
-        assert files.inside(folder, name, "list.json", nested=True).startswith(folder)
+        assert paths.inside(folder, name, "list.json", nested=True).startswith(folder)
         return
     with pytest.raises(
         ValueError, match="'list.json' names .*, which leaves its directory or is no"
     ):
-        files.inside(folder, name, "list.json", nested)
+        paths.inside(folder, name, "list.json", nested)
 
 
 def test_links_to_blobs_of_the_hub(tmp_path):
@@ -231,15 +237,15 @@ def test_links_to_blobs_of_the_hub(tmp_path):
     for folder in (module, module.parent, module.parent.parent):
         os.symlink(repository / "blobs" / "123", folder / "model.safetensors")
         os.symlink(tmp_path / "secret", folder / "out")
-        assert files.inside(str(folder), "model.safetensors", "x")
+        assert paths.inside(str(folder), "model.safetensors", "x")
         with pytest.raises(ValueError, match="leaves its directory"):
-            files.inside(str(folder), "out", "x")
+            paths.inside(str(folder), "out", "x")
 
 
 def test_names_that_are_good(tmp_path):
     for name in ("a.json", "a b", "..a", "日本語", "batch8-rate1e-05", "caf\udce9"):
-        assert files.inside(str(tmp_path), name, "x") == str(tmp_path / name)
-    assert files.inside("memory://b/c/", "a.json", "x") == "memory://b/c/a.json"
+        assert paths.inside(str(tmp_path), name, "x") == str(tmp_path / name)
+    assert paths.inside("memory://b/c/", "a.json", "x") == "memory://b/c/a.json"
 
 
 def test_links_that_lead_out(tmp_path):
@@ -250,18 +256,18 @@ def test_links_that_lead_out(tmp_path):
     os.symlink(folder / "link", folder / "again")
     os.symlink(tmp_path, folder / "above")
     for name in ("link", "again", "above", "above/secret"):
-        # The name of a folder alone does not make it a snapshot of the hub.
+        # The folder's name alone does not make it a snapshot of the hub.
         with pytest.raises(ValueError, match="leaves its directory"):
-            files.inside(str(folder), name, "x", nested=True)
+            paths.inside(str(folder), name, "x", nested=True)
     (folder / "file").write_text("")
     os.symlink("file", folder / "within")
-    assert files.inside(str(folder), "within", "x")
+    assert paths.inside(str(folder), "within", "x")
 
 
 # === Each kind of file ===
 
 EVIL = ["/etc/passwd", "../outside", "a\0b", "x/../../outside", "..", "link"]
-WITHIN = ["", "a/b", "NUL"]  # They stay inside, but are not plain names.
+WITHIN = ["", "a/b", "NUL"]  # These names stay inside the folder, but are not plain names.
 
 
 @pytest.fixture
@@ -281,7 +287,7 @@ def dump(path, value):
 
 
 def refused(call, *arguments):
-    # Names of shards have a form, which is looked at first.
+    # Names of shards have a fixed form, which is checked first.
     says = "which leaves its directory|is damaged .the shard .* is not in its place"
     with pytest.raises(ValueError, match=says) as raised:
         call(*arguments)
@@ -322,7 +328,7 @@ def shards_of_keras(folder, name):
 def modules(folder, name):
     found = [{"idx": 0, "path": name, "type": "sentence_transformers.models.Transformer"}]
     dump(folder / "modules.json", found)
-    return sentence_transformers._path, str(folder), found[0]
+    return sentence_modules.folder_of, str(folder), found[0]
 
 
 def submission(folder, name):
@@ -354,9 +360,10 @@ def test_kinds_of_files(kind, folder):
     for name in [*EVIL, *KINDS[kind]]:
         has_links = kind in (shards_of_keras, shards_of_records, shards_of_others, modules)
         if name == "link" and not has_links:
-            continue  # There is no folder yet, or the name gets an ending.
+            # This kind creates the folder or adds an ending to the name, so the link is not used.
+            continue
         if name == ".." and kind in (shards_of_vectors, shards_of_predictions):
-            continue  # With its ending it is a name.
+            continue  # With an ending, ".." is a plain name.
         refused(*kind(folder, name))
 
 
@@ -371,7 +378,7 @@ def test_shards_that_are_links(folder):
 @pytest.mark.parametrize("place", ["runs", "part"])
 @pytest.mark.parametrize("name", [*EVIL, *WITHIN, "."])
 def test_runs_of_a_search(place, name, folder):
-    """`finetune` removed the folder that a run's file names."""
+    """`finetune` used to remove the folder named in a run's file."""
     name = str(folder.parent / "outside") if name == "/etc/passwd" else name
     where = folder if place == "runs" else folder / "parts" / "1-of-2"
     good = {"batch_size": 1, "learning_rate": 1.0, "epochs": 1, "seed": 0, "finished": 0.0}
@@ -381,14 +388,14 @@ def test_runs_of_a_search(place, name, folder):
     dump(where / "runs" / "evil.json", {**good, "run": name, "scores": {"accuracy": 0.5}})
     os.symlink(folder.parent / "outside", where / "runs" / "link")
     task = tasks.get_task("rte")
-    search = Search(task, str(folder), {}, [], None, [], None, {}, False, False, lambda: None)
+    search = GridSearch(str(folder), {}, False, False, lambda: None, task, [], None, [], None, {})
     if place == "runs":
         refused(search.done)
-        refused(search.finish, [])
+        refused(write_results, search, [])
     else:
         refused(search.take_over, str(where))
     dump(where / "runs" / "evil.json", {"run": "evil"})
-    with pytest.raises(ValueError, match="evil.json' is not a run: .*'batch_size'; remove it"):
+    with pytest.raises(ValueError, match="evil.json' is not a run: .*'batch_size'; remove this"):
         search.done() if place == "runs" else search.take_over(str(where))
 
 
@@ -408,7 +415,7 @@ def test_options_of_engines(option, tmp_path):
 
 
 def test_a_preset_that_says_where_its_task_writes(tiny_preset, tmp_path):
-    """`kerasbert predict` wrote to the file that the record of a preset names."""
+    """`kerasbert predict` used to write to a path from a preset's record."""
     preset = shutil.copytree(tiny_preset, tmp_path / "preset")
     task = tasks.get_task("rte").as_dict() | {"submission": str(tmp_path / "victim.tsv")}
     (preset / RECORD).write_text(json.dumps({"task": task}))
@@ -421,7 +428,7 @@ def test_a_preset_that_says_where_its_task_writes(tiny_preset, tmp_path):
 
 
 def test_objects_of_a_store(tmp_path, monkeypatch):
-    """The keys of an object store may hold anything."""
+    """The keys of an object store may be any strings."""
 
     evil = str(tmp_path / "evil.txt")
 

@@ -1,4 +1,4 @@
-"""Translations for a preset: what stands beside what, on small text in memory."""
+"""Translations for a preset: the pairing, on small text in memory."""
 
 import json
 import types
@@ -7,14 +7,14 @@ import preset_pairs
 import pytest
 import real_data
 
-from tests.test_preset_text import catalogue_of
+from tests.test_preset_text import catalog_of
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
 def deb_of(monkeypatch, files):
-    """Let every archive be these files."""
+    """Replace every archive by these files."""
     monkeypatch.setattr(real_data, "archive", lambda archive: archive)
     monkeypatch.setattr(preset_pairs.preset_text, "ARCHIVES", {"a": "a", "b": "b"})
     monkeypatch.setattr(preset_pairs.preset_text, "archive_files", lambda path: files[path].items())
@@ -24,10 +24,10 @@ def source(name="A", package="a", language="ko"):
     return types.SimpleNamespace(name=name, package=package, language=language)
 
 
-def test_catalogues_and_json(monkeypatch):
+def test_catalogs_and_json(monkeypatch):
     charset = {"": "Content-Type: text/plain; charset=UTF-8\n"}
-    korean = catalogue_of(charset | {"menu\x04_Open": "열기(_O)"})
-    japanese = catalogue_of(charset | {"_Open": "開く"})
+    korean = catalog_of(charset | {"menu\x04_Open": "열기(_O)"})
+    japanese = catalog_of(charset | {"_Open": "開く"})
     inside = {"a": {"b": "문서 열기", "c": "다른 곳"}, "@d": "저자"}
     english = {"a": {"b": "Open a document"}, "@d": "Author"}
     files = {
@@ -48,7 +48,7 @@ def test_pages_of_help(monkeypatch):
         return "".join(f'<p id="par_{i}">{x}</p>' for i, x in enumerate(texts)).encode()
 
     names = [f"usr/help/ko/text/swriter/{i}.html" for i in range(20)]
-    names = sorted(names, key=real_data.is_test_page)  # Those of the test at the end.
+    names = sorted(names, key=real_data.is_test_page)  # The characters of the test at the end.
     assert real_data.is_test_page(names[-1]) and not real_data.is_test_page(names[0])
     english = {name.replace("/ko/", "/en-US/"): page("Save", "Open") for name in names}
     korean = {name: page("저장") for name in names}
@@ -86,7 +86,7 @@ def test_is_pair():
 def test_overlap_with_benchmarks_goes(monkeypatch, tmp_path):
     sentence = "이 프로그램은 사용자가 처음 설치할 때 도움이 됩니다."
     messages = {"Open": "문서 열기", "Cat": "고양이", "Long": sentence, "Other": "다른 문장입니다."}
-    content = catalogue_of({"": "Content-Type: text/plain; charset=UTF-8\n"} | messages)
+    content = catalog_of({"": "Content-Type: text/plain; charset=UTF-8\n"} | messages)
     deb_of(monkeypatch, {"a": {"usr/ko/a.mo": content}})
     tested = [("names", ["고양이, 동물"]), ("texts", [f"그런데 {sentence} 끝."])]
     monkeypatch.setattr(preset_pairs.preset_text, "SOURCES", [source(), source(language="ja")])

@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 
 from kerasbert.search import evaluate_retrieval
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
@@ -19,7 +19,7 @@ def test_split_by_groups():
     assert not {row[2] for row in train} & {row[2] for row in test}
     assert {row[1] for row in train} == {row[1] for row in test} == set("abc")
     assert preset_tables.split(rows, 0) == (train, test) != preset_tables.split(rows, 1)
-    # Or always the same ones, such as pages of which the presets have read none.
+    # The groups may also be fixed, such as pages that no preset was trained on.
     for seed in (0, 1):
         train, test = preset_tables.split(rows, seed, lambda group: group.endswith("1"))
         assert {row[2] for row in test} == {f"{name} 1" for name in "abc"}
@@ -75,7 +75,7 @@ def test_bm25_finds_rare_words():
     texts = ["the cat and the dog", "the house", "a house of the cat"]
     found = preset_tables.bm25("en-library", ["dog", "house"], texts)
     assert found.argmax(1).tolist() == [0, 1]
-    # Japanese has no spaces: words would be whole texts.
+    # Japanese has no spaces, so words would be whole texts.
     texts = ["新しい画面を開く", "古い文書を閉じる"]
     found = preset_tables.bm25("ja-pages", ["文書が閉じた", "画面"], texts)
     assert found.argmax(1).tolist() == [1, 0] and (found.max(1) > 0).all()

@@ -8,13 +8,13 @@ import tarfile
 import zipfile
 import zlib
 
-import preset_licences
+import preset_licenses
 import preset_text
 import pytest
 import real_data
 from preset_text import Document
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 LONG = "The house by the river was so old that nobody in the village knew who had built it."
 OTHER = "She said that there was nothing to see in the garden, and went back to her book."
@@ -77,8 +77,8 @@ def test_restructured():
     assert read(preset_text.restructured, text) == [["See os.walk and walk, here.", "An item."]]
 
 
-def catalogue_of(messages):
-    """Bytes of a compiled gettext catalogue."""
+def catalog_of(messages):
+    """Bytes of a compiled gettext catalog."""
     pairs = sorted((key.encode(), value.encode()) for key, value in messages.items())
     start = 28 + 16 * len(pairs)
     data, tables = b"", ([], [])
@@ -91,14 +91,14 @@ def catalogue_of(messages):
     return b"".join(number.to_bytes(4, "little") for number in numbers) + data
 
 
-def test_catalogue():
+def test_catalog():
     charset = "Content-Type: text/plain; charset=UTF-8\n"
-    content = catalogue_of(
+    content = catalog_of(
         {"": charset, "_Open <b>a</b> file": "파일 열기(_O)", "menu\x04A\n\nB": KO}
     )
-    assert KO in read(preset_text.catalogue, content)[0]
-    assert "파일 열기" in read(preset_text.catalogue, content)[0]
-    assert {"Open a file", "A", "B"} <= set(read(preset_text.catalogue, content, original=True)[0])
+    assert KO in read(preset_text.catalog, content)[0]
+    assert "파일 열기" in read(preset_text.catalog, content)[0]
+    assert {"Open a file", "A", "B"} <= set(read(preset_text.catalog, content, original=True)[0])
 
 
 def test_messages():
@@ -116,7 +116,7 @@ def test_glosses():
     line = (
         '02084071 05 n 02 dog 0 domestic_dog 0 001 @ 0 n 0 | a member of the genus; "it barked"  '
     )
-    assert read(preset_text.glosses, f"  1 licence | x\n{line}") == [
+    assert read(preset_text.glosses, f"  1 license | x\n{line}") == [
         ['dog, domestic dog: a member of the genus; "it barked"']
     ]
 
@@ -243,7 +243,7 @@ def test_every_source_is_pinned_and_named_once():
     assert len(names) == len(set(names))
     for source in preset_text.SOURCES:
         assert len(real_data.SHA256[preset_text.ARCHIVES[source.package]]) == 64
-        assert source.licence and source.reason and "brown" not in source.package
+        assert source.license and source.reason and "brown" not in source.package
 
 
 @pytest.mark.peers
@@ -251,20 +251,20 @@ def test_made_reads_filters_counts_and_repeats(monkeypatch, tmp_path):
     paragraphs = [LONG, "File", OTHER, LONG]
     source = preset_text.SOURCES[0]._replace(read=lambda path: [paragraphs], language="en")
     monkeypatch.setattr(preset_text, "SOURCES", [source])
-    monkeypatch.setattr(real_data, "archive", lambda artefact: tmp_path)
-    found = preset_licences.Statement("a", "doc", ["MIT"], [])
+    monkeypatch.setattr(real_data, "archive", lambda artifact: tmp_path)
+    found = preset_licenses.Statement("a", "doc", ["MIT"], [])
     monkeypatch.setattr(preset_text, "stated", lambda package: found)
     documents, report = preset_text.made("en", overlap=False)
     assert documents == [Document(source.name, [LONG, OTHER])]
     row = report["sources"][source.name]
-    assert row["licences"] == ["MIT"] and row["reason"].endswith(preset_text.MAIN)
+    assert row["licenses"] == ["MIT"] and row["reason"].endswith(preset_text.MAIN)
     assert row["counts"]["read"][0] == row["counts"]["alike"][0] == 1
     assert row["counts"]["alike"][1] == len(LONG) + len(OTHER)
-    # What was read is taken from the folder where it is.
+    # Text that was read before is taken from the folder.
     preset_text.made("en", overlap=False, kept=tmp_path)
     monkeypatch.setattr(real_data, "archive", None)
     assert preset_text.made("en", overlap=False, kept=tmp_path)[0] == documents
-    # What restricts use is not read.
+    # A source that restricts use is not read.
     found = found._replace(restrictions=["for non-commercial use"])
     documents, report = preset_text.made("en", overlap=False, kept=tmp_path)
     assert documents == [] and "non-commercial" in report["sources"][source.name]["refused"]

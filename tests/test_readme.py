@@ -1,4 +1,4 @@
-"""README's Python runs as it stands, and its commands have the options that they are shown with."""
+"""README's Python code runs, and its commands have the options that it uses."""
 
 import json
 import pathlib
@@ -23,7 +23,7 @@ def test_readme_python(tmp_path, monkeypatch):
     "file, labels", [("README.ko.md", {"부정", "긍정"}), ("README.ja.md", {"否定", "肯定"})]
 )
 def test_python_of_other_languages(file, labels, tmp_path, monkeypatch):
-    """Offline, with the preset that comes along."""
+    """Offline, with the packaged preset."""
     for name in ("_huggingface", "_kaggle"):
         monkeypatch.setattr(hub, name, None)
     names = run(tmp_path, monkeypatch, file, "python")

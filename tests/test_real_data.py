@@ -1,4 +1,4 @@
-"""The real-data script: what it promises to hold, and how it fails."""
+"""The real-data script: its data, and its errors."""
 
 import io
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import real_data
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
 def deb(files):
-    """Bytes of a Debian package with the given `{name: bytes}`."""
+    """Return the bytes of a Debian package with the given `{name: bytes}`."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:xz") as tar:
         for name, content in files.items():
@@ -62,7 +62,7 @@ def test_brown_tagged():
     assert (len(documents), len(sentences), sum(map(len, sentences))) == (500, 57340, 1161192)
     assert documents[0][0][:3] == [("The", "at"), ("Fulton", "np-tl"), ("County", "nn-tl")]
     assert all(word and tag for sentence in sentences for word, tag in sentence)
-    # A slash may be a part of the word.
+    # A slash may be part of a word.
     assert ("1/2", "cd") in {token for sentence in sentences for token in sentence}
 
 
@@ -161,7 +161,7 @@ def test_help_text_keeps_the_language_only(empty_cache, monkeypatch):
     empty_cache.mkdir()
     package = empty_cache / "package.deb"
     package.write_bytes(deb({"./usr/share/libreoffice/help/ko/text/a.html": page.encode()}))
-    monkeypatch.setattr(real_data, "archive", lambda artefact: package)
+    monkeypatch.setattr(real_data, "archive", lambda artifact: package)
     assert real_data.korean_text() == ["도움말 목록&"]
     assert sorted(os.listdir(empty_cache)) == ["ko.txt", "package.deb"]
 
@@ -179,6 +179,7 @@ def test_korean_commands():
     assert not any(mark in sentence for *_, sentence in commands for mark in "<>{}[]()|")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["ko", "ja"])
 def test_emoji_names_and_help_topics(language):
     emoji = real_data.or_skip(lambda: real_data.emoji_names(language))
@@ -196,7 +197,7 @@ def test_package_titles(language):
 
 
 def test_package_titles_without_lists(empty_cache, monkeypatch):
-    """An apt-get that brings nothing, and lists of another day, are said and leave nothing."""
+    """If apt-get brings nothing, or lists of another day, it raises and leaves nothing."""
     done = type("Done", (), {"returncode": 100, "stderr": "W: slow\nE: no lists\n"})
     monkeypatch.setattr(real_data.subprocess, "run", lambda *given, **named: done)
     with pytest.raises(real_data.DataUnavailable, match="cannot be fetched: E: no lists"):

@@ -13,7 +13,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 @pytest.mark.slow
 def test_a_worker_that_dies_fails_the_run(tmp_path):
-    """By the name of the test that killed it, where pytest-xdist would wait for ever."""
+    """The failed run names the test that killed the worker; pytest-xdist alone would wait without
+    end.
+    """
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     dying = (
         "import os\ndef test_first(): pass\ndef test_dies(): os.abort()\ndef test_last(): pass\n"

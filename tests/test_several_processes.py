@@ -1,4 +1,4 @@
-"""Processes that train together do what one does, and none of them waits for one that is gone."""
+"""Processes that train together give the results of one, and none waits for a lost one."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from kerasbert.data import write_examples
 from kerasbert.distribution import Processes, join, together
 from kerasbert.models import BertBackbone, BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
-from kerasbert.training.settings import PretrainSettings
+from kerasbert.training.pretrain_settings import PretrainSettings
 from tests import several_processes
 
 SCRIPT = Path(several_processes.__file__)
@@ -25,7 +25,7 @@ BACKEND = keras.backend.backend()
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """Of sentences of other numbers of words, so that rows differ in length."""
+    """Examples made from sentences of different lengths, so that rows differ in length."""
     folder = tmp_path_factory.mktemp("examples")
     random, lines = np.random.default_rng(0), []
     for _ in range(60):
@@ -44,7 +44,7 @@ def examples(tmp_path_factory):
 
 
 def start(examples, output, *names, count=2, **more):
-    """Let processes run, of which the last gets signals: `(return code, errors)` of each."""
+    """Run processes, the last of which gets signals: return `(return code, errors)` of each."""
     processes = [
         subprocess.Popen(
             [sys.executable, SCRIPT, examples, output, *names],
@@ -78,10 +78,12 @@ def one(examples, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(examples, tmp_path_factory):
-    """Two processes fit texts, are told to stop, and one is killed: output, codes and errors."""
+    """Two processes fit texts, then one gets a signal to stop, then one is killed: the output,
+    codes and errors.
+    """
     output = tmp_path_factory.mktemp("two") / "output"
     names = ["texts", "SIGTERM", "SIGKILL"]
-    # On TensorFlow, processes cannot meet a second time.
+    # On TensorFlow, processes can connect only once.
     runs = [[name] for name in names] if BACKEND == "tensorflow" else [names]
     ends = [start(examples, output, *run) for run in runs]
     errors = ["\n".join(texts) for texts in zip(*([text for _, text in end] for end in ends))]
@@ -92,15 +94,15 @@ def two(examples, tmp_path_factory):
 @pytest.mark.slow_on_tensorflow
 def test_stopped_and_killed_they_do_what_one_does(examples, one, two):
     output, codes, errors, took = two
-    # One of two is told to stop: both do, after the same step.
+    # One of two processes gets a signal to stop; both stop after the same step.
     for text in errors:
         assert "Stopped after step 20, which is saved" in text, text[-2000:]
     (line,) = [line for line in errors[0].splitlines() if line.startswith("Stopped")]
     assert line.endswith("the same call resumes. checkpoint-000000020.safetensors")
-    # One of two is killed: the other says so, soon.
+    # One of two processes is killed; the other soon reports it.
     assert codes[1] == -9 and codes[0] and "Process 0 of 2 lost" in errors[0], errors[0][-2000:]
     assert took < 200
-    # One goes on.
+    # A single process resumes the training.
     several_processes.train(examples, output)
     log = read_log(output / "log.jsonl")
     assert [row["step"] for row in log] == list(range(5, 45, 5))
@@ -114,7 +116,9 @@ def test_stopped_and_killed_they_do_what_one_does(examples, one, two):
 
 @pytest.mark.backends("jax")
 def test_layers_are_cut_over_the_devices_of_two_processes(examples, one, tmp_path):
-    """Steps of `evaluate`, of which none waited for the one before, waited for each other."""
+    """If steps of `evaluate` did not wait for the previous step, processes could wait for each
+    other forever.
+    """
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     for code, errors in start(examples, tmp_path / "two", "", XLA_FLAGS=flags, MESH="2x2"):
         assert code == 0, errors[-2000:]
@@ -125,8 +129,8 @@ def test_layers_are_cut_over_the_devices_of_two_processes(examples, one, tmp_pat
 
 
 @pytest.mark.slow_on_tensorflow
-def test_texts_are_learnt_as_by_one(two, tmp_path):
-    """Batches are mixed in length, the last one is filled; 20 and 50 rows are shared evenly."""
+def test_texts_are_learned_as_by_one(two, tmp_path):
+    """Batches have mixed lengths, the last one is padded; 20 and 50 rows are split evenly."""
     several_processes.fit_texts(str(tmp_path / "one.json"))
     expected, found = read_json(tmp_path / "one.json"), read_json(f"{two[0]}.json")
     assert np.ptp(expected["logits"]) > 0.5
@@ -135,7 +139,8 @@ def test_texts_are_learnt_as_by_one(two, tmp_path):
 
 
 def test_processes_of_other_seeds_are_refused(monkeypatch):
-    sums = iter([[3.0, 5.0], [4.0, 8.0]])  # Of the states 1 and 2, and of 2 and 2.
+    # Sums and sums of squares of the states 1 and 2, and of 2 and 2.
+    sums = iter([[3.0, 5.0], [4.0, 8.0]])
     monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: next(sums))
     with pytest.raises(ValueError, match="call keras.utils.set_random_seed.. with the same"):
         distribution._check_alike(Processes(0, 2))
@@ -197,24 +202,24 @@ MEETING = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
             {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": 2, "JAX_PROCESS_ID": 1},
             MEETING,
         ),
-        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, {}),  # JAX finds the rest.
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, {}),  # JAX finds the other settings itself.
         ({"SLURM_STEP_NUM_TASKS": 4}, {}),
-        ({"SLURM_NTASKS": 4}, None),  # A job's shell.
+        ({"SLURM_NTASKS": 4}, None),  # The batch shell of a job, which is not one of its processes.
         ({"OMPI_COMM_WORLD_SIZE": 2}, {}),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, {}),
         ({"TPU_WORKER_HOSTNAMES": "a"}, None),
     ],
 )
 def test_what_starts_several_processes_on_jax(given, expected, monkeypatch):
-    from kerasbert.backend import jax
+    from kerasbert.backend import jax_processes
 
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
-    assert jax._launched() == expected
+    assert jax_processes._launched() == expected
 
 
 def test_what_the_first_process_raises_stops_the_others(monkeypatch):
-    """As if another one had failed, or this one had."""
+    """An error of another process, or of this one."""
     monkeypatch.setattr("kerasbert.backend.sum_over_processes", lambda values: [1.0])
     with pytest.raises(ConnectionError, match="first of the 2 processes .* see its output"):
         Processes(1, 2).first(lambda: 1 / 0)
@@ -233,8 +238,8 @@ def test_what_the_first_process_raises_stops_the_others(monkeypatch):
 )
 def test_bad_devices(settings, message):
     with pytest.raises(ValueError, match=message):
-        PretrainSettings(**settings)
-    assert PretrainSettings(mesh="2x4").mesh == (2, 4)
+        PretrainSettings("a", "b", **settings)
+    assert PretrainSettings("a", "b", mesh="2x4").mesh == (2, 4)
 
 
 @pytest.mark.parametrize("given", [{"devices": 1000}, {"mesh": (2, 500)}])
@@ -244,7 +249,7 @@ def test_devices_that_there_are_not(given):
 
 
 def test_devices_that_do_not_divide_a_batch():
-    settings = PretrainSettings(phases=[(128, 10, 12)], accumulate=2)
+    settings = PretrainSettings("a", "b", phases=[(128, 10, 12)], accumulate=2)
     settings.check_replicas(3)
     with pytest.raises(ValueError, match="The 4 devices do not divide the 6 rows .* multiple of 8"):
         settings.check_replicas(4)

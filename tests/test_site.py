@@ -1,4 +1,4 @@
-"""The site: built without a warning, each public name with a page, links that lead somewhere."""
+"""The site: built without warnings, each public name has a page, and links resolve."""
 
 import html
 import inspect
@@ -54,7 +54,7 @@ def pages(site):
 
 
 def documented(site):
-    """Names and pages of the inventory, as Sphinx writes it for other sites."""
+    """Return names and pages of the inventory that Sphinx writes for other sites."""
     data = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     lines = zlib.decompress(data).decode().splitlines()
     rows = [re.fullmatch(r"(\S+) (py:\w+) \S+ (\S*) .*", line) for line in lines]
@@ -108,7 +108,7 @@ def test_search_finds_korean_and_japanese(site):
     index = json.loads(re.fullmatch(r"Search\.setIndex\((.*)\)", text, re.DOTALL)[1])
 
     def with_term(term):
-        """Pages: of one the index has a number, of several a list."""
+        """Return pages: the index has a number for one, a list for several."""
         rows = [index[part].get(term, []) for part in ("terms", "titleterms")]
         return {one for row in rows for one in (row if isinstance(row, list) else [row])}
 
@@ -116,7 +116,7 @@ def test_search_finds_korean_and_japanese(site):
         numbers = set.intersection(*map(with_term, terms))
         return {index["docnames"][number] for number in numbers}
 
-    assert "ko/index" in found("튜닝")  # In "미세 튜닝을" or "파인튜닝", with whatever particle.
+    assert "ko/index" in found("튜닝")  # In "미세 튜닝을" or "파인튜닝", with any particle.
     assert "ja/index" in found("学習") and "ja/index" in found("モデ", "デル")
     assert "guides/tag" in found("tagger")
     splitter = (site / "_static" / "language_data.js").read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def test_presets_are_all_in_the_table(site):
 
 
 def test_the_picture_is_drawn_of_the_code(monkeypatch):
-    """`python docs/pages.py` draws it anew."""
+    """`python docs/pages.py` regenerates it."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     import pages as site_pages
 

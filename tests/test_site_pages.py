@@ -1,4 +1,4 @@
-"""The site's pages: what Python and bash blocks show runs, what `sh` shows has its options."""
+"""The site's pages: Python and bash blocks run, and commands in `sh` blocks have their options."""
 
 import pytest
 
@@ -10,7 +10,7 @@ PAGES = sorted(
     for folder in (".", "guides", "ko", "ja")
     for path in (ROOT / "docs" / folder).glob("*.md")
 )
-# Its machines are not at hand.
+# It needs several machines.
 SHOWN = "docs/several_machines.md"
 
 
@@ -24,7 +24,7 @@ def test_commands_have_the_options_that_are_shown(page):
     "page", [page for page in PAGES if page != SHOWN and blocks(page, "python", "bash")]
 )
 def test_blocks_run(page, tmp_path, monkeypatch):
-    """Offline, with the presets that come along."""
+    """Offline, with the packaged presets."""
     for name in ("_huggingface", "_kaggle"):
         monkeypatch.setattr(hub, name, None)
     run(tmp_path, monkeypatch, page, "python", "bash")

@@ -1,4 +1,4 @@
-"""The small presets: what ships, and a short form of a training as a card has it."""
+"""The small presets: the packaged files, and a short form of a training as on a card."""
 
 import json
 import unicodedata
@@ -13,8 +13,8 @@ from kerasbert.models import BertMaskedLM, BertTextEmbedder
 
 PRESETS = Path(__file__).parents[1] / "presets"
 GOLDEN = Path(__file__).parent / "golden" / "small_presets.json"
-# What the cards have, of one source of their text, in smaller batches. The English training begins
-# as the first call of its card does, and has the teacher of the others.
+# Settings as on the cards, with one source of the text and smaller batches. The English training
+# starts like the first run on its card, but also has the teacher of the later runs.
 SETTINGS = {
     "objective": "full_sentences",
     "cut_sentences": True,
@@ -84,7 +84,7 @@ def test_the_embedder_searches():
     assert [index.search(one, top_k=1)[0]["id"] for one in questions] == [0, 1, 2, 3]
 
 
-# A text, and what asks for it in other words.
+# A text, and a query for it in other words.
 ALIKE = {
     "ko": {
         "파일을 저장하지 못했습니다.": "문서를 디스크에 쓸 수 없음",
@@ -101,7 +101,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("language", ALIKE)
 def test_translations_taught_what_is_alike(language):
     embedder = BertTextEmbedder.from_preset("bert_mini_demo_ko_ja", normalize=True)
@@ -126,11 +126,11 @@ def test_korean_and_japanese_as_people_type_it():
         ids, starts, _ = tokenizer.tokenize_with_offsets(f"저장하지{end}파일을")
         assert ids[0] == tokenizer("저장하지")[0] and ids[-1] == tokenizer("파일을")[0]
         assert starts[1:-1] == list(range(4, 4 + len(end)))
-    # Signs that the vocabulary has stay with their words.
+    # Symbols of the vocabulary stay with their words.
     assert tokenizer.unk_token_id not in tokenizer("가★")
 
 
-# Some of the first five words of each. Japanese is raw, without spaces between the words.
+# Some of the first five predictions for each. Japanese is raw, without spaces between words.
 MASKED = {
     "bert_mini_demo_en_uncased": {
         "The president of the united [MASK] spoke to the congress.": {"states"},
@@ -144,7 +144,7 @@ MASKED = {
 }
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_words(name):
     model = BertMaskedLM.from_preset(name)
@@ -175,9 +175,9 @@ def test_narrower_vectors_and_translations(tmp_path):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("call", [*CARDS, "pairs"])
 def test_first_steps_of_a_card(tmp_path, call):
-    """Losses as they were.
+    """The losses are the recorded ones.
 
-    `PYTHONPATH=benchmarks python -m tests.test_small_presets` writes what they are now.
+    `PYTHONPATH=benchmarks python -m tests.test_small_presets` records the current ones.
     """
     import preset_text
     import real_data
@@ -215,7 +215,9 @@ def losses_of(language, folder):
 
 
 def cosines_of(folder):
-    """Of translations towards MiniLM's vectors of their English, from what ships on."""
+    """Train the packaged model further on translations; return the cosines of its embeddings with
+    MiniLM's of the English originals.
+    """
     import preset_pairs
     import small_presets
 
@@ -226,7 +228,7 @@ def cosines_of(folder):
         PRESETS / "bert_mini_demo_ko_ja",
         folder / "out",
         pairs=str(folder / "ko.tsv"),
-        count=2600,  # A thousand of them are held out.
+        count=2600,  # A thousand of these pairs are held out.
         epochs=1,
         batch_size=8,
         learning_rate=2e-3,

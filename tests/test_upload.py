@@ -1,4 +1,4 @@
-"""Sharing, against stand-ins on this machine that speak the hubs' interfaces."""
+"""Sharing, with local stand-ins that implement the hubs' interfaces."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from kerasbert.upload import model_card, upload_preset
 from tests.contracts import array, batch, bert_tokenizer, perturb, tiny_backbone
 from tests.stand_in import files_of, hub_stand_in, kaggle_stand_in
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 hub = pytest.fixture(hub_stand_in)
@@ -50,7 +50,7 @@ def saved(classifier, tmp_path_factory):
 
 @pytest.fixture
 def preset(saved, tmp_path):
-    """A copy, which uploads write a card to."""
+    """A copy of a preset, to which uploads add a card."""
     return str(shutil.copytree(saved, tmp_path / "preset"))
 
 
@@ -78,7 +78,7 @@ def test_hugging_face(hub, token, preset, classifier):
     loaded = BertTextClassifier.from_preset("hf://org/spam")
     features = batch(classifier)
     np.testing.assert_array_equal(array(loaded(features)), array(classifier(features)))
-    # Again, as an account's own and with the card that is there.
+    # The second upload goes to a user's own account, with the existing card.
     kerasbert.upload_preset("hf://spam", preset)
     assert hub.repositories["me/spam"]["main"][1]["README.md"].decode() == card
     kerasbert.upload_preset("hf://org/spam", preset, card={**CARD, "limits": "None known."})
@@ -113,13 +113,13 @@ def test_card(preset, tmp_path):
         f"- Paper: {described['paper']}",
     ):
         assert part in text
-    # The example in it runs.
+    # The example on the card runs.
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1].replace("hf://org/spam", preset)
     exec(code, {})
 
 
 def test_card_of_little(tmp_path):
-    """An encoder alone, of which nothing else is known."""
+    """Only an encoder, about which nothing else is known."""
     tiny_backbone("roberta").save_to_preset(str(tmp_path))
     text = model_card(str(tmp_path), "kaggle://me/model/keras/tiny")
     fields = front_matter(text)
@@ -130,6 +130,7 @@ def test_card_of_little(tmp_path):
     exec(code.replace("kaggle://me/model/keras/tiny", str(tmp_path)), {})
 
 
+@pytest.mark.slow
 def test_kaggle(kaggle, preset, monkeypatch):
     monkeypatch.setenv("KAGGLE_API_TOKEN", SECRET)
     kaggle.writers.add(f"Bearer {SECRET}")
@@ -138,7 +139,7 @@ def test_kaggle(kaggle, preset, monkeypatch):
     expected = files_of(preset)
     assert kaggle.models["me/spam"]["tiny"] == [expected]
     assert b'from_preset("kaggle://me/spam/keras/tiny")' in expected["README.md"]
-    # Another version of it.
+    # Another version of the model.
     upload_preset("kaggle://me/spam/keras/tiny", preset)
     assert kaggle.models["me/spam"]["tiny"] == [expected, expected]
     assert kaggle.asked.count("CreateModel") == 1

@@ -1,8 +1,8 @@
-"""Where the time of the tests goes: `pytest -p tests.timing`, then `python -m tests.timing [file]`.
+"""The time of the tests: `pytest -p tests.timing`, then `python -m tests.timing [file]`.
 
-A plugin of pytest that writes a line of JSON per test to the file in `$TIMING` (`timing.jsonl`):
-its seconds, and how many of them each cause took. A second counts for the innermost cause, in the
-main thread alone; what children compute beside it is a column of its own.
+A pytest plugin that writes a JSON line per test to the file in `$TIMING` (`timing.jsonl`): its
+seconds, and how many of them each cause took. Only time in the main thread is counted, and only for
+the innermost cause; the computation of child processes is a separate column.
 """
 
 import collections
@@ -18,7 +18,8 @@ import time
 
 import pytest
 
-# Cause: functions that it is the time of, "module:name", of which those that are there count.
+# Causes, with the functions ("module:name") that are timed; functions that do not exist are
+# ignored.
 CAUSES = {
     "children": [
         "subprocess:Popen.wait",
@@ -57,13 +58,16 @@ CAUSES = {
         "keras.src.backend.torch.trainer:TorchTrainer.predict",
     ],
 }
-_open = []  # Causes that have begun and not ended, the innermost last: [cause, seconds of others].
+# Causes that have started and not ended, the innermost last: [cause, seconds of others].
+_open = []
 _seconds = collections.Counter()
 
 
 @contextlib.contextmanager
 def cause(name):
-    """Count the time within for `name`, but for what causes within it take."""
+    """Count the time in this context for the cause `name`, except for the time of causes
+    inside it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -136,7 +140,9 @@ def pytest_fixture_setup(fixturedef, request):
 
 
 def table(rows, key, top=60):
-    """Rows of text: `key` of a test, seconds, CPU, and the causes that take more than a tenth."""
+    """Return rows of text: `key` of a test, seconds, CPU, and the causes that take more than a
+    tenth.
+    """
     groups = collections.defaultdict(collections.Counter)
     for row in rows:
         group = groups[key(row["test"])]

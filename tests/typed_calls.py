@@ -1,4 +1,4 @@
-"""What users write; `test_annotations.py` has Pyright check its types, and nothing runs it."""
+"""Typical user code; `test_annotations.py` checks its types with Pyright, and nothing runs it."""
 
 from typing import Any, assert_type
 
@@ -70,6 +70,8 @@ def functions(model: BertTextClassifier) -> None:
     print(convert(PRESET, "there", format="huggingface")["written"])
     path: str = export_serving(model, "served")
     found = finetune("sst2", PRESET, path, learning_rates=[3e-5], epochs=2)
+    kerasbert.pretrain("books", output=path, num_layers=2, phases=[(128, 900, 64)], mesh="2x4")
+    print(kerasbert.advise("reviews.csv", PRESET, path, arms="tfidf")["advice"])
     print(found["scores"], kerasbert.evaluate(model, "dev.csv")["scores"])
     print(kerasbert.tasks.get_task("rte").main_metric, kerasbert.builtin_presets()[PRESET])
     print(kerasbert.metrics.macro_f1([0, 1], [0, 1]) + 1.0)

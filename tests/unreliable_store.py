@@ -1,5 +1,6 @@
-"""A store as some are: in a folder, but slow, away, or without replacing files. Small, as processes
-that get killed import it."""
+"""A store like some real ones: in a folder, but slow, unavailable, or unable to replace files. The
+module is small, because processes that are killed import it.
+"""
 
 import errno
 import os
@@ -10,7 +11,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 
 class Unreliable(LocalFileSystem):
-    """A folder whose files do not replace others, as some stores', and that can be slow or away."""
+    """A folder whose files do not replace others, as in some stores, and that can be slow or
+    unavailable.
+    """
 
     protocol = "unreliable"
     away = False

@@ -1,4 +1,4 @@
-"""Run where TensorFlow is not installed, on JAX or PyTorch: what has to work there.
+"""Features that must work on JAX or PyTorch in an environment without TensorFlow.
 
 Usage: KERAS_BACKEND=jax python tests/without_tensorflow.py
 """
@@ -59,7 +59,7 @@ def checkpoint(directory):
 
 
 def answers_questions(backbone, arrays):
-    """Training on ready arrays with more than one output."""
+    """Train on arrays with more than one output."""
     model = kerasbert.models.BertQuestionAnswering(backbone)
     model.optimizer.learning_rate = 1e-2
     best = np.argmax(arrays["token_ids"], axis=1)
@@ -71,7 +71,7 @@ def answers_questions(backbone, arrays):
 
 
 def reads_corpora(directory):
-    """Documents, sentences and a vocabulary from running prose."""
+    """Read documents and sentences, and train a vocabulary, from running prose."""
     from kerasbert.data import documents
 
     path = os.path.join(directory, "prose.txt")
@@ -84,7 +84,7 @@ def reads_corpora(directory):
 
 
 def takes_texts(directory):
-    """Training and inference on raw strings, and what asks for TensorFlow."""
+    """Train and predict on raw strings; other calls raise an error that names TensorFlow."""
     with open(os.path.join(directory, "vocab.txt"), "w") as file:
         file.writelines(f"{token}\n" for token in VOCABULARY)
     classifier = kerasbert.models.BertTextClassifier.from_preset(directory, labels=["bad", "good"])
@@ -132,6 +132,56 @@ def takes_texts(directory):
         assert "pip install tensorflow tensorflow-text" in str(error)
     else:
         raise AssertionError("export_serving needs TensorFlow, and nothing said so")
+    return classifier
+
+
+def pretrains(directory):
+    """Pre-train from text files to a preset; examples are written and read, and the training is
+    resumed.
+    """
+    corpus, out = os.path.join(directory, "corpus.txt"), os.path.join(directory, "pretrained")
+    with open(corpus, "w", encoding="utf-8") as file:
+        for number in range(4000):
+            file.write(f"the film was good\nit was a bad {VOCABULARY[number % 12]}\n그 영화\n\n")
+    encoder = {"num_layers": 1, "hidden_dim": 8, "num_heads": 2, "lowercase": False}
+    arguments = {
+        **encoder,
+        "vocabulary": os.path.join(directory, "vocab.txt"),
+        "phases": [(16, 50, 8)],
+        "learning_rate": 1e-2,
+        "log_every": 10,
+        "evaluate_every": 50,
+        "held_out": 0.2,
+        "verbose": False,
+    }
+    done = kerasbert.pretrain(corpus, out, workers=2, **arguments)
+    assert done["steps"] == 50 and done["scores"]["loss"] < 3, done["scores"]
+    again = kerasbert.pretrain(corpus, out, workers=2, **arguments)
+    assert again["scores"] == done["scores"]
+    assert kerasbert.models.BertMaskedLM.from_preset(done["preset"]).fill_mask("the [MASK] was")
+    detector = {**arguments, "objective": "replaced_tokens", "phases": [(16, 3, 8)]}
+    kerasbert.pretrain(corpus, f"{out}_detector", workers=1, **detector)
+
+
+def reads_generators(classifier):
+    """Generators and `PyDataset`s of texts, in training, validation and inference."""
+
+    class Texts(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, number):
+            return ["good film", "it was bad"], ["good", "bad"]
+
+    def generated():
+        return (batch for batch in Texts())
+
+    history = classifier.fit(Texts(), epochs=2, validation_data=generated(), verbose=0).history
+    assert len(history["val_loss"]) == 2
+    assert classifier.predict((x for x, _ in generated()), verbose=0).shape == (6, 2)
+    np.testing.assert_allclose(
+        classifier.evaluate(generated(), verbose=0), classifier.evaluate(Texts(), verbose=0)
+    )
 
 
 def main():
@@ -174,7 +224,8 @@ def main():
         np.testing.assert_allclose(
             again.predict(arrays, verbose=0), classifier.predict(arrays, verbose=0), atol=1e-5
         )
-        takes_texts(directory)
+        reads_generators(takes_texts(directory))
+        pretrains(directory)
         reads_corpora(directory)
     print(f"without TensorFlow, on {keras.config.backend()}: loaded, trained, saved")
 

@@ -1,4 +1,4 @@
-"""Training loops on JAX that keep the weights on failure and let other threads use the model.
+"""Loops on JAX that keep the weights in the model, for other threads and in case of failure.
 
 Keras takes the weights out of a model while `fit`, `evaluate` or `predict` runs, donates their
 buffers to each step, and puts the results back at the end. An exception or Ctrl-C in between leaves
@@ -17,16 +17,19 @@ _training = set()  # Ids of the threads that are in a step.
 
 
 class KeepsWeights:
-    """Mixin that keeps the weights in the model; it must precede Keras' model among the bases.
+    """Mixin that keeps the weights in the model; it must come before Keras' model as a base class.
 
-    `predict` and `evaluate` do not donate the weights. A step of `fit` does, so its results are
-    assigned at once, which takes a few microseconds.
+    `predict` and `evaluate` do not donate the weights. A step of `fit` donates them, so its results
+    are assigned to the variables right after the step, which takes a few microseconds.
     """
 
     # === Overrides of Keras' private methods; see `kerasbert.base.keras_internals` ===
 
     def _purge_model_variables(self, **groups):
-        """Keep the variables; a step that reuses their buffers frees them anyway."""
+        """Do nothing, so that the model keeps its variables.
+
+        A step that donates buffers frees the old values anyway.
+        """
 
     def _get_jax_state(self, purge_model_variables=False, **groups):
         variables = {
@@ -36,13 +39,13 @@ class KeepsWeights:
             "metrics_variables": lambda: self.metrics_variables,
         }
         state = [make() for name, make in variables.items() if groups.get(name)]
-        # Keyed by the number of groups, since `predict` may run in one thread and `evaluate` in
-        # another. Keras would track a `setattr`.
+        # The key is the number of groups, because `predict` may run in one thread and `evaluate` in
+        # another. It is stored in `__dict__`, because Keras would track an attribute.
         self.__dict__.setdefault("_state_variables", {})[len(state)] = state
         return _values(state)
 
     def jax_state_sync(self):
-        """Have the loop read the variables again; they already hold the current values."""
+        """Mark the state as synced: the loop reads the variables again, which are up to date."""
         self._jax_state_synced = True
 
     @property
@@ -74,8 +77,8 @@ class KeepsWeights:
     def _keep(self, state):
         """Assign the state that a step of `fit` or `evaluate` returned to the model's variables.
 
-        `evaluate` does not assign trainable weights, which may be older than those that `fit` has
-        assigned meanwhile in another thread.
+        A step of `evaluate` does not assign trainable weights, because `fit` in another thread may
+        have updated them since the step began.
         """
         groups = list(zip(self.__dict__["_state_variables"][len(state)], state))
         for variables, values in groups[1:] if len(state) == 3 else groups:
@@ -115,7 +118,7 @@ class KeepsWeights:
         return logs, tuple(changed)
 
     def _compiled(self, function, out_shardings=None):
-        """Compile a function if the model is compiled, without donating its arguments."""
+        """Compile a function if the model uses JIT; its arguments are not donated."""
         if self.run_eagerly or not self.jit_compile:
             return function
         import jax
@@ -140,7 +143,7 @@ def with_weights(groups, run):
     before = None
     while True:
         values = _values(groups)
-        # Checked first, because JAX logs each failed call.
+        # Deleted weights are detected before the call, because JAX logs each failed call.
         if not (_training and any(value.is_deleted() for value in values[0])):
             try:
                 return run(values)

@@ -1,24 +1,28 @@
 """Kernels and converters for ONNX export, in forms that ONNX runtimes recognize and fuse.
 
-`KERNELS` replace TensorFlow's while it traces the model; `HANDLERS` turn the resulting operations
-into ONNX operators while tf2onnx converts the graph. See `kerasbert.backend` for the arguments.
+`KERNELS` replace those of TensorFlow while it traces the model; `HANDLERS` turn the resulting
+operations into ONNX operators while tf2onnx converts the graph. See `kerasbert.backend` for the
+arguments.
 """
 
 import numpy as np
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend import attention as plain
+from kerasbert.backend import layers
+from kerasbert.backend.tensorflow import tf
 
 
-def attention(projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False):
+def attention(
+    projected, num_heads, mask=None, turn=None, dropout=0.0, seed=None, maps=False, bias=None
+):
     """Compute attention for texts of any length without branches or loops."""
-    from kerasbert.backend import tensorflow
-
     if turn is None:
-        return tensorflow.attention(projected, num_heads, mask, turn, dropout, seed, maps)
-    heads = backend.split_heads(projected, num_heads, turn)
-    heads = (ops.transpose(x, (0, 2, 1, 3)) for x in heads)
-    return backend.attend(*heads, mask, dropout, seed)
+        heads = plain.split_at_once(projected, num_heads)
+    else:
+        heads = plain.split_heads(projected, num_heads, turn)
+        heads = (ops.transpose(x, (0, 2, 1, 3)) for x in heads)
+    return plain.attend(*heads, mask, dropout, seed, bias)
 
 
 def dense(inputs, weights, bias=None, activation=None, training=False):
@@ -26,45 +30,41 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
     ONNX Runtime fuses bias, GELU, residual and norm only if no reshape separates them.
     """
-    import tensorflow as tf
-
     product = tf.raw_ops.BatchMatMulV2(x=inputs, y=tf.convert_to_tensor(weights))
-    outputs = backend.with_bias(product, bias)
+    outputs = layers.with_bias(product, bias)
     return outputs if activation is None else activation(outputs)
 
 
 def positions(table, offset, inputs):
     """Return position embeddings for each row of the batch, (B, T, D).
 
-    From a slice, runtimes cannot infer that there are as many positions as tokens, so they fuse
-    less.
+    If they were a slice of the table, runtimes could not infer that there are as many positions as
+    tokens, and would fuse fewer operations.
     """
-    import tensorflow as tf
-
     one = tf.cast(tf.equal(inputs[..., 0], inputs[..., 0]), tf.int32)
     place = tf.cumsum(one, axis=1) + (offset - 1)
     return tf.gather(tf.convert_to_tensor(table), place)
 
 
 def local_mask(padding_mask, is_causal, window):
-    """Return one mask for any length, since runtimes do not recognize attention in blocks."""
-    return backend.token_mask(padding_mask, is_causal, window)
+    """Return `token_mask` for any length, since runtimes do not recognize attention in blocks."""
+    return plain.token_mask(padding_mask, is_causal, window)
 
 
 def of_tokens(x, *sizes):
-    """Reshape, and mark the result with `ensure_shape` for `_to_reshape`."""
-    import tensorflow as tf
-
-    outputs = backend.of_tokens.plain(x, *sizes)
+    """Reshape as the plain form, and mark the result with `ensure_shape` for `_to_reshape`."""
+    outputs = layers.of_tokens.plain(x, *sizes)
     if 1 in (*x.shape[2:], *sizes):
-        return outputs  # tf2onnx drops transposes of size-1 axes, which would shift the others.
+        # Unmarked, because tf2onnx drops transposes of size-1 axes, which shifts the other axes.
+        return outputs
     return tf.ensure_shape(outputs, [None, None, *sizes])
 
 
 def _to_reshape(graph, node, name, arguments):
     """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
 
-    ONNX marks kept axes with zeros, from which runtimes infer shapes; TensorFlow has no such mark.
+    ONNX has zeros for axes that keep their size, from which runtimes infer shapes. TensorFlow has
+    no such notation.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
@@ -79,12 +79,10 @@ def _to_reshape(graph, node, name, arguments):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Represent layer normalization by a batch normalization, which the converter replaces.
+    """Represent layer normalization by a batch normalization, which the converter replaces later.
 
     tf2onnx has no layer normalization, and runtimes do not recognize its converted formula.
     """
-    import tensorflow as tf
-
     if len(x.shape) == 2:
         return norm(x[:, None], gamma, beta, epsilon)[:, 0]
     beta = tf.zeros_like(gamma) if beta is None else beta
@@ -101,7 +99,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 
 
 def _to_layer_normalization(graph, node, name, arguments):
-    """Convert the placeholder of `norm` and the two ops around it to LayerNormalization."""
+    """Convert the batch normalization of `norm` and the two ops around it to LayerNormalization."""
     before, (after,) = node.inputs[0], graph.find_output_consumers(node.output[0])
     made = graph.make_node(
         "LayerNormalization",
@@ -110,7 +108,7 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
-    # tf2onnx also visits the last op, so it stays until tf2onnx drops it as unused.
+    # The last op is not removed here, because tf2onnx still visits it; it later drops unused ops.
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)
@@ -152,7 +150,10 @@ def _to_log(graph, node, name, arguments):
 
 
 def _to_where(graph, node, name, arguments):
-    """Convert SelectV2 to Where; tf2onnx multiplies by 0 and 1, which turns infinity into NaN."""
+    """Convert SelectV2 to Where.
+
+    tf2onnx would multiply by 0 and 1 instead, which turns infinity into NaN.
+    """
     node.type = "Where"
 
 

@@ -1,4 +1,4 @@
-"""Type aliases for annotations. Type checkers and editors read this module; nothing imports it."""
+"""Type aliases for annotations, which type checkers and editors show."""
 
 import os
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from kerasbert.checkpoints.checkpoint import Checkpoint
     from kerasbert.checkpoints.own import OwnPreset
 
-#: The source that `kerasbert.checkpoints` opens for a preset.
+#: An opened preset: the objects that `kerasbert.checkpoints` returns for it.
 Found: TypeAlias = "OwnPreset | Checkpoint"
 #: A path on this machine or, where the docstring says so, a URL.
 AnyPath: TypeAlias = str | os.PathLike[str]
-#: One path or pattern, or several.
+#: One path or glob pattern, or several.
 Corpus: TypeAlias = AnyPath | Iterable[AnyPath]
 #: A text, or several; pairs are tuples of two.
 Texts: TypeAlias = str | bytes | Iterable[Any]

@@ -1,5 +1,7 @@
-"""Error messages: short forms of other libraries' errors, invalid settings, unknown names and
-missing packages."""
+"""Error messages for invalid settings, unknown names and missing packages.
+
+Also shortens the errors of other libraries.
+"""
 
 import contextlib
 import difflib
@@ -11,10 +13,14 @@ import reprlib
 
 # Compute precisions of models, as Keras' dtype policies.
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+# What `LongTexts` may do with long texts.
+LONG_MODES = ("truncate", "head_tail", "windows")
+# Methods of adversarial training, with their default strengths.
+ADVERSARIES = {"fgm": 1.0, "awp": 0.01}
 
 
 def first_line(error):
-    """Return the first line of an error's message, or its class if the message is empty.
+    """Return the first informative line of an error's message, or its class if it has no message.
 
     >>> first_line(ValueError("3 objects could not be loaded. Example error:\\n\\nNo 'x' here"))
     "No 'x' here"
@@ -22,7 +28,7 @@ def first_line(error):
     if isinstance(error, MemoryError):
         return "it needs more memory than is available"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Keras lists the layers first and gives the cause below.
+    # Keras' messages start with headings that end with a colon; the cause is below them.
     while len(lines) > 1 and lines[0].endswith(":"):
         del lines[0]
     if isinstance(error, LookupError) and lines:  # The message is only the key.
@@ -32,9 +38,10 @@ def first_line(error):
 
 @contextlib.contextmanager
 def reading(path, then="fetch it again", what="damaged, or not what its name says"):
-    """Turn any library's error while reading a file into one sentence that names the file.
+    """Replace any library's error while reading a file by one sentence that names the file.
 
-    One-sentence errors that name the file, system errors and memory errors pass unchanged.
+    Errors that are already one sentence with the file's name pass unchanged, as do system errors
+    and memory errors.
 
     Args:
         path: string.
@@ -59,7 +66,7 @@ class ReadError(ValueError):
     """A file cannot be read; the message is one sentence."""
 
 
-# System errors that do not depend on the file's content.
+# Numbers of the system errors that do not depend on the file's content.
 _OF_THE_SYSTEM = {
     getattr(errno, name, None)
     for name in "EACCES EPERM EMFILE ENFILE ENOMEM ENOSPC EIO EAGAIN EINTR ESTALE ETIMEDOUT".split()
@@ -67,9 +74,10 @@ _OF_THE_SYSTEM = {
 
 
 def blames_file(error):
-    """Return whether a reader's error may come from a damaged file.
+    """Return whether an error while reading a file may be caused by a damaged file.
 
     Errors of the machine, the installation or the process must reach the caller unchanged.
+
     >>> blames_file(OSError("truncated file")), blames_file(MemoryError())
     (True, False)
     """
@@ -109,7 +117,7 @@ def check_choice(name, value, choices):
         raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}.")
 
 
-# Kinds of settings: a test and a description. A "?" after a kind also allows `None`.
+# For each kind of setting, a test and a description. A "?" after a kind also allows `None`.
 _MOST = (2 - 2.0**-23) * 2.0**127  # the largest float32
 _KINDS = {
     "count": (lambda x: is_whole(x) and x >= 1, "a whole number of at least 1"),
@@ -138,6 +146,10 @@ _KINDS = {
         lambda x: isinstance(x, (list, tuple)) and all(map(_KINDS["count"][0], x)),
         "a list of whole numbers of at least 1",
     ),
+    "count(s)": (
+        lambda x: _KINDS["count"][0](x) or _KINDS["counts"][0](x),
+        "a whole number of at least 1, or a list of them",
+    ),
     "flags": (
         lambda x: isinstance(x, (list, tuple)) and all(map(_KINDS["flag"][0], x)),
         "a list of true and false values",
@@ -165,13 +177,13 @@ def _is_number(value):
 
 
 def check_value(name, value, kind, where=""):
-    """Raise a `ValueError` unless a setting is of its kind.
+    """Raise a `ValueError` unless the value of a setting is of the given kind.
 
     Args:
         name: string.
         value: any.
         kind: string. A key of `_KINDS`; a final "?" also allows `None`.
-        where: string. The file.
+        where: string. The file that has the setting, for the message.
     """
     if value is None and kind.endswith("?"):
         return
@@ -189,7 +201,7 @@ def check_heads(width, count, name="num_heads", width_name="hidden_dim", where="
         count: int.
         name: string. Name of the number of heads.
         width_name: string. Name of the width.
-        where: string. The file.
+        where: string. The file that has the settings, for the message.
     """
     if width % count:
         where = f" in '{where}'" if where else ""
@@ -200,7 +212,7 @@ def check_heads(width, count, name="num_heads", width_name="hidden_dim", where="
 
 
 def need_fields(config, names, where):
-    """Raise a `ValueError` if an object from a file lacks required fields."""
+    """Raise a `ValueError` if a dict read from the file `where` lacks required fields."""
     missing = [name for name in names if name not in config]
     if missing:
         raise ValueError(
@@ -210,20 +222,20 @@ def need_fields(config, names, where):
 
 
 def check_fields(config, kinds, where):
-    """Run `check_value` on present fields of a file's object.
+    """Run `check_value` on those fields of a dict read from a file that are present.
 
     Args:
         config: dict.
-        kinds: dict of name to kind.
-        where: string. The file.
+        kinds: dict of field name to kind.
+        where: string. The file, for the message.
     """
     for name, kind in kinds.items():
         if name in config:
             check_value(name, config[name], kind, where)
 
 
-# Packages of each extra in pyproject.toml, with upper limits. "kerasbert" is not on PyPI, so error
-# messages must not suggest installing it from there.
+# Packages of each extra in pyproject.toml, with the upper limits of their versions. "kerasbert" is
+# not on PyPI, so error messages must not suggest installing it from there.
 EXTRAS = {
     "beam": ("apache-beam", "sentencepiece<0.2.3"),
     "data": ("datasets", "pandas", "pyarrow"),
@@ -242,6 +254,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
     "usearch": ("usearch",),
+    "xlm": ("sacremoses",),
     "zst": ("backports.zstd",),
 }
 
@@ -254,6 +267,13 @@ def how_to_install(extra):
     """
     names = " ".join(f"'{name}'" if "<" in name else name for name in EXTRAS[extra])
     return f'`pip install {names}`, or in a checkout of kerasbert `pip install -e ".[{extra}]"`'
+
+
+def is_installed(package):
+    """Return whether a package of this import name is installed, without importing it."""
+    spec = importlib.util.find_spec(package)
+    # An uninstalled package may leave an empty folder.
+    return spec is not None and spec.origin is not None
 
 
 def need_packages(what, extra, *packages):

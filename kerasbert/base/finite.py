@@ -14,15 +14,19 @@ class NonFiniteError(FloatingPointError, ValueError):
     """A loss, a weight or an output is NaN or infinite.
 
     Attributes:
-        epoch, step: ints from 1, where the training stopped; `None` outside of trainings.
+        epoch, step: ints from 1, at which the training stopped; `None` if no training was running.
     """
 
     epoch = step = None
 
 
 def non_finite_weights(weights):
-    """Return the paths of the weights that hold NaN or infinity."""
-    return [one.path for one in weights if not _is_finite_weight(one)]
+    """Return the paths of the weights that hold NaN or infinity.
+
+    Weights that are sharded over other processes are left out.
+    """
+    here = [one for one in weights if getattr(one.value, "is_fully_addressable", True)]
+    return [one.path for one in here if not is_finite(keras.ops.convert_to_numpy(one.value))]
 
 
 def check_weights(weights, what):
@@ -30,7 +34,7 @@ def check_weights(weights, what):
 
     Args:
         weights: list of variables.
-        what: string. Start of the error message: what cannot be done.
+        what: string. Start of the error message, such as "The model cannot answer".
     """
     broken = non_finite_weights(weights)
     if broken:
@@ -61,9 +65,20 @@ def check_outputs(model, outputs, may_be_nan=False):
             raise NonFiniteError(
                 f"The model answers with NaN, though its weights are finite: intermediate values "
                 f"overflowed {model.compute_dtype}. If a training diverged, load earlier weights; "
-                "otherwise load the model with dtype='float32'."
+                f"otherwise load the model with dtype='float32'.{_of_global_tokens(model)}"
             )
     return outputs
+
+
+def _of_global_tokens(model):
+    """Return a hint about another cause of NaN, for encoders that limit global tokens."""
+    encoder = getattr(model, "backbone", model)
+    if getattr(encoder, "global_tokens", None) is None:
+        return ""
+    return (
+        " Or a row has more global tokens than max_global_tokens="
+        f"{encoder.max_global_tokens}; load the encoder with a higher number."
+    )
 
 
 def checks_outputs(function):
@@ -82,7 +97,7 @@ def check_targets(y, sample_weight, losses=None):
     Args:
         y, sample_weight: arrays or lists, or dicts of them.
         losses: the losses that read the labels. Labels of custom losses are not checked, since
-            these may expect NaN.
+            a custom loss may expect NaN.
     """
     known = all(
         isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "kerasbert."))
@@ -94,7 +109,7 @@ def check_targets(y, sample_weight, losses=None):
             try:
                 rows = np.asarray(rows)
             except (TypeError, ValueError, RuntimeError):
-                continue  # Ragged rows, or a tensor on a device.
+                continue  # Ragged rows and tensors on a device are not checked.
             if _is_float(rows) and not np.isfinite(rows).all():
                 place = np.argwhere(~np.isfinite(rows))[0]
                 of = f" of '{name}'" if name else ""
@@ -108,12 +123,13 @@ class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
     Keras passes the mean loss of the epoch so far, which stays NaN once a loss is NaN. If steps run
-    asynchronously, this callback runs in other threads, so that no step waits.
+    asynchronously, Keras calls this callback in other threads, so that no step waits for it.
 
     Args:
-        weights: bool. Whether to check the weights at the end of each epoch too, since no loss
-            reflects the last update.
-        place: function of an epoch and a step, both from 1, that describes the place in the error.
+        weights: bool. Whether to check the weights at the end of each epoch too, since the loss of
+            the last step was computed before the last update.
+        place: function of an epoch and a step, both from 1, that returns the place for the error
+            message.
     """
 
     async_safe = True
@@ -131,7 +147,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
         self._epoch, self._finite, self._wrong, self._last = epoch, 0, None, 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Steps may finish in any order: wait for all steps before the failed one.
+        # Steps may finish in any order: wait until all steps before the failed one are finished.
         if self._wrong is not None and self._finite >= self._wrong[0] // self._steps:
             self._stop(*self._wrong)
 
@@ -168,7 +184,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
             f"The {what} is {value:g} at {self.place(epoch, step)}: the training stops, and the "
             f"current weights are unusable. Likely causes: a learning rate that is too high{rate}; "
             f"float16 without the loss scaling of 'mixed_float16'; {held_out}labels or sample "
-            "weights that are not finite."
+            f"weights that are not finite.{_of_global_tokens(self.model)}"
         )
         error.epoch, error.step = epoch, step
         raise error
@@ -197,9 +213,3 @@ def is_finite(array):
     # A float64 sum of finite float32 values cannot overflow, and is faster than `np.isfinite`.
     with np.errstate(invalid="ignore"):  # inf - inf
         return not _is_float(array) or bool(np.isfinite(np.sum(array, dtype="float64")))
-
-
-def _is_finite_weight(weight):
-    if not getattr(weight.value, "is_fully_addressable", True):
-        return True  # Other processes hold parts of it.
-    return is_finite(keras.ops.convert_to_numpy(weight.value))

@@ -1,4 +1,4 @@
-"""`from_preset` and `save_to_preset`, shared by encoders, tokenizers, preprocessors and tasks."""
+"""`from_preset` and `save_to_preset` of encoders, tokenizers, preprocessors and tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import keras
 
-from kerasbert.base.files import check_room, is_unfinished, new_folder, output_folder
+from kerasbert.base.files import check_room, new_folder, output_folder
 from kerasbert.base.finite import check_weights
 from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.base.lazy import load_models, load_module
+from kerasbert.base.moves import is_unfinished
 from kerasbert.base.subclasses import rename_in
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def check_content(config):
-    """Raise if a config names a vocabulary file, at any depth, instead of holding its content.
+    """Raise if a config, at any depth, names a vocabulary file instead of holding its content.
 
-    Keras' and KerasHub's classes would open any such file.
+    Keras' and KerasHub's classes would open any file that is named there.
     """
     if isinstance(config, (list, tuple)):
         for part in config:
@@ -39,7 +40,7 @@ def check_content(config):
 
 
 def _names():
-    """Import `checkpoints.names` late: it imports tokenizers, which import this module."""
+    """Import `checkpoints.names` late, because it imports tokenizers, which import this module."""
     return load_module("checkpoints.names")
 
 
@@ -57,7 +58,7 @@ def _class_property(function: Callable[[Any], Result]) -> Result:
 
 
 class FromPreset(ChecksKeywords):
-    """Mixin that loads from any source and saves atomically; must be the first base class."""
+    """Mixin for loading from any source and saving atomically; must be the first base class."""
 
     @classmethod
     def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:
@@ -68,19 +69,20 @@ class FromPreset(ChecksKeywords):
                 kerasbert, KerasHub, Hugging Face or Google, `hf://org/name`, or
                 `kaggle://org/model/keras/name`.
             load_weights: bool. `False` builds the architecture with random weights.
-            **kwargs: override settings of the class, such as `dtype="bfloat16"`. A task also takes
-                `num_classes` or `labels` for a new head (`new_head=True` for tasks without
-                classes), its preprocessor's `sequence_length` and `truncate`, and encoder settings
-                with names that the task itself does not use. With `special_tokens_in_strings=True`,
+            **kwargs: settings that override those of the preset, such as `dtype="bfloat16"`. A task
+                also takes `num_classes` or `labels` for a new head (`new_head=True` for tasks
+                without classes), its preprocessor's `sequence_length` and `truncate`, and encoder
+                settings whose names the task does not use. With `special_tokens_in_strings=True`,
                 tasks, preprocessors and tokenizers recognize control tokens such as `[SEP]` and
                 markers such as `[unused1]` in texts; otherwise these are ordinary text.
 
         Raises:
-            ValueError: if the preset is unknown or its weights do not fit; the message lists both
-                missing and unused weights.
+            ValueError: if the preset is unknown, or if its weights do not fit the model. The
+                message lists missing and unused weights.
         """
         cls.check_arguments(kwargs)
-        # Presets name registered classes; even a tokenizer's preset names its encoder's class.
+        # Presets name registered classes, and even a tokenizer's preset names its encoder's class,
+        # so all classes must be imported first.
         load_models()
         source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
@@ -90,11 +92,11 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def check_arguments(cls, kwargs: Any) -> None:
-        """Raise for arguments that `from_preset` does not take, before anything is downloaded."""
+        """Raise for arguments that `from_preset` does not take; runs before any download."""
 
     @classmethod
     def needs_files(cls, kwargs: Any) -> bool:
-        """Return whether a built-in name needs files besides its description of the encoder."""
+        """Return whether a built-in preset needs files besides its description of the encoder."""
         return True
 
     @classmethod
@@ -154,7 +156,7 @@ class FromPreset(ChecksKeywords):
         weights = getattr(self, "weights", ())
         check_weights(weights, f"This {type(self).__name__} is not saved")
         if is_unfinished(target):
-            # Part of a task, or written into a folder that a caller renames into place.
+            # The caller, such as a task that saves its encoder, renames the folder later.
             check_room(os.path.dirname(target), weights)
             return self._save_in(target, **kwargs)
         with new_folder(target, keep=True) as folder:

@@ -48,9 +48,9 @@ class ChecksKeywords:
 
 @functools.cache
 def arguments(cls):
-    """Return the names of a constructor's arguments, including those for its base classes.
+    """Return the names of a constructor's arguments, including those that base classes take.
 
-    Bases in the class attribute `replaced_bases` are skipped.
+    Base classes in the class attribute `replaced_bases` are skipped.
 
     >>> from kerasbert.layers import Pooling
     >>> sorted(arguments(Pooling))
@@ -74,7 +74,7 @@ _OF_FROM_PRESET = ("load_weights", "new_head", "preset")
 
 
 def _check_parts(cls, name):
-    """Raise for an argument that belongs to a part of a task or to `from_preset`, and say which."""
+    """Raise if an argument belongs to a part of a task or to `from_preset`, and name the part."""
     is_task = issubclass(cls, keras.Model)
     parts = {
         "backbone": getattr(cls, "backbone_cls", None) if is_task else None,
@@ -109,7 +109,9 @@ def own_class(cls):
 
 
 def config_of(layer):
-    """Return a layer's config, with the arguments that a user's subclass omits from `get_config`.
+    """Return a layer's config, complete even if a user's subclass does not extend `get_config`.
+
+    Constructor arguments that `get_config` omits are read from attributes of the same name.
 
     Raises:
         ValueError: for an argument that is neither in `get_config()` nor an attribute.

@@ -21,11 +21,14 @@ def load_models():
 
 
 def deprecated(module, homes):
-    """Return the `__getattr__` of a module for names that are no longer public in it.
+    """Return a `__getattr__` for a module whose names have moved to other modules.
+
+    It finds each name in its new module, with a deprecation warning.
 
     Args:
         module: string. The module's full name.
-        homes: dict of name to its new module below `kerasbert`; "" is the package itself.
+        homes: dict of each moved name to its new module below `kerasbert`; "" is the package
+            itself.
     """
 
     def find(name):

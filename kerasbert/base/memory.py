@@ -6,35 +6,34 @@ import gc
 import os
 import platform
 
-# Option numbers of glibc's malloc.h by the environment variables that set them; see mallopt(3).
+# Environment variables of glibc's allocator, with the option numbers in malloc.h and the values to
+# set. mallopt(3) reads a trim threshold of -1 as the largest number, so the heap is never trimmed.
 _OPTIONS = {
-    "MALLOC_TRIM_THRESHOLD_": -1,
-    "MALLOC_TOP_PAD_": -2,
-    "MALLOC_MMAP_THRESHOLD_": -3,
-    "MALLOC_MMAP_MAX_": -4,
+    "MALLOC_TRIM_THRESHOLD_": (-1, -1),
+    "MALLOC_TOP_PAD_": (-2, 1 << 28),
+    "MALLOC_MMAP_MAX_": (-4, 0),
 }
 
 
 def keep_freed_memory():
-    """Let glibc keep up to 1 GB of freed memory for reuse, unless the user set other options.
+    """Let glibc keep freed memory for reuse until `give_back`, unless the user set other options.
 
-    Otherwise each batch's activations return to the system and page-fault again, which took a
-    quarter of the time of bfloat16 batches on two cores.
+    Otherwise the memory of each batch's activations returns to the system and causes page faults
+    in the next batch, which took a quarter of the time of bfloat16 batches on two cores.
+
+    Whatever its threshold is, glibc maps each block of 32 MB or more separately and unmaps it when
+    it is freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens are
+    larger than that; XLA allocates one such block per step, and so does TensorFlow for the logits
+    of a vocabulary. Without this setting, an epoch on paragraphs took 1.4 times as long on PyTorch,
+    and a training step 1.2 times as long on JAX and, in pre-training, on TensorFlow. The setting
+    helps the main thread: other threads have small heaps of their own.
     """
-    _set(MALLOC_TRIM_THRESHOLD_=1 << 30, MALLOC_TOP_PAD_=1 << 28, MALLOC_MMAP_THRESHOLD_=1 << 25)
-
-
-def keep_large_blocks():
-    """Let glibc keep freed blocks of any size until `give_back` is called, in the main thread.
-
-    glibc maps each block of 32 MB or more separately, whatever the threshold, and unmaps it when
-    freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens exceed
-    that, and XLA allocates one such block per step. Without this an epoch of paragraphs took 1.4
-    times as long on PyTorch, and a training step 1.2 times on JAX. Other threads have small heaps
-    of their own.
-    """
-    # mallopt(3) reads a trim threshold of -1 as the largest number, so the heap is never trimmed.
-    _set(MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=-1)
+    if not _is_glibc():
+        return
+    malloc = ctypes.CDLL(None)
+    for variable, (option, value) in _OPTIONS.items():
+        if variable not in os.environ:
+            malloc.mallopt(option, value)
 
 
 def give_back():
@@ -45,12 +44,12 @@ def give_back():
 
 @contextlib.contextmanager
 def collect_once():
-    """Exclude existing objects from garbage collection in this context, and collect at its end.
+    """Exclude the objects that exist now from garbage collection, and collect once at the end.
 
     Use it where collections are frequent: traversing all imported objects takes 0.3 s each time.
     Objects frozen by the caller stay frozen.
     """
-    frozen = gc.get_freeze_count() > 1000  # Python 3.12 itself freezes a few hundred.
+    frozen = gc.get_freeze_count() > 1000  # Python 3.12 itself freezes a few hundred objects.
     gc.freeze()
     try:
         yield
@@ -64,16 +63,6 @@ def _is_glibc():
     return platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
 
 
-def _set(**values):
-    """Set allocator options that the user did not set."""
-    if not _is_glibc():
-        return
-    malloc = ctypes.CDLL(None)
-    for variable, value in values.items():
-        if variable not in os.environ:
-            malloc.mallopt(_OPTIONS[variable], value)
-
-
 def memory_bytes():
     """Return the physical memory of this machine; `None` if the system does not report it."""
     try:
@@ -85,8 +74,8 @@ def memory_bytes():
 def peak_bytes():
     """Return the peak memory of this process; `None` if the system does not report it."""
     try:
-        # Not `resource`: on Linux it includes the parent's memory at the fork.
-        with open("/proc/self/status") as file:
+        # `resource` is not used on Linux, because it includes the parent's memory at the fork.
+        with open("/proc/self/status", encoding="utf-8") as file:
             peak = next(line for line in file if line.startswith("VmHWM"))
         return 1024 * int(peak.split()[1])
     except (OSError, StopIteration):

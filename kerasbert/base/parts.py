@@ -11,7 +11,10 @@ def encoder_of(model):
 
 
 def tells_segments(model):
-    """Return whether encoder and preprocessor give the texts of a pair different segment ids."""
+    """Return whether the texts of a pair get different segment ids.
+
+    Both the encoder and the preprocessor, if any, must have more than one segment.
+    """
     count = encoder_of(model).num_segments
     given = getattr(getattr(model, "preprocessor", None), "num_segments", None)
     return (count if given is None else min(count, given)) > 1
@@ -33,7 +36,7 @@ def _tokens(tokenizer):
     return type(tokenizer), config, tokenizer.vocabulary and tokenizer.get_vocabulary()
 
 
-def own_preprocessor(backbone, preprocessor, cls, **settings):
+def own_preprocessor(backbone, preprocessor, cls, long=None, **settings):
     """Check that a preprocessor fits a task, and copy it with the task's settings.
 
     The copy shares the tokenizer.
@@ -42,6 +45,7 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
         backbone: the `BertBackbone` that the preprocessor must fit.
         preprocessor: a preprocessor, or `None`.
         cls: the class that the preprocessor must be an instance of.
+        long: see `kerasbert.text.long_texts.LongTexts`; `None` keeps the preprocessor's.
         **settings: settings of the task; unknown ones are ignored.
     """
     if preprocessor is None:
@@ -67,6 +71,12 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
             f"{backbone.vocabulary_size}; check that its vocabulary file is complete.",
             stacklevel=3,
         )
+    languages = getattr(preprocessor.tokenizer, "languages", None) or ()
+    if 1 < backbone.num_segments < len(languages):
+        raise ValueError(
+            f"The tokenizer has {len(languages)} languages, but the encoder has embeddings for "
+            f"{backbone.num_segments} (num_segments); load both from the same preset."
+        )
     if preprocessor.sequence_length > backbone.max_sequence_length:
         raise ValueError(
             f"The preprocessor's sequence_length {preprocessor.sequence_length} exceeds the "
@@ -75,7 +85,9 @@ def own_preprocessor(backbone, preprocessor, cls, **settings):
         )
     config = {**config_of(preprocessor), "tokenizer": preprocessor.tokenizer}
     count = min(backbone.num_segments, 2)
-    # A preprocessor with one segment per pair keeps it.
+    # A preprocessor that gives both texts of a pair one segment keeps doing so.
     settings["num_segments"] = min(count, 1) if preprocessor.num_segments == 1 else count
     config.update((name, value) for name, value in settings.items() if name in config)
+    if long is not None:
+        config["long"] = long  # It is not in the config if it is the default.
     return type(preprocessor).from_config(config)

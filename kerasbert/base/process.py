@@ -13,7 +13,8 @@ from kerasbert.base import keras_internals
 
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # Modules and functions in which servers fork workers, with the signal that stops the server. Celery
-# would replace the worker; gunicorn stops by itself if a worker exits with `_BOOT_ERROR`.
+# needs one, because it replaces a worker that ends; gunicorn stops by itself if a worker exits with
+# `_BOOT_ERROR`.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
     ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,
@@ -26,8 +27,8 @@ _pid = os.getpid()
 _is_used = False  # whether this process has used kerasbert
 _backend = None  # the runtime that Keras computes with, once it is known
 _running_at_fork = ()
-_lost = {}  # runtimes used by an ancestor before a fork, with its process id
-_unsure = None  # a thread that may wait for lost PyTorch threads, and the ancestor's process id
+_lost = {}  # runtimes that an ancestor used before a fork, with the ancestor's process id
+_unsure = None  # (a thread that may wait for lost PyTorch threads, the ancestor's process id)
 
 
 def check_process(runtime=None):
@@ -39,11 +40,12 @@ def check_process(runtime=None):
         runtime: "tensorflow", "jax" or "torch", which the caller needs; `None` for Keras' backend.
 
     Raises:
-        RuntimeError: with the process, the runtime, and what to do instead.
+        RuntimeError: if so; the message names the parent process and the runtime, and says what to
+            do instead.
     """
     global _is_used
     _is_used = True
-    if os.getpid() != _pid:  # Forked by C code, without Python's fork hooks.
+    if os.getpid() != _pid:  # C code forked this process without Python's fork hooks.
         _note_running()
         _note_fork()
     if _lost or _unsure:
@@ -91,7 +93,7 @@ def _running():
 def _thread_names():
     """Yield the names of this process' threads, on Linux."""
     for path in _threads():
-        with contextlib.suppress(OSError), open(f"{path}/comm") as file:
+        with contextlib.suppress(OSError), open(f"{path}/comm", encoding="utf-8") as file:
             yield file.read().strip()
 
 
@@ -135,7 +137,10 @@ def _stop_worker(lost, stop):
 
 
 def _note_earlier_fork():
-    """Detect a fork before this module was imported: runtimes have started but have no threads."""
+    """Detect a fork that happened before this module was imported.
+
+    Its sign is that runtimes have started, but that the process has no threads besides Python's.
+    """
     global _unsure
     if not 0 < len(_threads()) <= threading.active_count():
         return
@@ -148,8 +153,8 @@ def _note_earlier_fork():
 def _try_torch():
     """Test in a forked probe whether a large PyTorch operation hangs in this thread.
 
-    Nothing else tells whether PyTorch's threads, which serve the thread that first computed, had
-    started before the fork.
+    PyTorch's threads serve the thread that first computed. There is no other way to find out
+    whether they had started before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
@@ -176,7 +181,7 @@ def _try_torch():
             break
         time.sleep(0.005)
     if hasattr(signal, "sigtimedwait"):  # Not on macOS.
-        # Otherwise a server would mistake the probe's SIGCHLD for a worker's.
+        # Take the probe's SIGCHLD, which a server would mistake for that of a worker.
         signal.sigtimedwait([signal.SIGCHLD], 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -242,8 +247,13 @@ def silent_tensorflow():
     still raised as exceptions.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        sys.stderr.flush()
+        kept = os.dup(2)
+    except (AttributeError, OSError):  # A program without a console, such as IDLE on Windows.
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield

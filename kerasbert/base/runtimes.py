@@ -1,17 +1,17 @@
 """Load exported models in their own runtimes, as functions of a dict of arrays.
 
-Only the runtime itself is imported: no Keras, and TensorFlow only for its own formats.
+Each function imports only its runtime, without Keras, and TensorFlow only for its own formats.
 """
 
 import importlib.util
 
 
 def onnx_runtime(path, threads=None):
-    """Load `model.onnx` as a function from a dict of arrays to another.
+    """Load `model.onnx` as a function from a dict of input arrays to a dict of output arrays.
 
     Args:
         path: string.
-        threads: int. `None` takes the runtime's default.
+        threads: int. `None` uses the runtime's default.
     """
     import onnxruntime
 
@@ -27,7 +27,7 @@ def openvino(path, threads=None):
     """Load `model.xml`; see `onnx_runtime`."""
     import openvino
 
-    # The default would be bfloat16 on CPUs that support it.
+    # The default precision would be bfloat16 on CPUs that support it.
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
@@ -36,7 +36,7 @@ def openvino(path, threads=None):
 
 
 def litert(path, threads=None):
-    """Load `model.tflite`; see `onnx_runtime`. Without LiteRT, TensorFlow runs it."""
+    """Load `model.tflite`; see `onnx_runtime`. TensorFlow runs it if LiteRT is not installed."""
     if importlib.util.find_spec("ai_edge_litert") is None:
         import tensorflow as tf
 

@@ -1,10 +1,10 @@
-"""Files on local paths, and at URLs (`s3://`, `gs://`, `hdfs://`) through fsspec.
+"""Files at local paths and, through fsspec, at URLs (`s3://`, `gs://`, `hdfs://`).
 
 fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials itself.
-Local paths go to `open` and to `kerasbert.base.files`.
+Files at local paths are handled by `open` and `kerasbert.base.files`.
 
-Writes are atomic. Object stores show only complete uploads; elsewhere a file is written under a
-hidden name and renamed. No store has locks; see `WorkingFolder`.
+Writes are atomic. Object stores show only complete uploads; in other stores, a file is written
+under a hidden name and renamed. No store has locks; see `kerasbert.base.working_folder`.
 """
 
 import contextlib
@@ -13,21 +13,16 @@ import glob
 import os
 import re
 import secrets
-import socket
-import time
-import warnings
 
 from kerasbert.base import files
 from kerasbert.base.errors import first_line
-from kerasbert.base.files import in_use, is_url, temporary_folder
-from kerasbert.base.strict_json import to_json
+from kerasbert.base.paths import inside, is_url
 
 # Protocols whose uploads are atomic, and protocols that cannot be written.
 WHOLE_PUTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "hf")
 READ_ONLY = ("http", "https", "data", "zip", "tar", "github")
 # Schemes of preset handles, which are not storage.
 HUBS = ("hf://", "kaggle://", "modelscope://")
-OWNER = "running.json"
 
 
 # === Names ===
@@ -41,10 +36,10 @@ def join(folder, *names):
 
 
 def find(given):
-    """Find files and their sizes, sorted by name, without hidden ones.
+    """Find files and their sizes, sorted by name; hidden files are skipped.
 
     Args:
-        given: string. A file, a folder, searched recursively, or a pattern.
+        given: string. A file, a folder (searched recursively), or a glob pattern.
 
     Returns:
         `(kind, dict of path to bytes)`, where `kind` is "file", "folder" or "pattern". The dict is
@@ -82,13 +77,18 @@ def _find_here(given):
             seen.add(real)
             folders[:] = [name for name in folders if not name.startswith(".")]
             paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
-        paths.sort()
+        paths.sort(key=_by_name)
     elif os.path.exists(given):
         kind, paths = "file", [given]
     else:
         kind = "pattern"
-        paths = sorted(filter(os.path.isfile, glob.iglob(given, recursive=True)))
+        paths = sorted(filter(os.path.isfile, glob.iglob(given, recursive=True)), key=_by_name)
     return kind, {path: os.path.getsize(path) for path in paths}
+
+
+def _by_name(path):
+    """Return the sort key of a path: as on Linux, so that all systems read corpora in one order."""
+    return path.replace(os.sep, "/")
 
 
 def _is_hidden(name):
@@ -98,7 +98,7 @@ def _is_hidden(name):
 def _url(given, path, fs, name):
     """Return the URL of `name`, which fsspec found below the URL `given` with the path `path`."""
     url = given.rstrip("/")
-    if url.endswith(path):  # The URL has a host, which fsspec leaves out of names.
+    if url.endswith(path):  # fsspec left out the URL's host, so it is put back.
         return url.removesuffix(path) + name
     return fs.unstrip_protocol(name)
 
@@ -114,7 +114,8 @@ def exists(path):
 def _info(fs, path):
     """Return a store's information on a file or folder; `None` if it does not exist.
 
-    `fs.exists` and `fs.isfile` also return False on a failure, and the run would start over.
+    `fs.exists` and `fs.isfile` are not used, because they return False also when the request
+    fails, and the run would then start from the beginning.
     """
     try:
         return fs.info(path)
@@ -126,16 +127,16 @@ def folders_in(path):
     """List the subfolders of a folder, sorted."""
     if not is_url(path):
         found = glob.glob(os.path.join(glob.escape(path), "*", ""))
-        return [folder.rstrip(os.sep) for folder in sorted(found)]
+        return [folder.rstrip(os.sep) for folder in sorted(found, key=_by_name)]
     if _protocol(path) in READ_ONLY:
         return []
     with _reaching(path):
-        fs, inside = _place(path)
+        fs, there = _place(path)
         try:
-            found = fs.ls(inside, detail=True)
+            found = fs.ls(there, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-    return sorted(_url(path, inside, fs, x["name"]) for x in found if x["type"] == "directory")
+    return sorted(_url(path, there, fs, x["name"]) for x in found if x["type"] == "directory")
 
 
 # === Reading ===
@@ -146,8 +147,8 @@ def open_file(path):
     if not is_url(path):
         return open(path, "rb")
     with _reaching(path):
-        fs, inside = _place(path)
-        return _File(fs.open(inside, "rb"), path)
+        fs, there = _place(path)
+        return _File(fs.open(there, "rb"), path)
 
 
 class _File:
@@ -176,7 +177,7 @@ class _File:
 
 
 def read_json(path, missing=None):
-    """Read a dict from a JSON file; without a file, return `missing` unless it is `None`.
+    """Read a dict from a JSON file; return `missing`, if given, when the file does not exist.
 
     Raises:
         ValueError: as `files.read_json`.
@@ -185,7 +186,7 @@ def read_json(path, missing=None):
         return missing
     if not is_url(path):
         return files.read_json(path)
-    with temporary_folder() as folder:
+    with files.temporary_folder() as folder:
         copy = os.path.join(folder, "value.json")
         get(path, copy)
         try:
@@ -197,27 +198,27 @@ def read_json(path, missing=None):
 def get(url, path):
     """Download the file at a URL to a path."""
     with _reaching(url):
-        fs, inside = _place(url)
-        fs.get_file(inside, path)
+        fs, there = _place(url)
+        fs.get_file(there, path)
 
 
 def get_folder(url, folder, left_out=(), seen=None):
-    """Download everything below a URL to a folder; returns a dict of remote names to local paths.
+    """Download all files below a URL to a folder; return a dict of remote name to local path.
 
     Args:
-        left_out: top-level names that are skipped.
-        seen: dict of names to the store's information, updated here. Files with unchanged
-            information are skipped.
+        left_out: names directly below the URL that are skipped.
+        seen: dict of each file's name to the store's information on it. This function updates it,
+            and skips files whose information has not changed.
     """
     copies, seen = {}, {} if seen is None else seen
     with _reaching(url):
-        fs, inside = _place(url)
-        below = inside.rstrip("/") + "/"
-        for path, info in sorted(fs.find(inside, detail=True).items()):
+        fs, there = _place(url)
+        below = there.rstrip("/") + "/"
+        for path, info in sorted(fs.find(there, detail=True).items()):
             name = path.removeprefix(below)
             if name.split("/")[0] in left_out or _is_hidden(name) or seen.get(name) == repr(info):
                 continue
-            copies[name] = files.inside(folder, name, url, nested=True)
+            copies[name] = inside(folder, name, url, nested=True)
             os.makedirs(os.path.dirname(copies[name]), exist_ok=True)
             fs.get_file(path, copies[name])
             seen[name] = repr(info)
@@ -234,7 +235,7 @@ def new_file(path):
         with files.new_file(path) as file:
             yield file
         return
-    with temporary_folder() as folder:
+    with files.temporary_folder() as folder:
         copy = os.path.join(folder, "file")
         with open(copy, "wb") as file:
             yield file
@@ -255,14 +256,14 @@ def check_writable(folder):
     """
     if is_url(folder):
         probe = join(folder, f".{secrets.token_hex(6)}.partial")
-        with temporary_folder() as work:
+        with files.temporary_folder() as work:
             put(files.write_text(os.path.join(work, "probe"), ""), probe, folder)
         with contextlib.suppress(OSError):
             remove(probe)
 
 
 def put(path, url, place=None):
-    """Upload a file to a URL atomically. Errors name the URL, or `place` if given.
+    """Upload a file to a URL atomically. Errors name `place` if it is given, otherwise the URL.
 
     Raises:
         OSError, ValueError, ImportError: with a one-sentence message.
@@ -271,16 +272,16 @@ def put(path, url, place=None):
     if _protocol(url) in READ_ONLY or "::" in url:
         raise ValueError(f"'{place}' is read-only; choose another place to write to.")
     with _reaching(place, "written"):
-        fs, inside = _place(url)
+        fs, there = _place(url)
         if _protocol(url) in WHOLE_PUTS:
-            fs.put_file(path, inside)
+            fs.put_file(path, there)
             return
-        folder, _, name = inside.rpartition("/")
+        folder, _, name = there.rpartition("/")
         fs.makedirs(folder, exist_ok=True)
         partial = f"{folder}/.{name}.{secrets.token_hex(6)}.partial"
         try:
             fs.put_file(path, partial)
-            _move(fs, partial, inside)
+            _move(fs, partial, there)
         except BaseException:
             with contextlib.suppress(Exception):
                 fs.rm_file(partial)
@@ -294,7 +295,7 @@ def _move(fs, partial, path):
         fs.mv(partial, path)
     except OSError as error:
         refused = error
-    # Some stores do not replace an existing file, and not all of them report it.
+    # Some stores do not replace an existing file, and some of these do not raise an error.
     if _info(fs, partial) is not None:
         if refused is not None and _info(fs, path) is None:
             raise refused
@@ -308,132 +309,9 @@ def remove(path):
         files.remove(path)
         return
     with _reaching(path, "removed"):
-        fs, inside = _place(path)
+        fs, there = _place(path)
         with contextlib.suppress(FileNotFoundError):
-            fs.rm_file(inside)
-
-
-# === Working folders ===
-
-
-class WorkingFolder:
-    """A local `folder` to fill, which is `output` itself or mirrors it if `output` is a URL.
-
-    `pull` downloads the files at the URL; `push` uploads changed files, each atomically, in the
-    order in which they were written, and deletes those gone locally. After a kill, the URL has the
-    files of the last push, and perhaps a part of the next one.
-
-    As stores have no locks, the writing run records itself at the URL. Before each push it checks
-    that it is still the recorded run, so the run that started last wins.
-
-    Args:
-        output: string, as in `output_folder`.
-        by: string. Name of the writing command, such as "pretrain".
-        left_out: names of folders that are written to the URL directly.
-    """
-
-    def __init__(self, output, by, left_out=()):
-        self.output, self.folder, self.by, self.left_out = output, output, by, left_out
-        self.is_url = is_url(output)
-        self._stack = contextlib.ExitStack()
-        self._owner = None
-        # States of the files when last transferred, here and in the store, by name.
-        self._known, self._seen = {}, {}
-
-    def __enter__(self):
-        if self.is_url:
-            work = self._stack.enter_context(temporary_folder())
-            self.folder = os.path.join(work, os.path.basename(self.output) or "output")
-            os.mkdir(self.folder)
-        return self
-
-    def __exit__(self, kind, error, trace):
-        with self._stack:
-            if self._owner and (kind is None or issubclass(kind, KeyboardInterrupt)):
-                self.push()
-            if self._owner and self._is_ours():
-                with contextlib.suppress(OSError):
-                    remove(join(self.output, OWNER))
-
-    def own(self):
-        """Record this run as the writer, and download the files at the URL.
-
-        Raises:
-            BlockingIOError: if another process on this machine is filling a local folder.
-            OSError: if the URL cannot be written.
-        """
-        if not self.is_url:
-            self._stack.enter_context(in_use(self.output, self.by))
-            return
-        place = join(self.output, OWNER)
-        before = read_json(place, {})
-        if before:
-            warnings.warn(
-                f"'{self.output}' was being written by {_said(before)}, which did not record its "
-                "end: if it still runs, it will stop before it writes there again.",
-                stacklevel=2,
-            )
-        self._owner = {
-            "by": self.by,
-            "process": os.getpid(),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "id": secrets.token_hex(8),
-        }
-        write_text(place, to_json(self._owner))
-        self.pull()
-
-    def pull(self):
-        """Download new and changed files."""
-        if self.is_url:
-            left_out = (OWNER, *self.left_out)
-            copies = get_folder(self.output, self.folder, left_out, self._seen)
-            self._known |= {name: _state(path) for name, path in copies.items()}
-
-    def push(self):
-        """Upload changes to the URL.
-
-        Raises:
-            BlockingIOError: if another run has started to write there.
-            OSError: if it cannot be written, with a one-sentence message.
-        """
-        if not self.is_url:
-            return
-        if not self._is_ours():
-            other = read_json(join(self.output, OWNER), {})
-            self._owner = None
-            raise BlockingIOError(
-                errno.EWOULDBLOCK,
-                f"'{self.output}' is now being written by {_said(other)}, which started later; "
-                "this run stops and has written nothing more there",
-            )
-        here = {
-            os.path.relpath(path, self.folder).replace(os.sep, "/"): _state(path)
-            for path in find(self.folder)[1]
-        }
-        changed = [name for name in here if here[name] != self._known.get(name)]
-        # config.json goes last, because it makes the other files a preset.
-        for name in sorted(changed, key=lambda name: (name.endswith("config.json"), here[name])):
-            put(os.path.join(self.folder, name), join(self.output, name))
-            self._known[name] = here[name]
-        for name in sorted(self._known.keys() - here.keys()):
-            remove(join(self.output, name))
-            del self._known[name]
-
-    def _is_ours(self):
-        return read_json(join(self.output, OWNER), {}) == self._owner
-
-
-def _state(path):
-    state = os.stat(path)
-    return state.st_mtime_ns, state.st_size
-
-
-def _said(owner):
-    try:
-        return "`{by}` (process {process} on {host}, since {since})".format(**owner)
-    except KeyError:
-        return "another run"
+            fs.rm_file(there)
 
 
 # === fsspec ===
@@ -464,12 +342,12 @@ def _place(url):
         if "Protocol not known" not in str(error):
             raise
         raise _Refused(
-            f"'{url}' has the unknown protocol '{protocol}'; use s3, gs, abfs, hdfs, hf or another "
-            "one of fsspec."
+            f"'{url}' has the unknown protocol '{protocol}'; use s3, gs, abfs, hdfs, hf or "
+            "another protocol of fsspec."
         ) from None
     if not path.strip("/"):
         raise _Refused(
-            f"'{url}' names no bucket or folder; expected a URL as 's3://bucket/folder'."
+            f"'{url}' names no bucket or folder; expected a URL such as 's3://bucket/folder'."
         )
     fs.invalidate_cache()
     return fs, path
@@ -489,7 +367,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def _reaching(url, done="read"):
-    """Turn errors of file systems, which differ by package, into one sentence."""
+    """Replace a file system's error, whose class depends on its package, by one sentence."""
     try:
         yield
     except (_Refused, ImportError):

@@ -1,7 +1,8 @@
 """Save and load presets with user-defined subclasses of models, preprocessors and tokenizers.
 
-Such a preset names the base class from this package with all its settings, so that it loads where
-the subclass is unknown; the subclass's name and additional settings are stored beside it.
+Such a preset names the subclass's base class in this package with all its settings, so that it can
+be loaded where the subclass is unknown. The name of the subclass and its additional settings are
+stored in the same JSON file.
 """
 
 import functools
@@ -23,7 +24,10 @@ _SAME_TOKENS = {"__init__", "get_config", "from_config"}
 
 
 def own_object(name):
-    """Return the class registered under a name if it derives from this package, else `None`."""
+    """Return the class registered under a name if it is one of this package or a subclass of one.
+
+    Otherwise, return `None`.
+    """
     found = keras.saving.get_registered_object(name) if isinstance(name, str) else None
     return found if isinstance(found, type) and own_class(found) else None
 
@@ -32,11 +36,13 @@ def own_object(name):
 
 
 def rename_in(folder, saved):
-    """Rewrite the JSON file of an object saved in a folder if it contains subclasses.
+    """Replace users' subclasses by their base classes in a saved object's JSON file.
+
+    A subclass that its base class cannot replace stays if it is registered with Keras.
 
     Raises:
-        ValueError: for two subclasses with one registered name, and for a subclass that its base
-            class cannot replace, unless it is registered with Keras and can be loaded as itself.
+        ValueError: if two subclasses have the same registered name, or if a base class cannot
+            replace a subclass that is not registered with Keras.
     """
     layers = [*keras_internals.flatten_layers(saved, include_self=False), saved]
     layers = [*getattr(saved, "tasks", {}).values(), *layers]
@@ -100,7 +106,8 @@ def _renamed(saved, names):
         "config": {name: value for name, value in config.items() if name in known},
     }
     if "class_name" not in saved:
-        # A task of a multi-task model has no `class_name`: Keras names its weights by its class.
+        # Tasks of a multi-task model are saved without `class_name`, and always as their base
+        # class: Keras names their weights by class.
         return {**saved, **kept}
     more = {name: value for name, value in config.items() if name not in known}
     subclass = {"registered_name": saved["registered_name"], "config": more}
@@ -109,7 +116,10 @@ def _renamed(saved, names):
 
 
 def _may_be_renamed(layer, twin):
-    """Return whether the base class can replace a subclass; raise if it must and cannot."""
+    """Return whether the base class can replace a subclass.
+
+    Raise an error if it cannot and the subclass is not registered with Keras.
+    """
     cls = type(layer)
     own, name = own_class(cls), keras.saving.get_registered_name(cls)
     reason = _difference(layer, cls, own, twin)
@@ -123,7 +133,8 @@ def _may_be_renamed(layer, twin):
 
 
 def _difference(layer, cls, own, twin):
-    """Return why `twin(layer)`, of the base class, would behave differently, or ""."""
+    """Return why the base class's copy `twin(layer)` would behave differently, or "" if it would
+    not."""
     if not isinstance(layer, keras.Model):
         between = cls.__mro__[: cls.__mro__.index(own)]
         changed = {name for one in between for name in vars(one) if callable(getattr(one, name))}
@@ -145,7 +156,7 @@ def _difference(layer, cls, own, twin):
 
 
 def _twin(layer, own, names):
-    """Build a model of the base class with the settings of a subclass, and its encoder if any."""
+    """Build a model of the base class `own` with the settings and the encoder of a subclass."""
     config = _renamed(own.get_config(layer), names)
     if hasattr(layer, "backbone"):
         config |= {"backbone": layer.backbone, "preprocessor": layer.preprocessor}
@@ -198,15 +209,15 @@ def with_known(saved):
 def as_called(saved, cls):
     """Return `(class, config)` of a serialized object for `cls.from_preset`.
 
-    If `cls` is another subclass of the saved class, the config includes the saved subclass's
-    settings that `cls` takes as arguments.
+    If `cls` and the saved class are different subclasses of one base class, the config includes
+    those additional settings of the saved class that `cls` takes as arguments.
     """
     plain, known = with_known({**saved, "subclass": None}), with_known(saved)
     name = saved.get("registered_name")
     own = own_class(cls)
     if cls is not own and name == keras.saving.get_registered_name(cls):
-        # Presets of earlier versions, and of subclasses that differ too much from their base class,
-        # name the subclass itself.
+        # A preset names the subclass itself if an earlier version wrote it, or if the base class
+        # cannot replace the subclass.
         return cls, plain.get("config")
     found = own_object(known.get("registered_name"))
     if cls in (own, found) or found is None or own_class(found) is not own:

@@ -28,7 +28,7 @@ _SETTINGS = {
     "characters_per_token": ("char_cnn", "max_characters_per_token", "count"),
 }
 _CELL = r"RNN_\1/RNN/MultiRNNCell/Cell\2/LSTMCell/"
-# Our weight paths (as patterns), and the names in the file.
+# Patterns of our weight paths, and the weights' names in the file.
 _NAMES = {
     r"token_encoder/embeddings": "char_embed",
     r"token_encoder/convolution_(\d+)_kernel": r"CNN/W_cnn_\1",
@@ -84,19 +84,20 @@ def read_options(path):
         )
     found["skip_connections"] = bool(found["skip_connections"])
     found["num_highways"] = found["num_highways"] or 0
-    # n_characters is 261 in training options, without the padding, and 262 for inference.
+    # n_characters is 261 in options for training, which do not count padding, and 262 in options
+    # for inference.
     return {**found, "num_characters": 262}
 
 
 def check_options(options, path):
-    """Check that the options need at most four times the weights that a file holds.
+    """Check that the model needs at most four times as many weights as the file holds.
 
     Args:
         options: dict, from `read_options`.
         path: string. The file of weights.
 
     Raises:
-        ValueError: if they need more.
+        ValueError: if it needs more.
     """
     source = os.fspath(path)
     if not os.path.exists(source):
@@ -115,15 +116,15 @@ def check_options(options, path):
 
 
 def read_weights(weights, path):
-    """Load weights from a file; `softmax`, which predicts words, may stay unread.
+    """Load weights from a file. Its `softmax` weights, which predict words, may stay unread.
 
     Args:
         weights: list of variables, named as in an `ElmoBackbone` or `ElmoPretrainer`.
         path: string.
 
     Raises:
-        ValueError: for a weight that is missing, unread, not finite or of another shape, before any
-            is changed.
+        ValueError: for a weight that is missing, unread, not finite or of another shape. Then no
+            variable has been changed.
     """
     import h5py
 

@@ -1,4 +1,4 @@
-"""`Checkpoint`, the description of a foreign checkpoint, and mappings that read its tensors."""
+"""Descriptions of foreign checkpoints (`Checkpoint`), and mappings that read their tensors."""
 
 import contextlib
 import functools
@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kerasbert.base.errors import blames_file, first_line
-from kerasbert.base.files import check_regular, inside, read_json
+from kerasbert.base.files import read_json
+from kerasbert.base.paths import check_regular, inside
 from kerasbert.checkpoints.name_map import FLOATS, NameMap, check_dtype
 from kerasbert.families import LINEAGE, get_family
 
@@ -25,20 +26,20 @@ class Checkpoint:
         tensors: mapping of tensor name (without prefix) to array, with a method `shape(name)`.
         encoder_map: `NameMap` of the encoder.
         head_maps: dict of kind of head (the `head` of its class) to its `NameMap`.
-        head: dict of kind of head to arguments of its class that also apply to a new head, or to
-            a function that returns them.
+        head: dict of kind of head to the arguments of its class that also apply to a new head, or
+            to a function that returns these arguments.
         preprocessor: dict of kind of head to arguments of its preprocessor.
         longest: number. The tokenizer's maximum length in tokens; `None` for no limit.
-        num_segments: int. How many of the encoder's segments the tokenizer uses.
+        num_segments: int. Number of the encoder's segments that the tokenizer uses.
         classes: function that returns the arguments of `BertTextClassifier` that describe its
             classes.
-        tied: dict of the name of each repeated tensor to the name of the original.
+        tied: dict of the name of each tensor that repeats another one to the name of that one.
         is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
         refused: dict of kind of head to a sentence that says why its weights cannot be loaded.
         token_ids: dict of "pad_token_id", ... to the configured ids of special tokens; `None` if
             the configuration has none.
-        default_ids: dict of the same keys to their values in configurations that do not set them.
+        default_ids: dict of the same keys to the ids that apply if the configuration has none.
     """
 
     source: str
@@ -62,14 +63,15 @@ class Checkpoint:
     is_own = False
 
     def whole(self, cls=None):
-        """Return a null context: readers already raise errors that describe the problem."""
+        """Return a context that does nothing: readers already raise errors that name the cause."""
         return contextlib.nullcontext()
 
     def make_tokenizer(self, **settings):
         """Make the tokenizer and check its padding and mask ids against the configuration.
 
-        No model reads the other ids, and they may belong to unused tokens: ModernBERT-ja and mmBERT
-        configure a "cls" token, but their sequences begin with "bos".
+        Other ids are not checked: no model reads them, and they may belong to unused tokens. For
+        example, ModernBERT-ja and mmBERT configure a "cls" token, but their sequences begin with
+        "bos".
         """
         tokenizer = self.tokenizer(**settings)
         for role in ("pad", "mask"):
@@ -119,10 +121,10 @@ class Tensors(Mapping):
 
 
 class TensorFiles(Tensors):
-    """The tensors of a directory: safetensors or `.bin`, in one file or sharded."""
+    """The tensors in a directory's safetensors or `.bin` files, in one file or sharded."""
 
     def rename(self, names):
-        """Map the names that readers use to those in the files."""
+        """Return a dict of the names that readers use to the names in the files."""
         return {name: name for name in names}
 
     def _open(self):
@@ -136,7 +138,9 @@ class TensorFiles(Tensors):
         return {ours: stored[theirs] for ours, theirs in self.rename(stored).items()}
 
     def __getitem__(self, name):
-        file, tensor = self.index[name]
+        return self._array(name, *self.index[name])
+
+    def _array(self, name, file, tensor):
         if file is not None:
             stored = file.get_slice(tensor).get_dtype()
             check_dtype(name, _SAFETENSORS.get(stored, stored), self.directory)
@@ -164,7 +168,7 @@ class TensorFiles(Tensors):
         return tuple(tensor.shape if file is None else file.get_slice(tensor).get_shape())
 
 
-# safetensors' names of dtypes.
+# Names of dtypes in safetensors files, and in NumPy.
 _SAFETENSORS = {
     **dict(zip(("F16", "BF16", "F32", "F64"), FLOATS, strict=True)),
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -214,7 +218,7 @@ def _open_safetensors(path):
 
 
 def _load(path):
-    """Read a `.bin` without ever unpickling objects; returns a dict of name to tensor."""
+    """Read a `.bin` file without unpickling objects; return a dict of name to tensor."""
     try:
         import torch
     except ImportError as error:
@@ -242,19 +246,22 @@ def _load(path):
 
 
 def _check_archive(path):
-    """Raise if the members of PyTorch's archive, which is uncompressed, exceed the file's size."""
+    """Raise if the members of a PyTorch archive add up to more than the file's size.
+
+    These archives are uncompressed, so such a file is damaged or malicious.
+    """
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             asked = sum(member.file_size for member in archive.infolist())
         if asked > os.path.getsize(path):
-            raise ValueError(f"its members ask for {asked:,} bytes")
+            raise ValueError(f"its members declare {asked:,} bytes")
 
 
 def _check_view(name, tensor):
     """Raise if a tensor is larger than its storage, as one with a stride of 0 is."""
     if str(tensor.layout) != "torch.strided":
-        return  # Reading it raises an error.
+        return  # Reading the tensor raises an error.
     asked = tensor.numel() * tensor.element_size()
     stored = tensor.untyped_storage().nbytes() if tensor.device.type == "cpu" else 0
     if asked > stored:
-        raise ValueError(f"'{name}' asks for {asked:,} bytes and stores {stored:,}")
+        raise ValueError(f"'{name}' declares {asked:,} bytes but stores {stored:,}")

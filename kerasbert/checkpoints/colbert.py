@@ -11,10 +11,12 @@ import string
 from kerasbert.base.errors import check_fields
 from kerasbert.base.files import json_in, write_json
 from kerasbert.checkpoints.name_map import NameMap
+from kerasbert.checkpoints.sentence_modules import CONFIG
 
 PROJECTION = NameMap({"projection": "linear"}, "torch")
-PYLATE, STANFORD = "config_sentence_transformers.json", "artifact.metadata"
-# Preprocessor argument: PyLate's key and default.
+# PyLate stores its settings in a file of sentence-transformers.
+PYLATE, STANFORD = CONFIG, "artifact.metadata"
+# For each argument of the preprocessor: the key in PyLate's file, and its default.
 _PYLATE = {
     "query_token": ("query_prefix", "[Q] "),
     "text_token": ("document_prefix", "[D] "),

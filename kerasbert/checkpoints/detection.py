@@ -1,14 +1,14 @@
-"""Foreign checkpoints: detection of their format, and the descriptions of built-in names."""
+"""Detection of a foreign checkpoint's format, and descriptions of built-in presets."""
 
 import dataclasses
 import os
 
 import kerasbert.tokenizers as tokenizers
-from kerasbert.base.files import file_sha256
+from kerasbert.base.paths import file_sha256
 from kerasbert.checkpoints import google, huggingface, sentence_transformers
 from kerasbert.checkpoints import keras_hub as keras_hub_format
 from kerasbert.checkpoints.checkpoint import Checkpoint
-from kerasbert.families import get_family
+from kerasbert.families import LINEAGE, get_family
 
 
 def read_checkpoint(directory, preset=None):
@@ -27,24 +27,28 @@ def read_checkpoint(directory, preset=None):
 
 
 def of_description(described):
-    """Return the `Checkpoint` of a built-in name's encoder, without files."""
+    """Return the `Checkpoint` of a built-in preset's encoder, made from its description alone."""
     settings = {**get_family(described["family"]).encoder, **described["settings"]}
     return Checkpoint(described["name"], described["family"], settings)
 
 
 def with_description(checkpoint, directory, described, weights):
-    """Return a checkpoint updated with its built-in name's description, which takes precedence.
+    """Return a checkpoint updated with the description of its built-in preset.
+
+    The description takes precedence over the files.
 
     Args:
         checkpoint: a `Checkpoint`.
         directory: string. The folder of its files.
-        described: dict. A file of `presets/`.
+        described: dict. The description, a file of `presets/`.
         weights: bool. Whether to check the files' hashes.
     """
     if weights:
         _check_sha256(directory, described)
-    # The pooler must not depend on whether the weights were read.
-    pooler = of_description(described).encoder.get("pooler", True)
+    encoder = {**checkpoint.encoder, **described["settings"]}
+    if described["family"] not in LINEAGE:
+        # Use the described pooler, so that it does not depend on whether the weights were read.
+        encoder["pooler"] = of_description(described).encoder.get("pooler", True)
     settings = dict(described["tokenizer"] or {})
     name = settings.pop("class", None)
 
@@ -56,7 +60,6 @@ def with_description(checkpoint, directory, described, weights):
             )
         return getattr(tokenizers, name).from_files(directory, **{**settings, **overrides})
 
-    encoder = {**checkpoint.encoder, **described["settings"], "pooler": pooler}
     return dataclasses.replace(checkpoint, encoder=encoder, tokenizer=tokenizer)
 
 

@@ -11,57 +11,17 @@ import tempfile
 from kerasbert.backend.tensorflow import need_tensorflow, tf
 from kerasbert.base.errors import blames_file, check_fields, check_heads, first_line
 from kerasbert.base.files import read_json
+from kerasbert.base.system import link_or_copy
 from kerasbert.checkpoints.checkpoint import Checkpoint, Tensors
 from kerasbert.checkpoints.name_map import NameMap, check_dtype
 from kerasbert.checkpoints.sizes import check_stored
+from kerasbert.families.bert import GOOGLE_CONFIG, GOOGLE_ENCODER, GOOGLE_HEADS
 from kerasbert.families.settings import SETTINGS
 from kerasbert.tokenizers import tokenizer_from_files
 
-CONFIG = {
-    "vocabulary_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "hidden_dim": "hidden_size",
-    "intermediate_dim": "intermediate_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "max_sequence_length": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "initializer_range": "initializer_range",
-    "activation": "hidden_act",
-}
-# `gelu` in modeling.py is the tanh approximation.
+# `gelu` in Google's modeling.py is the tanh approximation.
 ACTIVATIONS = {"gelu": "gelu_approximate", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 
-_LAYER = "bert/encoder/layer_{i}"
-ENCODER = {
-    "token_embedding": "bert/embeddings/word_embeddings",
-    "position_embedding": "bert/embeddings/position_embeddings",
-    "segment_embedding": "bert/embeddings/token_type_embeddings",
-    "embeddings_layer_norm": "bert/embeddings/LayerNorm",
-    "transformer_layer_{i}/attention/qkv": f"{_LAYER}/attention/self/[query|key|value]",
-    "transformer_layer_{i}/attention/output": f"{_LAYER}/attention/output/dense",
-    "transformer_layer_{i}/attention_layer_norm": f"{_LAYER}/attention/output/LayerNorm",
-    "transformer_layer_{i}/intermediate": f"{_LAYER}/intermediate/dense",
-    "transformer_layer_{i}/output": f"{_LAYER}/output/dense",
-    "transformer_layer_{i}/output_layer_norm": f"{_LAYER}/output/LayerNorm",
-    "pooled_dense": "bert/pooler/dense",
-}
-# run_classifier.py and run_squad.py store their matrices as (C, D).
-TEXT_CLASSIFIER = {"logits/kernel": "output_weights.T", "logits/bias": "output_bias"}
-QUESTION_ANSWERING = {
-    "logits/kernel": "cls/squad/output_weights.T",
-    "logits/bias": "cls/squad/output_bias",
-}
-NEXT_SENTENCE_PREDICTOR = {
-    "logits/kernel": "cls/seq_relationship/output_weights.T",
-    "logits/bias": "cls/seq_relationship/output_bias",
-}
-MASKED_LM = {
-    "mlm_head/dense": "cls/predictions/transform/dense",
-    "mlm_head/layer_norm": "cls/predictions/transform/LayerNorm",
-}
-MASKED_LM_BIAS = {"mlm_head/bias": "cls/predictions/output_bias"}
 _SLOTS = ("/adam_m", "/adam_v", "/Adam", "/Adam_1")
 
 
@@ -74,13 +34,15 @@ def read_checkpoint(directory):
     """Describe a checkpoint in Google's format; returns a `Checkpoint`."""
     path = os.path.join(directory, "bert_config.json")
     config = read_json(path)
-    check_fields(config, {CONFIG[name]: SETTINGS[name] for name in CONFIG}, path)
-    missing = [key for key in CONFIG.values() if key not in config and key != "initializer_range"]
+    check_fields(config, {GOOGLE_CONFIG[name]: SETTINGS[name] for name in GOOGLE_CONFIG}, path)
+    missing = [
+        key for key in GOOGLE_CONFIG.values() if key not in config and key != "initializer_range"
+    ]
     if missing:
         raise ValueError(f"'{path}' lacks {', '.join(missing)}; download it again.")
-    heads, width = CONFIG["num_heads"], CONFIG["hidden_dim"]
+    heads, width = GOOGLE_CONFIG["num_heads"], GOOGLE_CONFIG["hidden_dim"]
     check_heads(config[width], config[heads], heads, width, path)
-    settings = {ours: config[key] for ours, key in CONFIG.items() if key in config}
+    settings = {ours: config[key] for ours, key in GOOGLE_CONFIG.items() if key in config}
     if settings["activation"] not in ACTIVATIONS:
         raise ValueError(
             f"'{path}' has hidden_act='{settings['activation']}'; it must be one of "
@@ -93,29 +55,20 @@ def read_checkpoint(directory):
         family="bert",
         encoder=settings,
         tensors=tensors,
-        encoder_map=NameMap(ENCODER, "google"),
+        encoder_map=NameMap(GOOGLE_ENCODER, "google"),
         head_maps={
-            "text_classifier": NameMap({}, "google", verbatim=TEXT_CLASSIFIER),
-            "question_answering": NameMap({}, "google", verbatim=QUESTION_ANSWERING),
-            "next_sentence_predictor": NameMap({}, "google", verbatim=NEXT_SENTENCE_PREDICTOR),
-            "masked_lm": NameMap(MASKED_LM, "google", verbatim=MASKED_LM_BIAS),
-            "pretrainer": NameMap(
-                MASKED_LM, "google", verbatim={**MASKED_LM_BIAS, **NEXT_SENTENCE_PREDICTOR}
-            ),
+            kind: NameMap(layers, "google", verbatim=weights)
+            for kind, (layers, weights) in GOOGLE_HEADS.items()
         },
-        # Only the weights tell the number of classes.
+        # The config does not have the number of classes, so it is read from the weights.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},
-        is_head=_is_head,
+        is_head=lambda name: name.startswith(("cls/", "output_", "bert/pooler/")),
         tokenizer=lambda **settings: tokenizer_from_files(directory, "bert", **settings),
     )
 
 
-def _is_head(name):
-    return name.startswith(("cls/", "output_", "bert/pooler/"))
-
-
 def _is_weight(name):
-    """Return whether a name is a weight, not one of the optimizer's slots and counters."""
+    """Return whether a name is that of a weight, not of an optimizer's slot or counter."""
     counters = ("global_step", "signal_early_stopping", "beta1_power", "beta2_power")
     return not name.startswith(counters) and not name.endswith(_SLOTS)
 
@@ -130,10 +83,11 @@ class _Tensors(Tensors):
                 f"'{self.directory}' has a bert_config.json but no bert_model.ckpt.index; "
                 "unpack the whole archive, or pass load_weights=False."
             )
-        # Fine-tuning writes model.ckpt-<step>, and a file `checkpoint` that names the last one.
+        # Fine-tuning writes model.ckpt-<step>, and a file `checkpoint` that names the last of them.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
         prefix = found[0].removesuffix(".index")
-        need_tensorflow("A checkpoint of Google's", "tensorflow")  # Not a damaged file.
+        # This is outside of `try`, because a missing package is not a damaged file.
+        need_tensorflow("A checkpoint of Google's", "tensorflow")
         try:
             state = tf.train.get_checkpoint_state(self.directory)
             last = os.path.basename(state.model_checkpoint_path) if state else ""
@@ -160,11 +114,11 @@ class _Tensors(Tensors):
         """Return a path without pattern characters such as "[1]", which TensorFlow would expand."""
         if not set(prefix) & set("[]*?{}"):
             return prefix
-        # The links must exist as long as `self`, which reads one tensor at a time.
+        # The links must exist as long as this object, which reads tensors from them later.
         self.links = tempfile.TemporaryDirectory(prefix="kerasbert-")
         for path in glob.glob(glob.escape(prefix) + ".*"):
             end = os.path.abspath(path).removeprefix(os.path.abspath(prefix))
-            os.symlink(os.path.abspath(path), os.path.join(self.links.name, "model" + end))
+            link_or_copy(os.path.abspath(path), os.path.join(self.links.name, "model" + end))
         return os.path.join(self.links.name, "model")
 
     def __getitem__(self, name):

@@ -7,7 +7,7 @@ from importlib import resources
 
 from kerasbert.base.errors import first_line
 
-# Files that describe a checkpoint; nothing else of a repository is downloaded but its weights.
+# Files that describe a checkpoint. Only these and the weights are downloaded from a repository.
 _SMALL = (
     "*.json",
     "vocab.txt",
@@ -17,11 +17,13 @@ _SMALL = (
     "source.spm",
     "target.spm",
     "sentencepiece.bpe.model",
+    "sentencepiece.model",
     "tokenizer.model",
     "*.ckpt.index",
 )
 _ASSETS = "assets/*"
-# In folders of sentence-transformers: the pooling's config, and the encoder's folder in old ones.
+# In sentence-transformers directories: the config of the pooling, and the folder that has the
+# encoder in old ones.
 _POOLING = "*_Pooling/config.json"
 _TRANSFORMER = "0_Transformer/"
 # Patterns of weight files in order of preference; only the first kind found is downloaded.
@@ -31,7 +33,7 @@ _WEIGHTS = (
     ("pytorch_model.bin", "pytorch_model-*.bin"),
     ("*.ckpt.data-*",),
 )
-# The files of a KerasHub preset on Kaggle, which cannot list files.
+# Names that the files of a KerasHub preset on Kaggle may have; Kaggle cannot list the files.
 _KAGGLE_SMALL = (
     "config.json",
     "tokenizer.json",
@@ -91,7 +93,7 @@ def _huggingface(handle, repository, revision, weights):
 
     revision = revision or None
     try:
-        # Not `list_repo_files`, which retries for half a minute without a connection.
+        # `list_repo_files` is not used, because it retries for half a minute without a connection.
         info = huggingface_hub.HfApi().model_info(repository, revision=revision, timeout=30)
         wanted = _wanted([file.rfilename for file in info.siblings], weights)
         return huggingface_hub.snapshot_download(
@@ -156,5 +158,5 @@ def _kaggle(handle, name, weights):
         try:
             kagglehub.model_download(name, file)
         except Exception:
-            continue  # No preset has all of them.
+            continue  # No preset has all of these files.
     return os.path.dirname(config)

@@ -1,4 +1,4 @@
-"""Read Hugging Face checkpoints (configurations and tensors) by the tables of `families`.
+"""Reader of Hugging Face checkpoints (configurations and tensors), by the tables of `families`.
 
 Source: `transformers` 5.23.
 """
@@ -9,7 +9,8 @@ import reprlib
 
 from kerasbert.base.errors import check_fields, check_heads, is_whole, need_fields
 from kerasbert.base.files import json_in, read_json
-from kerasbert.checkpoints.checkpoint import Checkpoint, TensorFiles
+from kerasbert.checkpoints.checkpoint import Checkpoint
+from kerasbert.checkpoints.huggingface_tensors import HuggingFaceTensors
 from kerasbert.checkpoints.lineage import LINEAGE_TABLES
 from kerasbert.checkpoints.name_map import NameMap
 from kerasbert.checkpoints.sizes import check_layers
@@ -17,6 +18,8 @@ from kerasbert.families import TABLES, get_family
 from kerasbert.families.settings import LINEAGE_SETTINGS, NEEDED, SETTINGS
 from kerasbert.families.transformers_names import ACTIVATIONS, SPECIAL_IDS, refuse
 from kerasbert.kinds import KINDS
+from kerasbert.text.languages import languages_of
+from kerasbert.text.subword import in_languages
 from kerasbert.tokenizers import tokenizer_from_files
 
 ALL_TABLES = TABLES | LINEAGE_TABLES
@@ -31,9 +34,13 @@ _FIELDS = {
     "summary_type": "name",
     "summary_use_proj": "flag",
     "summary_activation": "name?",
+    "is_decoder": "flag",
+    "use_task_id": "flag",
+    "rotary_value": "flag",
     "norm_bias": "flag",
     "attention_bias": "flag",
     "mlp_bias": "flag",
+    "num_key_value_heads": "count?",
     "decoder_bias": "flag",
     "classifier_bias": "flag",
     "classifier_pooling": "name",
@@ -65,9 +72,8 @@ _FIELDS = {
     "sentence_transformers": "object?",
     "sbert_ce_default_activation_function": "name?",
 }
+_TIED = ("tie_word_embeddings", True)
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
-# Fields with a fixed set of values.
-_CHOICES = {"problem_type": PROBLEMS, "classifier_pooling": ("cls", "mean")}
 # Settings that change outputs and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
@@ -77,8 +83,8 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
-# Fields of generation_config.json that only transformers' `generate` follows, with the values that
-# have no effect.
+# Fields of generation_config.json that transformers' `generate` supports and ours does not, with
+# the values that have no effect.
 GENERATION = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.0, None)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, None)),
@@ -88,16 +94,11 @@ GENERATION = {
     **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), (None,)),
     **dict.fromkeys(("guidance_scale", "penalty_alpha"), (None, 1.0, 0.0)),
 }
-# Further fields that our `generate` follows, but not for causal models.
+# Further fields that our `generate` supports only for encoder-decoders, not for causal models.
 _GENERATION_OF_CAUSAL = {"bad_words_ids": (None, []), "forced_eos_token_id": (None,)}
-# Model types that checkpoints had before transformers supported the family.
+# Model types in checkpoints that were published before transformers supported their family.
 FIRST_TYPES = {"new": "gte"}
-# Model types that resemble a supported one: why they are not supported, and what to do.
-OTHERS = {
-    "deberta": "the first DeBERTa, which projects relative positions with weights of their own and "
-    "which kerasbert does not support; use a DeBERTa-v3 checkpoint, such as 'deberta_v3_base_en'.",
-}
-# Prefixes of head weights, which may stay unread if another class is loaded.
+# Prefixes of the weights of heads. They may stay unread if a class without that head is loaded.
 _HEADS = (
     "cls.",
     "classifier.",
@@ -127,22 +128,10 @@ _HEADS = (
     "lm_predictions.",
     "mask_predictions.",
 )
-# Buffers, which are not weights.
-_BUFFERS = (
-    "embeddings.position_ids",
-    "embeddings.token_type_ids",
-    "rotary_emb.",
-    # Marian's sinusoidal position tables.
-    "coder.embed_positions.",
-    "pos_emb.inv_freq",
-    # GPT-2's causal masks.
-    ".attn.bias",
-    ".attn.masked_bias",
-)
 
 
 def is_mine(directory):
-    """Return whether the directory's `config.json` is one of transformers."""
+    """Return whether the directory's `config.json` was written by transformers."""
     return not {"model_type", "hidden_size"}.isdisjoint(json_in(directory, "config.json"))
 
 
@@ -158,12 +147,15 @@ def read_checkpoint(directory):
     path = os.path.join(directory, "config.json")
     config = read_json(path)
     # Early BERT configurations have no model_type.
-    types = {(row.model_type or name).replace("_", "-"): name for name, row in ALL_TABLES.items()}
-    types |= FIRST_TYPES
+    names = {name: (row.model_type or name).replace("_", "-") for name, row in ALL_TABLES.items()}
+    types = {names[name]: name for name, row in ALL_TABLES.items() if not row.marks} | FIRST_TYPES
     model_type = str(config.get("model_type", "bert")).replace("_", "-")
-    family = types.get(model_type)
-    if model_type in OTHERS:
-        raise ValueError(f"'{path}' has model_type '{model_type}', {OTHERS[model_type]}")
+    marked = (
+        name
+        for name, row in ALL_TABLES.items()
+        if row.marks and names[name] == model_type and row.marks.items() <= config.items()
+    )
+    family = next(marked, types.get(model_type))
     if family is None:
         known = ", ".join(types)
         raise ValueError(
@@ -187,10 +179,9 @@ def read_checkpoint(directory):
         config |= dict.fromkeys(unknown)
     check_fields(config, _FIELDS | kinds, path)
     _check_sizes(table, config, path)
-    for key, choices in _CHOICES.items():
-        if config.get(key) not in (None, *choices):
-            refuse(path, key, config[key], " or ".join(map(repr, choices)))
-    tied = config.get("tie_word_embeddings", True)
+    if config.get("problem_type") not in (None, *PROBLEMS):
+        refuse(path, "problem_type", config["problem_type"], " or ".join(map(repr, PROBLEMS)))
+    tied = config.get(*table.settings_of_head("masked_lm").get("tie_weights", _TIED))
     encoder = _encoder_settings(table, config, path)
     repeated = _tied(table, encoder, config) if tied else {}
     names = {kind: table.of_head(kind, tied) for kind in KINDS}
@@ -198,14 +189,8 @@ def read_checkpoint(directory):
         source=directory,
         family=family,
         encoder=encoder,
-        tensors=_Tensors(directory, table, tied),
-        encoder_map=NameMap(
-            table.encoder,
-            table.layout,
-            table.verbatim(encoder),
-            inner=encoder.get("num_inner_repetitions", 1),
-            swapped=table.swapped,
-        ),
+        tensors=HuggingFaceTensors(directory, table, tied, table.constants(config)),
+        encoder_map=encoder_map(table, encoder),
         head_maps={
             kind: NameMap(layers, "torch", table.verbatim_head(encoder))
             for kind, layers in names.items()
@@ -236,7 +221,7 @@ def read_checkpoint(directory):
 
 
 def _check_sizes(table, config, path):
-    """Raise if sizes contradict each other; errors name the keys of the file."""
+    """Raise if sizes in `config.json` contradict each other; the errors name the file's keys."""
 
     def said(ours):
         key, default = table.config[ours]
@@ -264,7 +249,7 @@ def _encoder_settings(table, config, path):
         name = table.config["activation"][0]
         settings["activation"] = _activation(name, settings["activation"], path)
     if table.starts_at_padding:
-        # The position table includes the rows before the first position.
+        # The position table includes unused rows before the first position.
         padding = config.get("pad_token_id")
         offset = 2 if padding is None else padding + 1
         if offset >= settings["max_sequence_length"]:
@@ -276,7 +261,7 @@ def _encoder_settings(table, config, path):
         settings["position_offset"] = offset
         settings["max_sequence_length"] -= offset
     layers, groups = settings["num_layers"], settings.get("num_groups")
-    some = range(min(layers, 1000))  # A larger number is refused where the layers are counted.
+    some = range(min(layers, 1000))  # A larger number causes an error in `check_layers`.
     if groups and any(int(i / (layers / groups)) != i * groups // layers for i in some):
         raise ValueError(
             f"'{path}' has num_hidden_layers={layers} and num_hidden_groups={groups}, for which "
@@ -299,7 +284,7 @@ def _activation(key, name, path):
 
 
 def read_head_settings(table, kind, config, path):
-    """Return the arguments of the class of a kind of head, except those that describe its classes.
+    """Return the arguments of a head's class, except those that describe its output classes.
 
     Args:
         table: a `Table`.
@@ -308,14 +293,17 @@ def read_head_settings(table, kind, config, path):
         path: string. The file, for errors.
     """
     found = {}
-    for ours, (key, default) in table.settings_of_head(kind).items():
+    for ours, (key, default, *names) in table.settings_of_head(kind).items():
         value = config.get(key, default)
-        if ours == "dropout" and value is None:
+        if names:
+            if value not in names[0]:
+                refuse(path, key, value, " or ".join(map(repr, names[0])))
+            value = names[0][value]
+        elif ours == "dropout" and value is None:
             value = config.get(*table.config["dropout"])
         elif ours == "head_activation":
-            value = _activation(
-                key, "linear" if value is None else value, path
-            )  # Without an activation, the dense layer is still there.
+            # A head without an activation still has its dense layer.
+            value = _activation(key, "linear" if value is None else value, path)
         found[ours] = value
     return found | (table.read_head(config, path) if kind in table.heads else {})
 
@@ -363,7 +351,7 @@ def _wrong_labels(config):
 
 
 def _length(directory, encoder):
-    """Return a cross-encoder's maximum length, found as sentence-transformers does."""
+    """Return the argument with a cross-encoder's maximum length, as in sentence-transformers."""
     lengths = [tokenizer_length(directory), encoder.get("max_sequence_length")]
     lengths = [x for x in lengths if x is not None]
     return {"sequence_length": int(min(lengths))} if lengths else {}
@@ -380,27 +368,37 @@ def tokenizer_length(directory):
 
 def _num_segments(directory, encoder):
     """Return 1 if the tokenizer gives both texts of a pair the same segment id, else 2."""
-    if encoder.get("num_segments", 2) < 2:
-        return 2  # The encoder's own, lower number applies.
+    if encoder.get("num_segments", 2) < 2 or encoder.get("restarts_positions"):
+        # The preprocessor uses the encoder's lower number, or the tokenizer's languages.
+        return 2
     config = json_in(directory, "tokenizer_config.json")
     path = os.path.join(directory, "tokenizer_config.json")
     check_fields(config, {"model_input_names": "names?"}, path)
     names = config.get("model_input_names")
     if names and "token_type_ids" not in names:
         return 1
-    frame = json_in(directory, "tokenizer.json").get("post_processor") or {}
-    pair = frame.get("pair") if isinstance(frame, dict) else None
+    rest = [json_in(directory, "tokenizer.json").get("post_processor")]
     second = {"Sequence": {"id": "B", "type_id": 0}}
-    return 1 if isinstance(pair, list) and second in pair else 2
+    while rest:
+        step = rest.pop()
+        if not isinstance(step, dict):
+            continue
+        pair, inner = step.get("pair"), step.get("processors")
+        if step.get("type") == "RobertaProcessing" or isinstance(pair, list) and second in pair:
+            return 1
+        rest += inner if isinstance(inner, list) else []
+    return 2
 
 
 def _tokenizer(directory, family, table, encoder, **settings):
-    """Return the tokenizer of a directory; its padding must not shift the tokens' positions."""
+    """Return the tokenizer of a directory; raise if it pads on a side that shifts positions."""
     side = json_in(directory, "tokenizer_config.json").get("padding_side")
     padding = json_in(directory, "tokenizer.json").get("padding") or {}
     side = str(side or padding.get("direction") or "right").lower()
     tokenizer = tokenizer_from_files(directory, family, **settings)
     settings = {**get_family(family).encoder, **encoder}
+    if settings.get("restarts_positions"):
+        tokenizer = _with_languages(tokenizer, directory, settings["num_segments"])
     learned = settings.get("position_embedding", "learned") == "learned"
     moves = learned and not table.starts_at_padding and not settings.get("is_causal")
     if side != "right" and moves and not getattr(tokenizer, "marks_last", False):
@@ -413,13 +411,37 @@ def _tokenizer(directory, family, table, encoder, **settings):
     return tokenizer
 
 
+def _with_languages(tokenizer, directory, count):
+    """Return a tokenizer with the names of the languages that an encoder embeds."""
+    path = os.path.join(directory, "config.json")
+    config = read_json(path)
+    check_fields(config, {"lang2id": "object?", "lang_id": "whole?"}, path)
+    names, default = tokenizer.languages, config.get("lang_id") or 0
+    if names is None:
+        numbers = config.get("lang2id") or {str(id): id for id in range(count)}
+        names = languages_of(numbers, path)
+    if len(names) != count or default >= count:
+        raise ValueError(
+            f"'{path}' has n_langs={count}, but lang2id names {len(names)} languages, and lang_id "
+            f"is {default}; they must agree: set them to the values the model was trained with."
+        )
+    language = tokenizer.language or (names[default] if default else None)
+    return in_languages(tokenizer, names, language)
+
+
 def label_count(config):
-    """Return the number of outputs of a classification head, found as transformers does."""
+    """Return the number of outputs of a classification head, counted as in transformers."""
     return len(config.get("id2label") or ()) or config.get("num_labels", 2)
 
 
+def has_one_number(config):
+    """Return whether a config of transformers describes a regression head."""
+    is_open = config.get("problem_type") in (None, "regression")
+    return label_count(config) == 1 and is_open
+
+
 def _no_single_label(config, path):
-    """Return why a head is not a reranker's, as a dict by kind of head; empty if it is."""
+    """Return a dict of "reranker" to the reason why the head is not one; empty if it is one."""
     count = label_count(config)
     if count == 1:
         return {}
@@ -430,12 +452,12 @@ def _no_single_label(config, path):
 
 
 def _no_generation(directory):
-    """Return why generation_config.json is not supported, as a dict by kind of head."""
+    """Return a dict of kind of head to the reason why its generation settings are unsupported."""
     config, refused = json_in(directory, "generation_config.json"), {}
     path = os.path.join(directory, "generation_config.json")
     ends = config.get("eos_token_id")
-    for kind in ("seq2seq_lm", "causal_lm"):
-        fine = GENERATION if kind == "seq2seq_lm" else GENERATION | _GENERATION_OF_CAUSAL
+    known = {"seq2seq_lm": GENERATION, "causal_lm": GENERATION | _GENERATION_OF_CAUSAL}
+    for kind, fine in known.items():
         names = [name for name, values in fine.items() if config.get(name) not in values]
         names += ["eos_token_id"] if isinstance(ends, list) and len(ends) > 1 else []
         if names:
@@ -444,6 +466,18 @@ def _no_generation(directory):
                 "not support; remove it if you do not need it, or load the encoder alone."
             )
     return refused
+
+
+def encoder_map(table, settings):
+    """Return the `NameMap` of an encoder with these settings; `table` is that of its family."""
+    return NameMap(
+        table.encoder,
+        table.layout,
+        table.verbatim(settings),
+        inner=settings.get("num_inner_repetitions", 1),
+        swapped=table.swapped,
+        orders=table.orders(settings),
+    )
 
 
 def _tied(table, encoder, config):
@@ -458,60 +492,3 @@ def _tied(table, encoder, config):
     decoder = table.decoder or output
     tied = {f"{decoder}.weight": tokens}
     return tied if decoder == output else {**tied, f"{decoder}.bias": f"{output}.bias"}
-
-
-class _Tensors(TensorFiles):
-    """Tensors by name, without the model's prefix ("bert.", "roberta.", "model.", ...)."""
-
-    def __init__(self, directory, table, tied):
-        super().__init__(directory)
-        self.split_heads = table.split_heads
-        self.anchor = table.encoder["token_embedding"] + ".weight"
-        # An untied decoder has a bias of its own, which is the one that is used.
-        self.unused = None
-        if not tied and table.decoder:
-            output = table.of_head("masked_lm")["mlm_head"]
-            self.unused = f"{output}.bias", f"{table.decoder}.bias"
-
-    def rename(self, names):
-        found = [name for name in names if name == self.anchor or name.endswith("." + self.anchor)]
-        if len(found) != 1:
-            raise ValueError(
-                f"'{self.directory}' has {len(found)} tensors named '...{self.anchor}', expected "
-                "one; it is not an encoder of the family that its config.json names."
-            )
-        prefix = found[0].removesuffix(self.anchor)
-        renamed = {}
-        for name in names:
-            if any(part in name for part in _BUFFERS):
-                continue
-            # Old checkpoints name the weights of a norm gamma and beta.
-            ours = name.removeprefix(prefix)
-            for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-                if ours.endswith(old):
-                    ours = ours.removesuffix(old) + new
-            # A matrix with an axis for heads is not a torch layer and so lacks ".weight".
-            renamed[f"{ours}.weight" if ours.endswith(tuple(self.split_heads)) else ours] = name
-        if self.unused is not None and self.unused[0] in renamed:
-            # Files that store both biases as one have it only under the first name.
-            renamed.setdefault(self.unused[1], renamed.pop(self.unused[0]))
-        return renamed
-
-    def _is_into_heads(self, name):
-        """Return whether the named matrix projects into heads; `None` without an axis for heads."""
-        ends = (into for end, into in self.split_heads.items() if name.endswith(f"{end}.weight"))
-        return next(ends, None)
-
-    def __getitem__(self, name):
-        value, into = super().__getitem__(name), self._is_into_heads(name)
-        if into is None or value.ndim != 3:
-            return value
-        whole = value.reshape(len(value), -1)
-        return whole.T if into else whole
-
-    def shape(self, name):
-        shape, into = super().shape(name), self._is_into_heads(name)
-        if into is None or len(shape) != 3:
-            return shape
-        whole = (shape[0], shape[1] * shape[2])
-        return whole[::-1] if into else whole

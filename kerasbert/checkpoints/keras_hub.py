@@ -1,4 +1,4 @@
-"""KerasHub presets: KerasHub's class reads the files, and name tables copy the weights."""
+"""Reader of KerasHub presets: KerasHub's class reads the files, and name tables map the weights."""
 
 import functools
 import os
@@ -15,31 +15,11 @@ from kerasbert.base.process import check_process
 from kerasbert.checkpoints.checkpoint import Checkpoint, Tensors
 from kerasbert.checkpoints.name_map import NameMap
 from kerasbert.checkpoints.sizes import check_sizes, checked_index, h5_size
+from kerasbert.families import KERAS_HUB, TABLES
 from kerasbert.families.settings import SETTINGS as TYPES
 
 # KerasHub's backbones and our families.
-FAMILIES = {
-    "BertBackbone": "bert",
-    "RobertaBackbone": "roberta",
-    "XLMRobertaBackbone": "xlm_roberta",
-    "DistilBertBackbone": "distilbert",
-    "ElectraBackbone": "electra",
-    "AlbertBackbone": "albert",
-    "DebertaV3Backbone": "deberta_v3",
-    "GPT2Backbone": "gpt2",
-}
-# Settings that are fixed in the code of KerasHub's classes, not in the preset.
-SETTINGS = {
-    "bert": {"activation": "gelu_approximate"},
-    # KerasHub's RoBERTa has neither a segment row nor the two rows before the first position.
-    "roberta": {"activation": "gelu", "position_offset": 0, "num_segments": 0, "pooler": False},
-    "xlm_roberta": {"activation": "gelu", "position_offset": 0, "num_segments": 0, "pooler": False},
-    "distilbert": {"activation": "gelu"},
-    "electra": {"activation": "gelu_approximate", "pooler": True},
-    "albert": {"activation": "gelu_approximate"},
-    "deberta_v3": {"activation": "gelu", "pooler": False},
-    "gpt2": {"activation": "gelu_approximate", "pooler": False},
-}
+FAMILIES = {f"{table.classes}Backbone": family for family, table in KERAS_HUB.items()}
 _SHARED = (
     "num_layers",
     "num_heads",
@@ -51,7 +31,7 @@ _SHARED = (
     "bucket_size",
 )
 
-# The kinds of values of KerasHub's fields, as for our settings of the same names.
+# The kinds of the values of KerasHub's fields; the same as for our settings of the same names.
 _FIELDS = {
     **{name: TYPES[name] for name in _SHARED},
     **{name: TYPES[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
@@ -59,63 +39,7 @@ _FIELDS = {
     "embedding_dim": "count",
 }
 
-_BLOCK = {
-    "attention/qkv": "self_attention_layer/[query|key|value]",
-    "attention/output": "self_attention_layer/attention_output",
-    "attention_layer_norm": "self_attention_layer_norm",
-    "intermediate": "feedforward_intermediate_dense",
-    "output": "feedforward_output_dense",
-    "output_layer_norm": "feedforward_layer_norm",
-}
-
-
-def _encoder(
-    tokens="", block="transformer_layer_{i}", projection="embeddings_projection", attention=""
-):
-    parts = {
-        ours: its.replace("self_attention_layer/", attention or "self_attention_layer/")
-        for ours, its in _BLOCK.items()
-    }
-    return {
-        "token_embedding": f"{tokens}token_embedding",
-        "position_embedding": f"{tokens}position_embedding",
-        "segment_embedding": "segment_embedding",
-        "embeddings_layer_norm": "embeddings_layer_norm",
-        "embeddings_projection": projection,
-        **{f"transformer_layer_{{i}}/{ours}": f"{block}/{its}" for ours, its in parts.items()},
-        "pooled_dense": "pooled_dense",
-    }
-
-
-ENCODERS = {
-    "bert": _encoder(),
-    "roberta": _encoder("embeddings/"),
-    "xlm_roberta": _encoder("embeddings/"),
-    "distilbert": _encoder("token_and_position_embedding/"),
-    "electra": _encoder(),
-    "albert": _encoder(block="group_{i}_inner_layer_{j}", projection="embedding_projection"),
-    "deberta_v3": {
-        **_encoder(block="disentangled_attention_encoder_layer_{i}"),
-        "distance_embedding/layer_norm": "rel_embedding/rel_embeddings_layer_norm",
-    },
-    "gpt2": {**_encoder(attention="self_attention/"), "final_layer_norm": "layer_norm"},
-}
-VERBATIM = {"deberta_v3": {"distance_embedding/embeddings": "rel_embedding/rel_embedding"}}
 _PREFIX = "task/"  # Separates a head's names from the encoder's.
-TEXT_CLASSIFIERS = {
-    "bert": {"logits": f"{_PREFIX}logits"},
-    "roberta": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
-    "xlm_roberta": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
-    "distilbert": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
-    "albert": {"logits": f"{_PREFIX}logits"},
-    "deberta_v3": {"head_dense": f"{_PREFIX}pooled_dense", "logits": f"{_PREFIX}logits"},
-}
-# KerasHub has one masked-LM head for all families, and no class for ELECTRA.
-MASKED_LM = {
-    "mlm_head/dense": f"{_PREFIX}mlm_head/intermediate_dense",
-    "mlm_head/layer_norm": f"{_PREFIX}mlm_head/intermediate_layer_norm",
-}
-MASKED_LM_BIAS = {"mlm_head/bias": f"{_PREFIX}mlm_head/output_bias"}
 
 
 def is_mine(directory):
@@ -163,46 +87,43 @@ def read_checkpoint(directory):
     if lacks:
         raise ValueError(f"'{path}' lacks {', '.join(lacks)}; download it again.")
     check_heads(config["hidden_dim"], config["num_heads"], where=path)
-    settings = {**SETTINGS[family], **{key: config[key] for key in _SHARED if key in config}}
+    table = KERAS_HUB[family]
+    settings = {**table.settings, **{key: config[key] for key in _SHARED if key in config}}
     if not {"vocabulary_size", "vocab_size"} & config.keys():
         raise ValueError(f"'{path}' lacks vocabulary_size; download it again.")
     settings["vocabulary_size"] = config.get("vocabulary_size", config.get("vocab_size"))
-    if family == "albert":
-        defaults = {"num_groups": 1, "num_inner_repetitions": 1, "embedding_dim": 128}
-        settings |= {name: config.get(name, default) for name, default in defaults.items()}
-    if family == "electra":
-        width = config.get("embedding_dim", 768)
-        settings["embedding_dim"] = width if width != config["hidden_dim"] else None
-    heads = {"masked_lm": NameMap(MASKED_LM, "keras_hub", verbatim=MASKED_LM_BIAS)}
-    if family == "gpt2":  # The token embedding is its output layer.
-        heads = {"causal_lm": NameMap({}, "keras_hub")}
-    # Fixed in KerasHub's code, whatever the encoder has.
-    masked_lm = {
-        "head_activation": "gelu_approximate" if family == "albert" else "gelu",
-        "head_norm_epsilon": 1e-5,
-    }
-    if family in TEXT_CLASSIFIERS:
-        heads["text_classifier"] = NameMap(TEXT_CLASSIFIERS[family], "keras_hub")
+    settings |= {name: config.get(name, default) for name, default in table.config.items()}
+    is_square = settings.get("embedding_dim") == config["hidden_dim"]
+    if is_square and not TABLES[family].has_square_projection:
+        settings["embedding_dim"] = None
     return Checkpoint(
         source=directory,
         family=family,
         encoder=settings,
         tensors=_Tensors(directory, name, settings),
         encoder_map=NameMap(
-            ENCODERS[family],
+            table.encoder,
             "keras_hub",
-            VERBATIM.get(family),
+            table.verbatim,
             inner=settings.get("num_inner_repetitions", 1),
         ),
-        head_maps=heads,
+        head_maps={kind: _head_map(*names) for kind, names in table.heads.items()},
         head={
-            "masked_lm": masked_lm,
+            # These do not depend on the encoder's settings.
+            "masked_lm": {"head_activation": table.head_activation, "head_norm_epsilon": 1e-5},
             "text_embedder": functools.partial(_embedder, directory),
         },
         classes=functools.partial(_classes, directory),
         is_head=lambda name: name.startswith((_PREFIX, "pooled_dense/")),
         tokenizer=functools.partial(_tokenizer, directory),
     )
+
+
+def _head_map(layers, weights):
+    layers, weights = (
+        {ours: _PREFIX + theirs for ours, theirs in names.items()} for names in (layers, weights)
+    )
+    return NameMap(layers, "keras_hub", verbatim=weights)
 
 
 def _task(directory):
@@ -247,8 +168,8 @@ class _Tensors(Tensors):
         self.settings = settings
 
     def _open(self):
-        # float32, so that no default policy rounds the stored values. Without a task's weights,
-        # KerasHub would leave the head random.
+        # Load in float32, so that no default policy rounds the stored values. The task is loaded
+        # only if its weights exist, because KerasHub would otherwise leave the head random.
         has_head = os.path.exists(os.path.join(self.directory, "task.weights.h5"))
         task = _task(self.directory) if has_head else None
         checked_index(self.directory)
@@ -294,7 +215,7 @@ def _check_task(directory, held):
                 f"'{path}' has {name}={config[name]}, but the preset holds {held} weights; the two "
                 "do not belong together: download it again."
             )
-    # KerasHub builds the encoder described in task.json, which must be config.json's.
+    # KerasHub builds the encoder that task.json describes, so config.json must describe the same.
     backbone = (config.get("backbone") or {}).get("config")
     check_value("backbone", backbone, "object", path)
     for name, value in _config(directory, "config.json").items():
@@ -316,7 +237,7 @@ def _tokenizer(directory, **overrides):
     settings = {"special_tokens_in_strings": finds}
     if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
         name = "BertTokenizer"
-        # KerasHub lowercases without stripping accents; the checkpoints were trained with both.
+        # KerasHub only lowercases. Our `lowercase` also strips accents, as in pre-training.
         settings["lowercase"] = config.get("lowercase", False)
     tokenizer_class = getattr(tokenizers, name, None)
     if tokenizer_class is None:

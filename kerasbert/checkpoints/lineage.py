@@ -1,4 +1,4 @@
-"""Names of the models of `kerasbert.lineage` in transformers: one table per model.
+"""Tables that map the models of `kerasbert.lineage` to transformers, one per model.
 
 Source: `transformers` 5.23.
 """
@@ -13,7 +13,7 @@ from kerasbert.families.transformers_names import Table, refuse
 
 
 def _clamp_length(config, default, path):
-    """Return our clamp length for theirs, where 0 or less means none."""
+    """Return our clamp length for that of transformers, in which 0 or less means none."""
     clamp = config.get("clamp_len", default)
     if not is_whole(clamp):
         raise ValueError(f"clamp_len={clamp!r} in '{path}' must be a whole number.")
@@ -40,20 +40,6 @@ def _read_xlnet(config, path):
         "is_causal": config.get("attn_type", "bi") == "uni",
         "clamp_length": _clamp_length(config, -1, path),
         "memory_length": config.get("mem_len", 512) or 0,
-    }
-
-
-def _write_xlnet(settings):
-    return {
-        "d_head": settings["hidden_dim"] // settings["num_heads"],
-        "attn_type": "uni" if settings["is_causal"] else "bi",
-        "clamp_len": settings["clamp_length"] or -1,
-        "mem_len": settings["memory_length"] or None,
-        "same_length": False,
-        "bi_data": False,
-        "reuse_len": None,
-        "summary_type": "last",
-        "summary_use_proj": True,
     }
 
 
@@ -96,23 +82,6 @@ def _read_transformer_xl(config, path):
     }
 
 
-def _write_transformer_xl(settings):
-    return {
-        "d_head": settings["hidden_dim"] // settings["num_heads"],
-        "d_embed": settings["embedding_dim"] or settings["hidden_dim"],
-        "clamp_len": settings["clamp_length"] or -1,
-        "untie_r": not settings["shares_biases"],
-        "cutoffs": settings["cutoffs"],
-        "pre_lnorm": False,
-        "attn_type": 0,
-    }
-
-
-def _write_transformer_xl_head(task):
-    count = len(task.backbone.cutoffs) + 1
-    return {"tie_projs": task.tied_projections or [True] * count}
-
-
 def _transformer_xl_weights(settings):
     found = {}
     for i in range(len(settings["cutoffs"]) + 1):
@@ -133,7 +102,7 @@ def _tied_transformer_xl(settings, config):
         for i in range(settings["num_layers"]):
             for name in ("r_w_bias", "r_r_bias"):
                 found[f"layers.{i}.dec_attn.{name}"] = name
-    # The output layer shares the embeddings, and also their projections unless the config differs.
+    # The output layer shares the embeddings, and by default also their projections.
     clusters = len(settings["cutoffs"]) + 1
     projections = config.get("tie_projs") or [True] * clusters
     for i in range(clusters):
@@ -187,16 +156,8 @@ def _read_marian(config, path):
     return _MARIAN_FIXED
 
 
-def _write_marian(settings):
-    return {
-        "decoder_vocab_size": settings["vocabulary_size"],
-        "is_encoder_decoder": True,
-        **_MARIAN_ONLY,
-    }
-
-
 def _read_marian_head(config, path):
-    # Newer directories have the generation settings in a separate file.
+    # Newer directories have the generation settings in generation_config.json.
     written = {**config, **json_in(os.path.dirname(path), "generation_config.json")}
     check_fields(written, {"bad_words_ids": "list?", "forced_eos_token_id": "whole?"}, path)
     words = written.get("bad_words_ids") or []
@@ -219,6 +180,13 @@ def _marian_generation(task, config):
         written["bad_words_ids"] = [[id] for id in task.forbidden_token_ids]
     return written
 
+
+# XLNet's head on `<cls>`, and its fields in the config.
+_XLNET_SUMMARY = {"head_dense": "sequence_summary.summary", "logits": "logits_proj"}
+_XLNET_SUMMARY_CONFIG = {
+    "dropout": ("summary_last_dropout", 0.1),
+    "head_activation": ("summary_activation", "tanh"),
+}
 
 LINEAGE_TABLES = {
     "marian": Table(  # MarianModel
@@ -266,7 +234,11 @@ LINEAGE_TABLES = {
             "shared.weight",
         ),
         read=_read_marian,
-        write=_write_marian,
+        write=lambda settings: {
+            "decoder_vocab_size": settings["vocabulary_size"],
+            "is_encoder_decoder": True,
+            **_MARIAN_ONLY,
+        },
         read_head=_read_marian_head,
         generation=_marian_generation,
     ),
@@ -304,8 +276,18 @@ LINEAGE_TABLES = {
         verbatim_head=_transformer_xl_head,
         tied=_tied_transformer_xl,
         read=_read_transformer_xl,
-        write=_write_transformer_xl,
-        write_head=_write_transformer_xl_head,
+        write=lambda settings: {
+            "d_head": settings["hidden_dim"] // settings["num_heads"],
+            "d_embed": settings["embedding_dim"] or settings["hidden_dim"],
+            "clamp_len": settings["clamp_length"] or -1,
+            "untie_r": not settings["shares_biases"],
+            "cutoffs": settings["cutoffs"],
+            "pre_lnorm": False,
+            "attn_type": 0,
+        },
+        write_head=lambda task: {
+            "tie_projs": task.tied_projections or [True] * (len(task.backbone.cutoffs) + 1)
+        },
     ),
     "xlnet": Table(  # XLNetModel
         classes="XLNet",
@@ -332,15 +314,15 @@ LINEAGE_TABLES = {
             "transformer_layer_{i}/output_layer_norm": "layer.{i}.ff.layer_norm",
         },
         heads={
-            "text_classifier": {"head_dense": "sequence_summary.summary", "logits": "logits_proj"},
+            "text_classifier": _XLNET_SUMMARY,
+            "multiple_choice": _XLNET_SUMMARY,
+            "token_classifier": {"logits": "classifier"},
             "question_answering": {"logits": "qa_outputs"},
             "pretrainer": {"lm_head": "lm_loss"},
         },
         head_config={
-            "text_classifier": {
-                "dropout": ("summary_last_dropout", 0.1),
-                "head_activation": ("summary_activation", "tanh"),
-            },
+            "text_classifier": _XLNET_SUMMARY_CONFIG,
+            "multiple_choice": _XLNET_SUMMARY_CONFIG,
         },
         aliases={
             "n_token": "vocab_size",
@@ -353,7 +335,10 @@ LINEAGE_TABLES = {
             "pretrainer": "LMHeadModel",
         },
         without_class=(),
-        refused={"text_classifier": {"summary_type": "last", "summary_use_proj": True}},
+        refused=dict.fromkeys(
+            ("text_classifier", "multiple_choice"),
+            {"summary_type": "last", "summary_use_proj": True},
+        ),
         token_ids=("pad_token_id", "bos_token_id", "eos_token_id"),
         default_ids={"pad_token_id": 5, "bos_token_id": 1, "eos_token_id": 2},
         split_heads={
@@ -366,13 +351,23 @@ LINEAGE_TABLES = {
         verbatim=_xlnet_weights,
         tied=lambda settings, config: {"lm_loss.weight": "word_embedding.weight"},
         read=_read_xlnet,
-        write=_write_xlnet,
+        write=lambda settings: {
+            "d_head": settings["hidden_dim"] // settings["num_heads"],
+            "attn_type": "uni" if settings["is_causal"] else "bi",
+            "clamp_len": settings["clamp_length"] or -1,
+            "mem_len": settings["memory_length"] or None,
+            "same_length": False,
+            "bi_data": False,
+            "reuse_len": None,
+            "summary_type": "last",
+            "summary_use_proj": True,
+        },
     ),
 }
 
 
 def split_heads(tensors, table, num_heads):
-    """Restore the axis for heads of matrices that have one in the files; reading merges it.
+    """Restore the axis for heads that some matrices have in the files; the reverse of reading.
 
     See `Table.split_heads`.
 

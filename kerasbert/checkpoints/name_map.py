@@ -1,8 +1,9 @@
 """Two-way mapping between our weights and those of other packages.
 
-A table is a dict from our layer to theirs, used in both directions. In its names `{i}` stands for
-a layer's number, `{i}` and `{j}` for those of a layer and a block in it, and `[a|b|c]` for parts
-that we concatenate into one matrix.
+"Ours" and "theirs" stand for the names and shapes in this package and in the other one. A table is
+a dict from our layer to theirs, used in both directions. In its names, `{i}` stands for a layer's
+number, `{j}` for the number of a block in that layer, and `[a|b|c]` for parts that we concatenate
+into one matrix.
 """
 
 import math
@@ -22,7 +23,7 @@ LEAVES = {
         "beta": "bias",
         "embeddings": "weight",
     },
-    # In TensorFlow an embedding is the variable itself.
+    # In Google's checkpoints the weight of an embedding has the embedding's name.
     "google": {
         "kernel": "kernel",
         "bias": "bias",
@@ -38,7 +39,7 @@ LEAVES = {
         "embeddings": "embeddings",
     },
 }
-# transformers' Conv1D: as "torch", but matrices are not transposed.
+# For the Conv1D of transformers: as "torch", but matrices are not transposed.
 LEAVES["conv1d"] = LEAVES["torch"]
 SEPARATORS = {"torch": ".", "conv1d": ".", "google": "/", "keras_hub": "/"}
 
@@ -52,9 +53,12 @@ class NameMap:
         layout: "torch", "conv1d", "google" or "keras_hub".
         verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a suffix
             ".T" means that theirs is transposed, "[0]" that it has an additional first axis of 1.
-        inner: int. Number of our blocks in one of their layers; see `{j}`.
+        inner: int. Number of our blocks per layer of theirs; see `{j}`.
         swapped: string. Suffix of the paths of layers whose two halves, such as those of a gate,
             have the opposite order in the other package; "" for none.
+        orders: dict of the suffix of our weights' paths to `(axis, sizes, order)`, for features in
+            another order: theirs, reshaped to `sizes` along this axis, become ours when these are
+            transposed to `order`.
 
     >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
     >>> names.theirs("layer_3/qkv/bias")
@@ -66,6 +70,7 @@ class NameMap:
     verbatim: dict = None
     inner: int = 1
     swapped: str = ""
+    orders: dict = None
 
     def theirs(self, path):
         """Return their names for our weight at `path`, or `None` if the table has none."""
@@ -91,7 +96,7 @@ class NameMap:
         return [name.replace(parts.group(0), part) for part in parts.group(1).split("|")]
 
     def their_prefixes(self):
-        """Return the prefixes of their names for each layer and verbatim weight.
+        """Return the prefix of their names for each layer and each verbatim weight.
 
         >>> NameMap({"logits": "classifier"}, "torch").their_prefixes()
         ['classifier.']
@@ -106,17 +111,21 @@ class NameMap:
             return self.verbatim[path].endswith(".T")
         return self.layout == "torch" and path.endswith("/kernel")
 
-    def _in_order(self, path, value):
-        """Swap the halves of a weight, in either direction, if theirs are in opposite order."""
+    def _in_order(self, path, value, to_theirs=False):
+        """Reorder the features of a weight from their order to ours, or from ours to theirs."""
+        for end, (axis, sizes, order) in (self.orders or {}).items():
+            if path.endswith(end):
+                places = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).ravel()
+                value = np.take(value, np.argsort(places) if to_theirs else places, axis)
         is_swapped = self.swapped and path.rpartition("/")[0].endswith(self.swapped)
         return np.roll(value, value.shape[-1] // 2, axis=-1) if is_swapped else value
 
     def _is_first(self, path):
-        """Return whether theirs has an additional first axis of 1."""
+        """Return whether their weight has an additional first axis of size 1."""
         return self.verbatim is not None and self.verbatim.get(path, "").endswith("[0]")
 
     def their_shapes(self, path, shape):
-        """Return the shapes of their tensors for our weight at `path`, of `shape`, one per name."""
+        """Return the shapes of their tensors, one per name, for our weight at `path` of `shape`."""
         names = self.theirs(path)
         if self._is_first(path):
             return [(1, *shape)]
@@ -128,15 +137,15 @@ class NameMap:
         theirs = [tuple(tensors.shape(name)) for name in self.theirs(path)]
         ours = self.their_shapes(path, shape)
         if self.layout == "keras_hub":
-            # Theirs have an axis for heads: (D, N, H) and (N, H, D), where ours are (D, D).
+            # Their weights have an axis for heads: (D, N, H) or (N, H, D) instead of our (D, D).
             return [math.prod(part) for part in theirs] == [math.prod(part) for part in ours]
         return theirs == ours
 
     def read(self, path, shape, tensors, source="the checkpoint"):
-        """Return our weight at `path`, float32 of `shape`, from their fitting `tensors`.
+        """Return our weight at `path`, in float32 and of `shape`, from their `tensors` that fit it.
 
         Raises:
-            ValueError: for tensors that `check_dtype` or `check_finite` refuse.
+            ValueError: by `check_dtype` or `check_finite`.
         """
         parts = []
         for name in self.theirs(path):
@@ -153,17 +162,18 @@ class NameMap:
             ours = self.their_shapes(path, shape)
             parts = [part.reshape(one) for part, one in zip(parts, ours, strict=True)]
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-        # Row-major: PyTorch would keep the strides of a transposed array, and then the gradient and
-        # optimizer state would be laid out differently from the weight.
+        # Make it row-major: PyTorch would keep the strides of a transposed array, and then gradient
+        # and optimizer state would have another memory layout than the weight.
         return np.ascontiguousarray(self._in_order(path, whole))
 
     def write(self, path, value):
-        """Return their tensors of our weight, a dict of name to array; the reverse of `read`.
+        """Return their tensors for our weight, as a dict of name to array; the reverse of `read`.
 
-        The caller, who knows KerasHub's shapes, must add its axis for heads.
+        For KerasHub the caller, who knows the shapes, must add the axis for heads.
         """
         names = self.theirs(path)
-        parts = np.split(self._in_order(path, np.asarray(value)), len(names), axis=-1)
+        whole = self._in_order(path, np.asarray(value), to_theirs=True)
+        parts = np.split(whole, len(names), axis=-1)
         if self._is_first(path):
             parts = [part[None] for part in parts]
         elif self._transposed(path):
@@ -195,7 +205,7 @@ def check_dtype(name, dtype, source):
 
 
 def check_finite(name, value, source):
-    """Raise a `ValueError` for an array with NaN or infinities; see `check_dtype`."""
+    """Raise a `ValueError` if a tensor holds NaN or infinity; see `check_dtype` for arguments."""
     if not np.isfinite(value).all():
         wrong = np.argwhere(~np.isfinite(value))
         place = tuple(int(i) for i in wrong[0])
@@ -207,18 +217,19 @@ def check_finite(name, value, source):
 
 
 def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_new=()):
-    """Load our weights from their tensors, strictly: all of them, or none on an error.
+    """Load our weights from their tensors: all of them or, if there is an error, none.
 
     Args:
         weights: list of variables.
         tensors: mapping of their name to array, with `shape(name)`.
         name_map: `NameMap`.
         source: string. The checkpoint, for error messages.
-        may_stay_unread: function of a name; true for a tensor of another part.
-        may_stay_new: paths of weights that stay as they are if the checkpoint lacks them.
+        may_stay_unread: function of a name; true for a tensor that belongs to another part of the
+            model.
+        may_stay_new: paths of weights that keep their initial values if the checkpoint lacks them.
 
     Returns:
-        The list of paths that stay new.
+        The list of paths of weights that kept their initial values.
 
     Raises:
         ValueError: if weights are missing or left over (the message lists both), have other shapes,

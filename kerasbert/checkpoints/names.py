@@ -1,4 +1,4 @@
-"""Preset names: the built-in ones, and how a name, handle or path becomes a directory."""
+"""Built-in preset names, and resolution of a name, handle or path to a directory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kerasbert.checkpoints import hub
 from kerasbert.checkpoints import keras_hub as keras_hub_format
 from kerasbert.checkpoints.detection import of_description, read_checkpoint, with_description
 from kerasbert.checkpoints.own import OwnPreset, is_own
+from kerasbert.families import LINEAGE, get_family
 
 if TYPE_CHECKING:
     from typing import Any
@@ -43,20 +44,30 @@ def _keras_hub_presets():
 
 
 def presets_of(cls):
-    """Return `cls.presets`: a tokenizer's own, none for a `lineage` class, all for any other."""
+    """Return `cls.presets`.
+
+    These are the built-in presets of its encoder's family or, for `BertBackbone`, of all families
+    outside `lineage`; for a tokenizer class, the presets that use it.
+    """
     presets = builtin_presets()
-    encoder = getattr(cls, "backbone_cls", cls)
-    if issubclass(encoder, keras_hub.models.Backbone):
-        is_bert = any(base.__name__ == "BertBackbone" for base in encoder.__mro__)
-        if not is_bert or getattr(encoder, "replaced_bases", ()):
-            return {}
-    if not issubclass(cls, keras_hub.tokenizers.Tokenizer):
-        return dict(presets)
-    return {
-        name: preset
-        for name, preset in presets.items()
-        if (preset["tokenizer"] or {}).get("class") == cls.__name__
-    }
+    if issubclass(cls, keras_hub.tokenizers.Tokenizer):
+        classes = {
+            name: (preset["tokenizer"] or {}).get("class") for name, preset in presets.items()
+        }
+        return {name: presets[name] for name, own in classes.items() if own == cls.__name__}
+    encoder = getattr(cls, "backbone_cls", None) or cls
+    family = getattr(encoder, "family", None)
+    bases = [base.__name__ for base in encoder.__mro__]
+    packing = getattr(cls, "packing", None)
+
+    def fits(preset):
+        if packing is not None:  # A preprocessor makes rows of one form.
+            return get_family(preset["family"]).packing == packing
+        if isinstance(family, str):
+            return preset["family"] == family
+        return preset["family"] not in LINEAGE and "BertBackbone" in bases
+
+    return {name: preset for name, preset in presets.items() if fits(preset)}
 
 
 def resolve(preset: AnyPath, weights: bool = True) -> str:
@@ -67,7 +78,7 @@ def resolve(preset: AnyPath, weights: bool = True) -> str:
         weights: bool. `False` downloads no weights.
 
     Raises:
-        ValueError: for an unknown preset, with the closest names.
+        ValueError: for an unknown preset; the message suggests the closest names.
     """
     if preset in builtin_presets():
         return hub.fetch(builtin_presets()[preset]["handle"], weights)
@@ -91,7 +102,7 @@ def resolve(preset: AnyPath, weights: bool = True) -> str:
 
 
 def check(preset: AnyPath) -> None:
-    """Check a preset's name or folder before anything is downloaded or other work begins.
+    """Check a preset's name or folder, before downloads and other work begin.
 
     Raises:
         ValueError: for an unknown name, or a folder without a checkpoint.
@@ -124,7 +135,9 @@ def finetuning_learning_rate(preset: AnyPath) -> float | None:
 
 
 def record_finetuning_learning_rate(preset: AnyPath, rate: float | None = None) -> None:
-    """Write the recommended learning rate into a preset; `None` only checks that it is possible.
+    """Write the recommended learning rate into a preset.
+
+    With `rate=None`, only check that the preset can store it.
 
     Args:
         preset: string. A directory that `save_to_preset` or `pretrain` wrote.
@@ -152,7 +165,8 @@ def open_preset(preset, weights=True, files=True):
     Args:
         preset: string or path.
         weights: bool. `False` downloads no weights.
-        files: bool. `False` uses only the description of a built-in name, if no weights are needed.
+        files: bool. `False` uses only the description of a built-in preset, if no weights are
+            needed.
 
     Returns:
         An `OwnPreset` or a `Checkpoint`.

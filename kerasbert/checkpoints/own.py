@@ -36,7 +36,9 @@ _TASK_FIELDS = {
     "dropout_first": "flag?",
     "output_bias": "flag?",
     "tie_weights": "flag?",
+    "head_dim": "count?",
     "bilstm_units": "whole?",
+    "crf": "flag",
     "next_sentence": "flag",
     "sentence_order": "flag?",
     "normalize": "flag",
@@ -48,12 +50,12 @@ _TASK_FIELDS = {
 }
 
 
-# Packages whose code reads a preset.
+# Packages whose code runs while a preset is read.
 _READERS = {"keras", "keras_hub", "h5py", "kerasbert", "numpy", *sys.stdlib_module_names}
 
 
 def _frames(error):
-    """Return the frames that an error passed through, the raising one last."""
+    """Return the stack frames that an error passed through; the last one raised it."""
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
@@ -97,7 +99,7 @@ class OwnPreset:
 
     @property
     def source(self):
-        """The name in errors."""
+        """The directory, as the preset's name in error messages."""
         return self.directory
 
     @contextlib.contextmanager
@@ -107,7 +109,7 @@ class OwnPreset:
         Errors of the process, of the machine and of the user's own classes stay as they are.
 
         Args:
-            cls: class. The class to load.
+            cls: class. The class that is being loaded.
         """
         try:
             yield
@@ -123,7 +125,7 @@ class OwnPreset:
             ) from error
         except ValueError as error:
             if "\n" not in str(error).strip() or not _is_of_reading(error, cls):
-                raise  # It is a sentence of our own, or not about the files.
+                raise  # The error is already one of our sentences, or is not about the files.
             causes = _loading_failures(error)
             for cause in causes:
                 if not _is_of_reading(cause, cls):
@@ -154,7 +156,8 @@ class OwnPreset:
         """Return the class and the settings of the task, for a caller that loads it with `cls`.
 
         Returns:
-            `(object, None)` without a task, and `None` as the class if it is unknown here.
+            `(class, settings)`. The class is `None` if it is not registered in this process.
+            `(object, None)` if the preset has no task.
         """
         path = self.path("task.json")
         if not os.path.exists(path):
@@ -162,13 +165,19 @@ class OwnPreset:
         saved = read_json(path)
         self.config("task.json")  # Checks the fields.
         if own_class(cls) is cls:
-            saved.pop("subclass", None)  # The task gets the class that loads it.
+            # A class of this package loads the preset of a user's subclass as its own.
+            saved.pop("subclass", None)
         found, config = as_called(saved, cls)
         name = str(saved.get("registered_name"))
         return (object if found is None and name.startswith("kerasbert>") else found), config
 
     def encoder_size(self):
         """Return the number of values in the encoder's weight files."""
+        if os.path.isdir(members := self.path("members")):
+            raise ValueError(
+                f"'{self.directory}' is an ensemble, which has no encoder of its own; load a "
+                f"member, such as '{os.path.join(members, '0')}'."
+            )
         dtype = self.config().get("dtype")
         return h5_size(self.directory, "model", isinstance(dtype, dict) and "Map" in str(dtype))
 
@@ -185,7 +194,7 @@ class OwnPreset:
                 )
 
     def encoder_weights(self):
-        """Return the encoder's weight file or shard index, which must lie in the directory."""
+        """Return the path of the encoder's weight file or shard index in the directory."""
         return checked_index(self.directory) or self.path("model.weights.h5")
 
     def check_classes(self, config):

@@ -1,26 +1,27 @@
-"""Checks that a checkpoint's files justify the sizes in its config, before a model is built."""
+"""Checks, before a model is built, that the sizes in a config match the size of the files."""
 
 import fnmatch
 import glob
 import os
 
 from kerasbert.base.errors import ReadError, first_line, reading
-from kerasbert.base.files import check_regular, inside, read_json
+from kerasbert.base.files import read_json
 from kerasbert.base.memory import memory_bytes
+from kerasbert.base.paths import check_regular, inside
 from kerasbert.checkpoints.name_map import check_dtype
 
-# Layers that share weights add no tensors. The deepest published encoder has 48 layers.
+# Maximum number of layers. It is needed because layers that share weights add no tensors. The
+# deepest published encoder has 48 layers.
 MOST_LAYERS = 1024
-# The largest accepted compression ratio of weights in HDF5: trained weights reach 1.1, zeros
-# 1,000.
+# Maximum compression ratio of weights in HDF5: trained weights reach 1.1, zeros 1,000.
 MOST_PACKED = 16
 
 
 def check_sizes(settings, held, source):
     """Check that an encoder's settings do not ask for more weights than the checkpoint has.
 
-    The check protects memory and time. It allows up to four times as many, because int4 packs two
-    weights into one number and loading compares names and shapes anyway.
+    The check prevents huge allocations. It allows up to four times as many weights, because int4
+    packs two weights into one number, and because loading compares names and shapes anyway.
 
     Args:
         settings: dict. Settings of `BertBackbone`.
@@ -83,7 +84,7 @@ def encoder_size(settings):
     ...               "intermediate_dim": 8, "max_sequence_length": 5})
     316
     """
-    width, inner = settings["hidden_dim"], settings["intermediate_dim"]
+    width, inner = settings["hidden_dim"], settings.get("intermediate_dim", 0)
     narrow = settings.get("embedding_dim") or width
     rows = settings["vocabulary_size"] + settings.get("num_segments", 0)
     if settings.get("position_embedding", "learned") == "learned":
@@ -92,17 +93,27 @@ def encoder_size(settings):
     if settings.get("position_embedding") == "disentangled":
         names = ("bucket_size", "max_relative_positions", "max_sequence_length")
         distances = 2 * next(filter(None, map(settings.get, names)), 0)
+    biases = 0
+    if settings.get("position_bias") == "buckets":
+        biases = 2 * (settings.get("bucket_size") or 0) * settings["num_heads"]
     blocks = settings.get("num_groups") or settings["num_layers"]
     blocks *= settings.get("num_inner_repetitions", 1)
-    block = 4 * width**2 + (3 if settings.get("gated_mlp") else 2) * width * inner
+    heads = settings.get("num_heads") or 1
+    pairs = settings.get("num_key_value_heads") or heads
+    block = (
+        2 * width**2 * (heads + pairs) // heads
+        + (3 if settings.get("gated_mlp") else 2) * width * inner
+    )
+    convolution = (settings.get("conv_kernel_size") or 0) * width**2
     # A decoder block also has cross-attention.
     decoders = settings.get("num_decoder_layers") or 0
     decoder = 8 * width**2 + 2 * width * (settings.get("decoder_intermediate_dim") or inner)
-    return rows * narrow + distances * width + blocks * block + decoders * decoder
+    shared = rows * narrow + distances * width + biases + convolution
+    return shared + blocks * block + decoders * decoder
 
 
 def check_stored(source, declared, stored, then="download it again", name=None):
-    """Check that a file, or one of its tensors, stores as many bytes as it declares.
+    """Check that a file, or its tensor `name`, declares no more bytes than are stored.
 
     Raises:
         ValueError: if it declares more.
@@ -119,11 +130,11 @@ def h5_datasets(path, then="save or download it again"):
     """Return the datasets of an HDF5 file: `(size, dtype, the attribute "dtype")` by name.
 
     HDF5 returns zeros for chunks that were never written, decompresses data, and follows references
-    to other files, so a small file may ask for any amount of memory. All of these are refused,
-    except compression up to `MOST_PACKED` times.
+    to other files, so a small file may ask for any amount of memory. This function raises an error
+    for all three, except for compression by up to `MOST_PACKED` times.
 
     Raises:
-        ValueError: for such a file, and, by `reading`, for one that h5py cannot read.
+        ValueError: for such a file, and for a file that h5py cannot read.
     """
     import h5py
 
@@ -190,7 +201,8 @@ def h5_size(directory, stem, quantized=False):
                 f"or damaged ({first_line(error.__cause__)}); save or download it again."
             ) from error
         for name, (count, dtype, stored_as) in found.items():
-            # Keras stores bfloat16 as raw bytes, and step counts and random seeds as integers.
+            # Keras stores bfloat16 weights as raw bytes. It also stores step counts and random
+            # seeds, which are integers.
             name_of = dtype.name if stored_as is None else str(stored_as)
             if "optimizer" in name.split("/") or "seed_generator" in name:
                 continue
@@ -201,7 +213,7 @@ def h5_size(directory, stem, quantized=False):
 
 
 def checked_index(directory):
-    """Return the path of the index of Keras' shards, with its names checked, or `None`."""
+    """Return the path of the index of Keras' shards after checking its names; `None` if missing."""
     index = os.path.join(directory, "model.weights.json")
     if not os.path.exists(index):
         return None
@@ -209,7 +221,7 @@ def checked_index(directory):
     for name in names.values() if isinstance(names, dict) else ():
         for shard in name if isinstance(name, list) else [name]:
             inside(directory, shard, index)
-            if not fnmatch.fnmatch(shard, "model*.weights.h5"):  # `h5_size` checks only those.
+            if not fnmatch.fnmatch(shard, "model*.weights.h5"):  # `h5_size` checks only these.
                 raise ValueError(
                     f"'{index}' names {shard!r}, which is not a file of weights; download it again."
                 )

@@ -1,4 +1,4 @@
-"""Export to Google's original format, by the same tables that read it.
+"""Export to Google's original format, with the same tables that are used to read it.
 
 Source: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
 """
@@ -17,6 +17,7 @@ from kerasbert.checkpoints.writing import (
     named_tensors,
     values_of,
 )
+from kerasbert.families.bert import GOOGLE_CONFIG
 from kerasbert.text.transformers_files import transformers_files
 from kerasbert.tokenizers import BertTokenizer
 
@@ -36,7 +37,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         `(name, settings)`: the written file, and the settings that differ from the model's.
 
     Raises:
-        ValueError: for what the format cannot hold, before any weights are written.
+        ValueError: if the format cannot hold the model. This is checked before weights are written.
     """
     encoder, kind = encoder_of(model), head_kind(model)
     if encoder.family != "bert":
@@ -72,7 +73,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         names = ("vocab.txt", "tokenizer_config.json")
         write_files(directory, {name: files[name] for name in names})
     names = sorted(tensors)
-    # The op behind TensorFlow 1's Saver: variables by name, without a graph.
+    # The op that TensorFlow 1's Saver uses: it writes variables by name, and needs no graph.
     tf.raw_ops.SaveV2(
         prefix=os.path.join(directory, "bert_model.ckpt"),
         tensor_names=names,
@@ -83,7 +84,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
 
 
 def _config(settings):
-    """Return the config, the reverse of `google.read_checkpoint`."""
+    """Return Google's config for an encoder's settings, the reverse of `google.read_checkpoint`."""
     activations = {ours: theirs for theirs, ours in google.ACTIVATIONS.items()}
     if settings["activation"] not in activations:
         raise ValueError(
@@ -91,5 +92,5 @@ def _config(settings):
             "pass encoder={'activation': 'gelu_approximate'}, which moves outputs by up to 1e-3, "
             "or use format='huggingface'."
         )
-    config = {key: settings[ours] for ours, key in google.CONFIG.items()}
+    config = {key: settings[ours] for ours, key in GOOGLE_CONFIG.items()}
     return {**config, "hidden_act": activations[settings["activation"]]}

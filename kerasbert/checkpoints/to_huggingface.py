@@ -1,4 +1,4 @@
-"""Write Hugging Face checkpoints by the tables that read them.
+"""Export to Hugging Face checkpoints, with the same tables that are used to read them.
 
 Source: `transformers` 5.23.
 """
@@ -12,8 +12,10 @@ from kerasbert.base.files import write_files, write_json
 from kerasbert.base.keywords import own_class
 from kerasbert.base.parts import encoder_of, head_weights, tells_segments
 from kerasbert.checkpoints import huggingface, sentence_transformers
+from kerasbert.checkpoints.cross_encoders import cross_encoder_config
 from kerasbert.checkpoints.huggingface import ALL_TABLES
 from kerasbert.checkpoints.lineage import split_heads
+from kerasbert.checkpoints.sentence_transformers import EMBEDDER, RERANKER, has_place_for
 from kerasbert.checkpoints.writing import (
     SAME_ACTIVATIONS,
     canonical,
@@ -22,7 +24,8 @@ from kerasbert.checkpoints.writing import (
     named_tensors,
     values_of,
 )
-from kerasbert.families.transformers_names import ACTIVATIONS
+from kerasbert.families.transformers_names import ACTIVATIONS, name_of
+from kerasbert.kinds import kind_of
 from kerasbert.text.transformers_files import transformers_files
 
 REMEDY = "Change the setting with encoder={...}, or use format='kerasbert'."
@@ -35,7 +38,7 @@ def architecture(family, kind):
     'RobertaForSequenceClassification'
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if transformers has no such class.
     """
     table = ALL_TABLES[family]
     if not table.has_class(kind):
@@ -59,10 +62,11 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
 
     Returns:
         `(architecture, settings)`: the class name in transformers, and the encoder settings that
-        were changed in writing.
+        were changed to fit that class.
 
     Raises:
-        ValueError: for anything that transformers cannot hold, before weights are written.
+        ValueError: if transformers cannot hold the model. This is checked before weights are
+            written.
     """
     encoder, kind = encoder_of(model), _kind_there(model)
     family = encoder.family
@@ -92,27 +96,27 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         canonical(settings, encoder), canonical(checkpoint.encoder, encoder), name, REMEDY
     )
     tensors = named_tensors(values, checkpoint.encoder_map, name)
-    tensors = split_heads(tensors, table, settings["num_heads"])
+    tensors = table.fixed(settings) | split_heads(tensors, table, settings["num_heads"])
     if kind is not None:
         tensors = {table.prefix + key: value for key, value in tensors.items()}
         for key, value in named_tensors(head, checkpoint.head_maps.get(kind), name).items():
             tensors[(table.prefix if key.startswith(table.inside) else "") + key] = value
         if not getattr(model, "tie_weights", True) and table.decoder:
-            # transformers' class has the bias twice and uses the decoder's.
+            # The class in transformers has this bias twice and uses the decoder's.
             bias = table.of_head("masked_lm")["mlm_head"] + ".bias"
             tensors[bias] = tensors[table.decoder + ".bias"]
     _save(tensors, directory, max_shard_size)
-    if getattr(model, "kind", None) == "text_embedder":
-        sentence_transformers.write_modules(model, directory)
-    elif getattr(model, "kind", None) == "sparse_embedder":
-        sentence_transformers.write_sparse_modules(model, directory)
+    sentence_transformers.write(model, directory)
     return name, changed
 
 
 def _kind_there(model):
-    """Return `head_kind`, or `None` for an embedder, whose projection has a folder of its own."""
+    """Return the kind of head of the class in transformers.
+
+    It is `None` for an embedder: sentence-transformers stores its projection in another folder.
+    """
     kind = head_kind(model)
-    is_apart = kind == "text_embedder" and sentence_transformers.has_place_for(model)
+    is_apart = sentence_transformers.class_of(model) == EMBEDDER and has_place_for(model)
     return None if is_apart else kind
 
 
@@ -128,12 +132,15 @@ def config_of(model, settings, tokenizer, token_ids=None):
     Raises:
         ValueError: for a head or a setting that transformers does not have.
     """
-    family, kind = encoder_of(model).family, _kind_there(model)
+    encoder, kind = encoder_of(model), _kind_there(model)
+    family = encoder.family
+    # An encoder's config omits defaults.
+    settings = {**{name: getattr(encoder, name) for name in encoder.setting_names}, **settings}
     config = {"architectures": [architecture(family, kind)], **_encoder_config(settings, family)}
     ids = _token_ids(tokenizer, config, family, token_ids)
     no_id = ALL_TABLES[family].no_id
     config |= {key: no_id if id is None else id for key, id in ids.items()}
-    config |= _class_config(model, kind)
+    config |= _class_config(model)
     config |= _head_config(model, kind, config, family)
     if kind is not None:
         config |= ALL_TABLES[family].write_head(model)
@@ -141,7 +148,7 @@ def config_of(model, settings, tokenizer, token_ids=None):
 
 
 def _without_pooler(model, weights, name, kind):
-    """Return the encoder's weights without a pooler that transformers' class does not have."""
+    """Return the encoder's weights, without the pooler if the class in transformers has none."""
     encoder = encoder_of(model)
     has_pooler = kind in ALL_TABLES[encoder.family].poolers
     if has_pooler == encoder.pooler:
@@ -173,9 +180,9 @@ def _without_pooler(model, weights, name, kind):
 
 
 def _fill_rows(settings, values, family, tokenizer):
-    """Add zero rows to embedding tables that must have them in transformers.
+    """Add zero rows to embedding tables that have these rows in transformers.
 
-    KerasHub's RoBERTa has no segments and no rows before the first position.
+    For example, KerasHub's RoBERTa has no segments and no rows before the first position.
 
     Returns:
         The changed settings.
@@ -197,7 +204,7 @@ def _fill_rows(settings, values, family, tokenizer):
 
 
 def _encoder_config(settings, family):
-    """Reverse `huggingface._encoder_settings`."""
+    """Return the config for an encoder's settings; the reverse of reading it."""
     table = ALL_TABLES[family]
     config = {"model_type": table.model_type or family.replace("_", "-")}
     config |= {key: settings[ours] for ours, (key, _) in table.config.items()}
@@ -214,13 +221,13 @@ def _encoder_config(settings, family):
 
 
 def _activation(name):
-    for theirs, ours in ACTIVATIONS.items():
-        if ours == SAME_ACTIVATIONS.get(name, name):
-            return theirs
-    raise ValueError(
-        f"transformers has no activation '{name}'; use one of "
-        f"{', '.join(sorted(set(ACTIVATIONS.values())))}. {REMEDY}"
-    )
+    theirs = name_of(SAME_ACTIVATIONS.get(name, name))
+    if theirs not in ACTIVATIONS:
+        raise ValueError(
+            f"transformers has no activation '{name}'; use one of "
+            f"{', '.join(sorted(set(ACTIVATIONS.values())))}. {REMEDY}"
+        )
+    return theirs
 
 
 def _token_ids(tokenizer, config, family, known):
@@ -251,21 +258,21 @@ def _token_ids(tokenizer, config, family, known):
 
 
 def _longest(model, settings):
-    """Return the tokenizer's maximum length; a reranker's is its preprocessor's."""
-    most = settings.get("max_sequence_length")
-    if getattr(model, "kind", None) == "reranker" and model.preprocessor is not None:
+    """Return the tokenizer's maximum length, for a reranker that of its preprocessor."""
+    if sentence_transformers.class_of(model) == RERANKER and model.preprocessor is not None:
         return model.preprocessor.sequence_length
-    return most
+    return settings.get("max_sequence_length")
 
 
-def _class_config(model, kind):
+def _class_config(model):
     """Describe the classes: the reverse of `huggingface._classes`."""
-    if getattr(model, "kind", None) == "reranker":
-        return {"num_labels": 1, **sentence_transformers.cross_encoder_config(model)}
+    if sentence_transformers.class_of(model) == RERANKER:
+        return {"num_labels": 1, **cross_encoder_config(model)}
     count = getattr(model, "num_classes", None)
     if count is None:
-        is_regressor = kind == "text_classifier"
-        return {"num_labels": 1, "problem_type": "regression"} if is_regressor else {}
+        kind = kind_of(model)
+        is_number = kind is not None and kind.explains == "number"
+        return {"num_labels": 1, "problem_type": "regression"} if is_number else {}
     config = {"num_labels": count}
     if getattr(model, "labels", None):
         config["id2label"] = {str(id): label for id, label in enumerate(model.label_names)}
@@ -273,15 +280,19 @@ def _class_config(model, kind):
     if getattr(model, "multi_label", False):
         config["problem_type"] = "multi_label_classification"
     elif count == 1:
-        config["problem_type"] = "single_label_classification"  # Else one label means regression.
+        # Otherwise transformers would treat a model with one label as a regression model.
+        config["problem_type"] = "single_label_classification"
     return config
 
 
 def _head_config(model, kind, config, family):
-    """Reverse `huggingface.read_head_settings` for a kind of head."""
+    """Return the config for a head's settings: the reverse of `huggingface.read_head_settings`."""
     found = {}
-    for ours, (key, _) in ALL_TABLES[family].settings_of_head(kind).items() if kind else ():
+    settings = ALL_TABLES[family].settings_of_head(kind) if kind else {}
+    for ours, (key, _, *names) in settings.items():
         value = getattr(model, ours)
+        for same in names:
+            value = next((theirs for theirs, x in same.items() if x == value), value)
         value = _activation(value) if ours == "head_activation" else value
         found[key] = config.get(key, value)  # The encoder's own value takes precedence.
     return found

@@ -1,4 +1,4 @@
-"""Export to KerasHub presets: a KerasHub model gets our weights and saves itself."""
+"""Export to KerasHub presets: our weights are assigned to a KerasHub model, which saves itself."""
 
 import inspect
 import os
@@ -18,14 +18,13 @@ from kerasbert.checkpoints.writing import (
     named_tensors,
     values_of,
 )
+from kerasbert.families import FAMILIES, KERAS_HUB
 from kerasbert.kinds import KINDS
 from kerasbert.text.packing import TRUNCATE
-from kerasbert.text.sentence_piece import XLMRobertaTokenizer, original_order
+from kerasbert.text.sentence_piece_families import XLMRobertaTokenizer, original_order
 
 # Arguments with other names in KerasHub.
 ARGUMENTS = {"vocab_size": "vocabulary_size"}
-# KerasHub models whose tokenizer is not BERT's.
-_OWN_TOKENIZERS = ("Roberta", "XLMRoberta", "Albert", "DebertaV3", "GPT2")
 
 
 def write(model, tokenizer, directory, max_shard_size=None):
@@ -41,12 +40,12 @@ def write(model, tokenizer, directory, max_shard_size=None):
         `(name, settings)`: KerasHub's class, and the settings that differ from the model's.
 
     Raises:
-        ValueError: for what KerasHub cannot hold, before any weights are written.
+        ValueError: if KerasHub cannot hold the model. This is checked before weights are written.
     """
     encoder, kind = encoder_of(model), head_kind(model)
     family = encoder.family
     prefix = _prefix(family)
-    their_tokenizer = None if tokenizer is None else _tokenizer(tokenizer, prefix)
+    their_tokenizer = None if tokenizer is None else _tokenizer(tokenizer, family, prefix)
     settings, values = own_class(type(encoder)).get_config(encoder), values_of(encoder.weights)
     changed = _fold_rows(settings, values, family)
     their_class = getattr(keras_hub.models, f"{prefix}Backbone")
@@ -87,25 +86,24 @@ def write(model, tokenizer, directory, max_shard_size=None):
 
 
 def _prefix(family):
-    for name, its_family in keras_hub_format.FAMILIES.items():
-        if its_family == family:
-            return name.removesuffix("Backbone")
+    if family in KERAS_HUB:
+        return KERAS_HUB[family].classes
     raise ValueError(
-        f"KerasHub has no {family}; it has {', '.join(keras_hub_format.FAMILIES.values())}. Use "
+        f"KerasHub has no {family}; it has {', '.join(KERAS_HUB)}. Use "
         "format='huggingface' or 'kerasbert'."
     )
 
 
 def _fold_rows(settings, values, family):
-    """Fold rows that KerasHub's class lacks into the position table, where that is exact.
+    """Remove embedding rows that KerasHub's class lacks, if the outputs stay equal.
 
-    KerasHub's RoBERTa has no rows before the first position, and no segments: the row of a single
-    segment is added to every position.
+    KerasHub's RoBERTa has no rows before the first position, and no segments. The embedding of a
+    single segment is added to every position.
 
     Returns:
         The changed settings.
     """
-    fixed = keras_hub_format.SETTINGS[family]
+    fixed = KERAS_HUB[family].settings
     path = "position_embedding/embeddings"
     changed = {}
     if fixed.get("position_offset") == 0 and settings["position_offset"]:
@@ -119,7 +117,7 @@ def _fold_rows(settings, values, family):
 
 
 def _assign(their_model, tensors, name, weights=None, prefix=""):
-    """Assign our tensors to KerasHub's variables, reshaped to its axis for heads."""
+    """Assign our tensors to KerasHub's variables, reshaped where these have an axis for heads."""
     weights = their_model.weights if weights is None else weights
     variables = {prefix + w.path: w for w in weights}
     missing = sorted(variables.keys() - tensors.keys())
@@ -179,10 +177,10 @@ def _task(model, kind, prefix, backbone, tokenizer, checkpoint):
     return task
 
 
-def _tokenizer(tokenizer, prefix):
+def _tokenizer(tokenizer, family, prefix):
     """Make KerasHub's tokenizer with the same vocabulary."""
     cls = getattr(keras_hub.tokenizers, f"{prefix}Tokenizer")
-    base = prefix if prefix in _OWN_TOKENIZERS else "Bert"
+    base = FAMILIES[family].tokenizer.removesuffix("Tokenizer")
     name = type(tokenizer).__name__
     special = [getattr(tokenizer, f"{role}_token", None) for role in ("cls", "sep", "pad", "mask")]
     usual = ["[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -201,9 +199,10 @@ def _tokenizer(tokenizer, prefix):
     found += tokenizer.markers()
     if found:
         raise ValueError(
-            f"KerasHub's {cls.__name__} does not look for added tokens in texts, and this one "
-            f"finds {', '.join(map(repr, found[:3]))}{', ...' if len(found) > 3 else ''}; convert "
-            "with tokenizer=False, or use format='huggingface'."
+            f"KerasHub's {cls.__name__} does not look for added tokens in texts, and this "
+            "tokenizer finds "
+            f"{', '.join(map(repr, found[:3]))}{', ...' if len(found) > 3 else ''}; convert with "
+            "tokenizer=False, or use format='huggingface'."
         )
     for setting in ("normalize", "split_on"):
         value = getattr(tokenizer, setting, None)
@@ -228,13 +227,13 @@ def _tokenizer(tokenizer, prefix):
         )
     if base == "Roberta":
         vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
-        # KerasHub finds these tokens in texts; by default it finds all special tokens.
+        # KerasHub recognizes these tokens in texts; by default it recognizes all special tokens.
         found = tokenizer.special_tokens if tokenizer.special_tokens_in_strings else []
         return cls(vocabulary, list(tokenizer.merges), unsplittable_tokens=found)
     if tokenizer.special_tokens_in_strings:
         raise ValueError(
-            f"KerasHub's {cls.__name__} does not find special tokens in texts, but this one does "
-            "(special_tokens_in_strings=True); convert with tokenizer=False, or use "
+            f"KerasHub's {cls.__name__} does not find special tokens in texts, but this tokenizer "
+            "does (special_tokens_in_strings=True); convert with tokenizer=False, or use "
             "format='huggingface'."
         )
     proto = tokenizer.proto

@@ -1,6 +1,7 @@
-"""Helpers shared by all export formats: named weights, and settings that must fit."""
+"""Helpers of all export formats: naming of weights, and comparison of settings."""
 
 import inspect
+import warnings
 
 import keras
 import numpy as np
@@ -21,8 +22,9 @@ SOFT = (
     "labels",
     "multi_label",
     "characters",
+    "max_global_tokens",
 )
-# Settings without an effect on outputs or training.
+# Settings that affect neither outputs nor training.
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
 
 # Activations with two names in Keras.
@@ -30,7 +32,7 @@ SAME_ACTIVATIONS = {"swish": "silu"}
 
 
 def head_kind(model):
-    """Return the kind of a task's head; `None` for encoders, and tasks without own weights."""
+    """Return the kind of a task's head; `None` for encoders and for tasks without head weights."""
     kind = tables_of(model)
     # A language model has a class of its own in transformers, even without head weights.
     has_head = head_weights(model) or kind and KINDS[kind].huggingface
@@ -67,7 +69,7 @@ def named_tensors(values, name_map, what):
         what: string. The format, for error messages.
 
     Raises:
-        ValueError: for weights without a name there; the message lists all.
+        ValueError: for weights that have no name in the other package; the message lists all.
     """
     unknown = [path for path in values if name_map is None or name_map.theirs(path) is None]
     if unknown:
@@ -80,7 +82,7 @@ def named_tensors(values, name_map, what):
 
 
 def canonical(settings, encoder):
-    """Normalize an encoder's settings, so that equivalent ones are equal.
+    """Normalize an encoder's settings, so that equivalent settings compare equal.
 
     Args:
         settings: dict, for the class and family of `encoder`.
@@ -100,21 +102,31 @@ def canonical(settings, encoder):
     if settings["attention_dropout"] is None:
         settings["attention_dropout"] = settings["dropout"]
     settings["num_groups"] = settings["num_groups"] or settings["num_layers"]
+    settings["num_key_value_heads"] = settings["num_key_value_heads"] or settings["num_heads"]
     settings["use_bias"] = [part for part in BIASED if has_bias(settings["use_bias"], part)]
     positions = settings["position_embedding"]
     unused = [] if positions == "learned" else ["position_offset"]
     if positions == "rotary":
         settings["local_rotary_base"] = settings["local_rotary_base"] or settings["rotary_base"]
     else:
-        unused += ["rotary_base", "local_rotary_base", "rotary_factor"]
-    if positions == "disentangled":
+        unused += ["rotary_base", "local_rotary_base", "rotary_factor", "rotary_value"]
+    if positions == "disentangled" or settings["position_bias"] == "buckets":
         settings["max_relative_positions"] = (
             settings["max_relative_positions"] or settings["max_sequence_length"]
         )
     else:
         unused += ["bucket_size", "max_relative_positions"]
+    if positions != "disentangled":
+        unused += ["shares_projections"]
+    if settings["conv_kernel_size"] is None:
+        unused += ["conv_activation"]
     # Every n-th layer, starting with the first, attends globally.
-    settings["global_every"] = min(settings["global_every"], settings["num_layers"])
+    if settings["global_every"] is not None:
+        settings["global_every"] = min(settings["global_every"], settings["num_layers"])
+    if settings["global_tokens"] == "given":  # The same model, with a further input.
+        settings["global_tokens"] = "by_task"
+    if settings["global_tokens"] is None:
+        unused += ["sep_token_id"]
     if settings["local_window"] is None or settings["global_every"] == 1:
         unused += ["local_rotary_base", "global_every", "local_window"]
     return {name: x for name, x in settings.items() if name not in (*unused, *_NAMES)}
@@ -133,7 +145,7 @@ def check_settings(expected, found, what, remedy):
         List of strings: differing settings that do not affect outputs.
 
     Raises:
-        ValueError: if settings that affect outputs differ; the message lists all.
+        ValueError: if settings that affect outputs differ; the message lists all of them.
     """
     differ = [name for name in expected if name in found and not _same(expected[name], found[name])]
     wrong = [name for name in differ if name not in SOFT]
@@ -146,3 +158,30 @@ def check_settings(expected, found, what, remedy):
 def _same(a, b):
     are_floats = isinstance(a, float) and isinstance(b, float)
     return bool(np.isclose(a, b, rtol=1e-9, atol=0)) if are_floats else a == b
+
+
+def check_head(model, format):
+    """Raise if another package's format has no place for a part of the head.
+
+    Warn if it has none for the temperature, without which the logits and classes are the same.
+    """
+    what = f"The format '{format}' has no place for the"
+    way = "use format='kerasbert', or convert the encoder alone with task='encoder'"
+    name = type(model).__name__
+    if getattr(model, "bilstm_units", 0):
+        raise ValueError(
+            f"{what} BiLSTM of this {name} (bilstm_units={model.bilstm_units}); {way}."
+        )
+    if getattr(model, "crf", False):
+        raise ValueError(
+            f"{what} transitions of this {name} (crf=True); {way}, or train a tagger without crf."
+        )
+    long = getattr(model, "long", None)
+    if long is not None and long.has_windows:
+        raise ValueError(f"{what} windows of this {name} (long='windows'); {way}.")
+    if hasattr(model, "calibrate") and model.temperature != 1:
+        warnings.warn(
+            f"{what} temperature {model.temperature:.3g} of this {name}, so its probabilities are "
+            "not calibrated there; divide the logits by it.",
+            stacklevel=2,
+        )

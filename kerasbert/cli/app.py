@@ -56,14 +56,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 @contextlib.contextmanager
 def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
-    """Run the body of a command on a backend and print errors and warnings as single lines.
+    """Run the body of a command, and print errors and warnings as single lines.
 
     Redirects standard output to standard error, so that progress does not mix with results.
 
     Args:
         backend: string. The Keras backend, if the command needs a particular one.
         stopped: string. Message after Ctrl-C, unless the interrupted function raises its own.
-        starts: bool. Whether to start Keras before the body runs.
+        starts: bool. Whether to import Keras before the body runs.
 
     Raises:
         typer.Exit: with code 2 for an error, 130 for Ctrl-C.
@@ -77,7 +77,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
                 start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
-            # Our own OSErrors have a message; omit their error number.
+            # For an OSError of this package, print only its message, without the error number.
             is_ours = isinstance(error, OSError) and error.filename is None and error.strerror
             typer.echo(error.strerror if is_ours else str(error), err=True)
             raise typer.Exit(2) from error
@@ -86,8 +86,28 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
             raise typer.Exit(130) from None
 
 
+def _show_version(wanted):
+    if wanted:
+        from kerasbert import __version__
+
+        print(f"kerasbert {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+):
+    pass
+
+
 def start_keras(backend):
-    """Import Keras with the given backend; a running backend cannot be changed."""
+    """Import Keras with the given backend; raise if it is already imported with another one."""
     if "keras" in sys.modules:
         from kerasbert.backend import name
 
@@ -110,15 +130,15 @@ def start_keras(backend):
 
 
 def _backend_advice(name):
-    # TensorFlow is a dependency, not an extra.
+    # TensorFlow is a dependency, so no extra has its packages.
     return how_to_install(name) if name in EXTRAS else "`pip install tensorflow tensorflow-text`"
 
 
 def show(*tables):
-    """Print rich tables whose columns are in order of importance.
+    """Print tables of `rich`, whose columns are in order of importance.
 
-    Names are never wrapped or truncated: a narrow terminal gets fewer columns, with a note. Pipes
-    and files get all columns.
+    Names are never wrapped or truncated: on a narrow terminal, the last columns are left out, with
+    a note. Pipes and files get all columns.
     """
     is_terminal = sys.stdout.isatty()
     for table in tables:
@@ -179,8 +199,6 @@ def label_columns(label):
 
 def numbers(option, text, kind):
     """Parse comma-separated numbers."""
-    if text is None:
-        return None
     try:
         return [kind(item) for item in text.split(",")]
     except ValueError:

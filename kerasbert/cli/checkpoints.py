@@ -334,7 +334,7 @@ def _show_bench(found):
 
 
 def _graph_call(format, of_saved_model, int8, sequence_length, layout):
-    """Return the function that exports a model taking token ids, and its arguments."""
+    """Return the export function for a graph that takes token ids, and its arguments."""
     from kerasbert.export import export_litert, export_onnx, export_openvino, export_web
 
     calls = {
@@ -363,7 +363,10 @@ def _graph_call(format, of_saved_model, int8, sequence_length, layout):
 
 
 def _matches(preset, match):
-    """Return whether a preset matches all words; words of up to 2 letters skip its description."""
+    """Return whether a preset matches all words of `match`.
+
+    Words of up to 2 letters, such as language codes, are not searched in the description.
+    """
     text = " ".join((preset["name"], preset["family"], preset["description"])).lower()
     named = f"{preset['name']} {preset['family']}".lower()
     return all(

@@ -1,6 +1,5 @@
 """Commands for pre-training an encoder: `vocab`, `deduplicate`, `examples` and `pretrain`."""
 
-import functools
 from typing import Annotated
 
 import typer
@@ -14,12 +13,13 @@ from kerasbert.cli.app import (
     BeamOption,
     EncodingOption,
     JsonOption,
-    PrecisionOption,
     RunnerOption,
     app,
     command,
     settings,
 )
+from kerasbert.cli.options import takes_options
+from kerasbert.training.pretrain_settings import PretrainSettings
 
 TextOrJsonLines = Annotated[
     list[str],
@@ -59,7 +59,8 @@ def vocab(
     ] = None,
     min_frequency: Annotated[int, typer.Option(help="Minimum frequency of a piece.")] = 2,
     text_key: Annotated[
-        str | None, typer.Option(help="JSON key or Parquet column of the text.")
+        list[str] | None,
+        typer.Option(help="JSON key or column of the text; repeatable, for parallel text."),
     ] = None,
     encoding: EncodingOption = None,
     errors: TextErrors = "strict",
@@ -103,7 +104,7 @@ def vocab(
             unused=unused,
             max_characters=max_characters,
             min_frequency=min_frequency,
-            text_key=text_key,
+            text_key=text_key or None,
             encoding=encoding or "utf-8",
             errors=errors,
             overwrite=overwrite,
@@ -222,11 +223,13 @@ def examples(
         from kerasbert.data import beam as pipeline
         from kerasbert.data import write_examples
         from kerasbert.data.block_examples import BlockExamples
-        from kerasbert.data.corpus import READING
-        from kerasbert.training.pretrain import tokenizer_of
+        from kerasbert.data.corpus_files import READING
+        from kerasbert.training.pretraining_model import tokenizer_of
         from kerasbert.training.recording import Pulse
 
-        further, reading = settings("--set", more), _reading(reading, encoding)
+        further, reading = settings("--set", more), settings("--reading", reading)
+        if encoding is not None:
+            reading["encoding"] = encoding
         for name in further:
             known = {*BlockExamples.__init__.__kwdefaults__, "block_bytes"}
             check_keyword("--set", name, known)
@@ -268,13 +271,16 @@ def examples(
     )
 
 
-_encoder = functools.partial(typer.Option, rich_help_panel="Encoder")
-_examples = functools.partial(typer.Option, rich_help_panel="Examples")
-_training = functools.partial(typer.Option, rich_help_panel="Training")
-_records = functools.partial(typer.Option, rich_help_panel="Logs and checkpoints")
+def _phase(text):
+    """Parse `length:steps:batch_size` into three ints."""
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--phase {text!r} is not length:steps:batch_size, such as 128:9000:256.")
+    return tuple(map(int, parts))
 
 
 @app.command()
+@takes_options(PretrainSettings, phases=_phase)
 def pretrain(
     corpus: Annotated[
         list[str],
@@ -286,148 +292,10 @@ def pretrain(
     output: Annotated[
         str, typer.Option("--output", "-o", help="Folder or URL for the preset and other output.")
     ],
-    preset: Annotated[
-        str | None, _encoder(help="Preset, or output of another pretrain, to continue with.")
-    ] = None,
-    layers: Annotated[int | None, _encoder(help="Layers of a new encoder; defaults to 12.")] = None,
-    hidden: Annotated[int | None, _encoder(help="Width of a new encoder; defaults to 768.")] = None,
-    heads: Annotated[
-        int | None,
-        _encoder(help="Attention heads of a new encoder; by default each is 64 wide."),
-    ] = None,
-    family: Annotated[
-        str | None,
-        _encoder(help="Family of a new encoder: bert, roberta, ...; defaults to bert."),
-    ] = None,
-    encoder: Annotated[
-        list[str] | None, _encoder(help="Further encoder setting, such as dropout=0.0.")
-    ] = None,
-    generator: Annotated[
-        list[str] | None,
-        _encoder(help="Generator setting for replaced_tokens, such as hidden_dim=64."),
-    ] = None,
-    teacher: Annotated[
-        str | None,
-        _encoder(help="Embedder to distill from; needs the same vocabulary and width."),
-    ] = None,
-    teacher_weight: Annotated[
-        float | None, _encoder(help="Weight of the distillation loss; defaults to 10.")
-    ] = None,
-    vocabulary: Annotated[
-        str | None,
-        _encoder(
-            help="Output of vocab, a vocab.txt or a preset; defaults to the preset's, or to one "
-            "trained on CORPUS."
-        ),
-    ] = None,
-    vocabulary_size: Annotated[int, _encoder(help="Size of a trained vocabulary.")] = 30522,
-    cased: Annotated[
-        bool, _encoder("--cased", help="Keep capitals and accents in a trained vocabulary.")
-    ] = False,
-    objective: Annotated[
-        str, _examples(help="next_sentence, sentence_order, full_sentences or replaced_tokens.")
-    ] = "next_sentence",
-    cut_sentences: Annotated[
-        bool, _examples("--cut-sentences", help="Fill rows of full sentences to the last token.")
-    ] = False,
-    masking: Annotated[
-        str, _examples(help="dynamic masks again in every epoch; static masks once.")
-    ] = "dynamic",
-    mask: Annotated[
-        list[str] | None,
-        _examples(
-            help="Masking setting, such as unit=word or mask_selection_rate=0.3; [0.3,0.15] is a "
-            "linear change."
-        ),
-    ] = None,
-    reading: Annotated[
-        list[str] | None,
-        _examples(help="How to read the text, such as sentences=lines or text_key=body."),
-    ] = None,
-    encoding: Annotated[str | None, _examples(help=ENCODING)] = None,
-    copies: Annotated[int, _examples(help="Passes over the text to make examples.")] = 1,
-    held_out: Annotated[float, _examples(help="Share of examples held out for evaluation.")] = 0.01,
-    workers: Annotated[int | None, _examples(help="Processes that make examples.")] = None,
-    steps: Annotated[
-        int, _training(help="Steps: nine tenths at 128 tokens, the rest at 512.")
-    ] = 1_000_000,
-    batch_size: Annotated[int, _training(help="Examples per step.")] = 256,
-    phase: Annotated[
-        list[str] | None,
-        _training(
-            metavar="LENGTH:STEPS:BATCH",
-            help="Phase instead of --steps and --batch-size, such as 128:9000:256; repeatable.",
-        ),
-    ] = None,
-    accumulate: Annotated[
-        int, _training(help="Number of parts to split each batch into, to save memory.")
-    ] = 1,
-    optimizer: Annotated[
-        str | None,
-        _training(
-            help="adamw, lamb for large batches, or muon for the layers' matrices; defaults to "
-            "muon for a new encoder, to adamw for a preset and for replaced_tokens."
-        ),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        _training(help="Peak; defaults to 1e-4 for adamw, 1e-3 for lamb, 3e-3 for muon."),
-    ] = None,
-    schedule: Annotated[
-        str, _training(help="After warmup: linear decay to 0, or wsd, constant before a decay.")
-    ] = "linear",
-    warmup_steps: Annotated[
-        int | None,
-        _training(help="Defaults to 1% of all steps, at least 1,000 but at most 20%."),
-    ] = None,
-    decay_share: Annotated[
-        float | None, _training(help="Share of steps in which wsd decays; defaults to 0.2.")
-    ] = None,
-    weight_decay: Annotated[float, _training(help="Not applied to biases and norms.")] = 0.01,
-    ema_momentum: Annotated[
-        float | None,
-        _training(help="Momentum of a moving average of the weights to save, such as 0.999."),
-    ] = None,
-    optimizer_state: Annotated[
-        str, _training(help="new, or kept: continue that of the pretrain output in --preset.")
-    ] = "new",
-    finetuning_learning_rate: Annotated[
-        float | None, _training(help="Learning rate for fine-tuning to record in the preset.")
-    ] = None,
-    seed: Annotated[int, _training(help="Random seed of weights, examples and their order.")] = 0,
-    xla: Annotated[
-        bool | None, _training("--xla/--no-xla", help="XLA compilation; Keras decides by default.")
-    ] = None,
-    precision: PrecisionOption = None,
+    encoding: Annotated[str | None, typer.Option(help=ENCODING, rich_help_panel="Examples")] = None,
     backend: BackendOption = None,
-    devices: Annotated[
-        int | None,
-        _training(help="Devices of this machine that share each batch (jax, tensorflow)."),
-    ] = None,
-    mesh: Annotated[
-        str | None,
-        _training(
-            metavar="BATCHxMODEL",
-            help="On jax, such as 2x4: batches are split over 2 devices, each layer over 4.",
-        ),
-    ] = None,
-    log_every: Annotated[
-        int | None,
-        _records(help="Steps per log line; defaults to 1/200 of all, from 10 to 100."),
-    ] = None,
-    evaluate_every: Annotated[
-        int | None, _records(help="Steps between evaluations; defaults to 1/20 of all.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None,
-        _records(help="Steps between checkpoints; defaults to --evaluate-every, at most 1,000."),
-    ] = None,
-    tensorboard: Annotated[
-        bool, _records("--tensorboard", help="Write TensorBoard logs to OUTPUT/tensorboard.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over and remove previous results in OUTPUT.")
-    ] = False,
+    *,
+    read_options,
 ):
     """Pre-train an encoder from text to a preset. The same command resumes an interrupted run.
 
@@ -443,67 +311,12 @@ def pretrain(
         from kerasbert.distribution import join
         from kerasbert.training.pretrain import pretrain
 
-        size = {"num_layers": layers, "hidden_dim": hidden, "num_heads": heads, "family": family}
-        done = pretrain(
-            corpus[0] if len(corpus) == 1 else corpus,
-            output,
-            preset=preset,
-            **{name: value for name, value in size.items() if value is not None},
-            encoder=settings("--encoder", encoder),
-            generator=settings("--generator", generator),
-            teacher=teacher,
-            teacher_weight=teacher_weight,
-            vocabulary=vocabulary,
-            vocabulary_size=vocabulary_size,
-            lowercase=not cased,
-            reading=_reading(reading, encoding),
-            objective=objective,
-            cut_sentences=cut_sentences,
-            steps=steps,
-            batch_size=batch_size,
-            phases=phase and [_phase(text) for text in phase],
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            schedule=schedule,
-            warmup_steps=warmup_steps,
-            decay_share=decay_share,
-            weight_decay=weight_decay,
-            ema_momentum=ema_momentum,
-            optimizer_state=optimizer_state,
-            finetuning_learning_rate=finetuning_learning_rate,
-            accumulate=accumulate,
-            precision=precision or "float32",
-            masking=masking,
-            masker=settings("--mask", mask),
-            copies=copies,
-            held_out=held_out,
-            seed=seed,
-            log_every=log_every,
-            evaluate_every=evaluate_every,
-            checkpoint_every=checkpoint_every,
-            resume=not restart,
-            jit_compile="auto" if xla is None else xla,
-            devices=devices,
-            mesh=mesh,
-            tensorboard=tensorboard,
-            workers=workers,
-        )
+        given = read_options()
+        if encoding is not None:
+            given["reading"] = {**given.get("reading", {}), "encoding": encoding}
+        done = pretrain(corpus[0] if len(corpus) == 1 else corpus, output, **given)
         if not join().is_first:
             return  # Only the first process prints the results.
     for name, score in done["scores"].items():
         print(f"held out, {name}: {score:.4f}")
     print(f"{done['steps']:,} steps -> {done['preset']}")
-
-
-def _reading(texts, encoding):
-    """Merge `--reading` and `--encoding` into settings for reading text."""
-    found = settings("--reading", texts)
-    return found if encoding is None else {**found, "encoding": encoding}
-
-
-def _phase(text):
-    """Parse `length:steps:batch_size` into three ints."""
-    parts = text.split(":")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise ValueError(f"--phase {text!r} is not length:steps:batch_size, such as 128:9000:256.")
-    return tuple(map(int, parts))

@@ -1,5 +1,6 @@
-"""The `embed` command."""
+"""The commands `embed` and `export-vectors`."""
 
+import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -9,6 +10,10 @@ from kerasbert.cli.app import BackendOption, BeamOption, EncodingOption, RunnerO
 
 Format = StrEnum("Format", {name: name for name in ("parquet", "npy")})
 Dtype = StrEnum("Dtype", {name: name for name in ("float32", "float16")})
+Database = StrEnum(
+    "Database",
+    {name: name for name in ("qdrant", "elasticsearch", "opensearch", "vespa", "pgvector")},
+)
 Similarity = StrEnum("Similarity", {name: name for name in ("cosine", "dot")})
 
 
@@ -79,3 +84,39 @@ def embed(
             options=beam_options(runner, beam),
         )
     print(f"{count:,} embeddings -> {output}")
+
+
+@app.command("export-vectors")
+def export_vectors(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER", help="Output folder of `embed`, or a saved SearchIndex."),
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="New folder for the files.")],
+    format: Annotated[Database, typer.Option("--format", help="Database that loads the files.")],
+    name: Annotated[str, typer.Option(help="Name of the collection, index or table.")] = "passages",
+    rows: Annotated[int, typer.Option(min=1, help="Maximum rows per request.")] = 1_000,
+    similarity: Annotated[
+        Similarity, typer.Option(help="Similarity of the output of `embed`; an index has its own.")
+    ] = Similarity.cosine,
+    backend: BackendOption = None,
+):
+    """Write embeddings, texts and metadata as files that a vector database loads.
+
+    \b
+    Examples:
+      kerasbert export-vectors vectors -o for_qdrant --format qdrant --name faq
+      kerasbert export-vectors faq_index -o for_postgres --format pgvector
+    """
+    with command(backend):
+        from kerasbert.search.embed_corpus import read_vectors
+        from kerasbert.search.exports import export_records
+        from kerasbert.search.index import SearchIndex
+        from kerasbert.search.index_files import MANIFEST
+
+        if os.path.exists(os.path.join(source, MANIFEST)):
+            done = SearchIndex.load(source).export(str(format), output, name=name, rows=rows)
+        else:
+            settings = {"name": name, "rows": rows, "similarity": str(similarity)}
+            done = export_records(read_vectors(source), str(format), output, **settings)
+    print(f"{done['count']:,} embeddings -> {output}. To load them, {done['load']}.")

@@ -20,16 +20,15 @@ from kerasbert.cli.app import (
     app,
     command,
     label_columns,
-    numbers,
-    settings,
     show,
     text_columns,
 )
+from kerasbert.cli.options import takes_options
 from kerasbert.kinds import kinds_with
+from kerasbert.training.finetune_settings import FinetuneSettings
 
 _HEADS = [kind.name for kind in kinds_with("data")]
 Head = StrEnum("Head", {name: name for name in _HEADS})
-Method = StrEnum("Method", {name: name for name in ("full", "lora", "frozen", "setfit")})
 
 TaskOption = Annotated[
     str | None, typer.Option(help="Built-in task; `kerasbert tasks` lists them.")
@@ -45,8 +44,6 @@ LimitOption = Annotated[int | None, typer.Option(min=1, help="Maximum number of 
 
 
 _own = functools.partial(typer.Option, rich_help_panel="Your own files")
-_grid = functools.partial(typer.Option, rich_help_panel="Search, with lists such as 16,32")
-_training = functools.partial(typer.Option, rich_help_panel="Training")
 
 
 @app.command()
@@ -81,19 +78,13 @@ def tasks(as_json: JsonOption = False):
 
 
 @app.command()
+@takes_options(FinetuneSettings)
 def finetune(
     preset: Annotated[
         str, typer.Argument(metavar="PRESET", help="Preset name, handle or directory.")
     ],
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Output folder.")],
     task: TaskOption = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of the task's official files; otherwise the `datasets` library "
-            "downloads them."
-        ),
-    ] = None,
     train: Annotated[
         str | None,
         _own(help="Training file: .csv .tsv .jsonl .json .parquet .xlsx, or one word per line."),
@@ -125,69 +116,10 @@ def finetune(
     metrics: Annotated[
         str | None, _own(help="Metrics, such as f1,accuracy; the first one selects the model.")
     ] = None,
-    batch_sizes: Annotated[
-        str | None, _grid(help="Defaults to those of the task's paper, or to 32 for your files.")
-    ] = None,
-    learning_rates: Annotated[
-        str | None,
-        _grid(help="Defaults to the rate in PRESET, then to the paper's, or to 3e-5."),
-    ] = None,
-    epochs: Annotated[
-        str | None, _grid(help="Defaults to those of the paper, or to 3 for your files.")
-    ] = None,
-    record_rate: Annotated[
-        bool,
-        _grid(
-            "--record-rate", help="Record the best learning rate in PRESET, a kerasbert directory."
-        ),
-    ] = False,
-    seeds: Annotated[str, _grid(help="Random seeds; each setting runs with every seed.")] = "0",
-    sequence_length: Annotated[int | None, _training(min=1, help="Maximum tokens per row.")] = None,
-    warmup: Annotated[float | None, _training(help="Share of the steps used for warmup.")] = None,
-    early_stopping: Annotated[
-        int | None,
-        _training(
-            min=1, help="Stop after this many epochs without improvement; keep the best epoch."
-        ),
-    ] = None,
-    balanced: Annotated[bool, _training("--balanced", help="Weight all classes equally.")] = False,
-    method: Annotated[
-        Method | None,
-        _training(
-            metavar="METHOD",
-            help="full, lora (adapters), frozen (only the head) or setfit (for few labels).",
-        ),
-    ] = None,
-    lora_rank: Annotated[
-        int | None, _training(min=1, help="Rank of LoRA adapters, which need higher rates.")
-    ] = None,
-    pairs: Annotated[
-        str | None,
-        _training(help="For setfit, pairs per text (20), or oversampling, unique, ..."),
-    ] = None,
-    dev_share: Annotated[
-        float, _training(help="Share of training examples for validation if there is no dev file.")
-    ] = 0.1,
-    limit: Annotated[
-        int | None, _training(min=1, help="Maximum examples per file, for a quick test.")
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        _training("--set", help="Further argument of from_preset, such as doc_stride=64."),
-    ] = None,
-    part: Annotated[
-        str | None,
-        _grid(
-            metavar="I/N",
-            help="Run only this part, such as 3/16; without --part, combine the parts.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove existing runs from OUTPUT.")
-    ] = False,
     backend: BackendOption = None,
-    precision: PrecisionOption = None,
     as_json: JsonOption = False,
+    *,
+    read_options,
 ):
     """Fine-tune a preset on a task, search its settings, and keep the best model on dev.
 
@@ -214,13 +146,8 @@ def finetune(
         from kerasbert.training.finetune import finetune
         from kerasbert.training.report import class_tables, grid_table, score_table
 
-        presets.check(preset)  # Fails before any file is read.
-        lists = {
-            "batch_sizes": numbers("--batch-sizes", batch_sizes, int),
-            "learning_rates": numbers("--learning-rates", learning_rates, float),
-            "epochs": numbers("--epochs", epochs, int),
-            "seeds": numbers("--seeds", seeds, int),
-        }
+        presets.check(preset)  # An unknown preset raises an error before any file is read.
+        given = read_options()
         columns = text_columns(text, text_b)
         own = {
             "columns": columns,
@@ -231,34 +158,16 @@ def finetune(
             "encoding": encoding,
             "metrics": None if metrics is None else metrics.split(","),
         }
+        data = given.get("data")
         found = _task(task, data, {"train": train, "dev": dev, "test": test}, str(head), own)
-        results = finetune(
-            found,
-            preset,
-            output,
-            data=data,
-            **lists,
-            sequence_length=sequence_length,
-            warmup=warmup,
-            early_stopping=early_stopping,
-            class_weights="balanced" if balanced else None,
-            method=None if method is None else str(method),
-            lora_rank=lora_rank,
-            pairs=int(pairs) if pairs is not None and pairs.isdecimal() else pairs,
-            precision=None if precision is None else str(precision),
-            model=settings("--set", model),
-            dev_share=dev_share,
-            limit=limit,
-            record_rate=record_rate,
-            part=part,
-            overwrite=overwrite,
-        )
+        results = finetune(found, preset, output, **given)
     if as_json:
         print(to_json(results, ensure_ascii=False, indent=1))
         return
-    if part is not None:
+    if "part" in given:
         print(
-            f"Part {part}: {len(results['runs'])} runs. Run it without --part to combine all parts."
+            f"Part {given['part']}: {len(results['runs'])} runs. "
+            "Run it without --part to combine all parts."
         )
         return
     if "grid" not in results:
@@ -375,24 +284,28 @@ def predict(
       kerasbert predict out/model glue_data --task mnli_mismatched --output handed_in
       kerasbert predict out/model 'texts/*.jsonl' --output answers --runner DirectRunner
     """
+    settings = {
+        "task": task,
+        "encoding": encoding,
+        "batch_size": batch_size,
+        "precision": None if precision is None else str(precision),
+    }
     if rows is not None or runner is not None or beam:
-        _predict_corpus(
-            model,
-            data,
-            output,
-            limit,
-            {
-                "task": task,
-                "columns": (text, text_b),
-                "encoding": encoding,
-                "precision": None if precision is None else str(precision),
-                "rows": rows or 10_000,
-                "batch_size": batch_size,
-            },
-            (runner, beam),
-            backend,
-            as_json,
-        )
+        with command(backend, "Stopped; run the same command again to resume."):
+            from kerasbert.data.beam import beam_options
+            from kerasbert.training.predict_corpus import predict_corpus
+
+            options = beam_options(runner, beam)
+            if data is None or output is None:
+                raise ValueError(
+                    "--rows and --runner write shards: pass DATA, a folder or quoted pattern, and "
+                    "--output, a folder."
+                )
+            if limit is not None:
+                raise ValueError("--limit cannot be used with --rows or --runner; omit it.")
+            settings |= {"rows": rows or 10_000, "columns": text_columns(text, text_b)}
+            count = predict_corpus(model, data, output, options=options, **settings)
+        print(to_json({"count": count}) if as_json else f"{count:,} predictions -> {output}")
         return
     with command(backend):
         from kerasbert.training.evaluation import predict
@@ -401,13 +314,10 @@ def predict(
             model,
             data,
             output,
-            task=task,
             split=split,
             columns=text_columns(text, text_b),
-            encoding=encoding,
-            batch_size=batch_size,
-            precision=None if precision is None else str(precision),
             limit=limit,
+            **settings,
         )
     if as_json:
         print(to_json(results, ensure_ascii=False, indent=1))
@@ -416,7 +326,7 @@ def predict(
             print(path)
     else:
         ids, rows = results["ids"], results["predictions"]
-        # The sentences of a document have no ids of their own.
+        # A document's sentences have no ids, so the rows are numbered.
         names = ids if len(ids) == len(rows) else range(len(rows))
         probabilities = results["probabilities"] or [None] * len(rows)
         for name, row, probable in zip(names, rows, probabilities):
@@ -428,34 +338,15 @@ def predict(
         typer.echo(_count(len(results["ids"]), limit), err=True)
 
 
-def _predict_corpus(model, data, output, limit, settings, runner, backend, as_json):
-    """Run `predict` on many files and write shards."""
-    with command(backend, "Stopped; run the same command again to resume."):
-        from kerasbert.data.beam import beam_options
-        from kerasbert.training.predict_corpus import predict_corpus
-
-        options = beam_options(*runner)
-        if data is None or output is None:
-            raise ValueError(
-                "--rows and --runner write shards: pass DATA, a folder or quoted pattern, and "
-                "--output, a folder."
-            )
-        if limit is not None:
-            raise ValueError("--limit cannot be used with --rows or --runner; omit it.")
-        settings["columns"] = text_columns(*settings["columns"])
-        count = predict_corpus(model, data, output, options=options, **settings)
-    print(to_json({"count": count}) if as_json else f"{count:,} predictions -> {output}")
-
-
 def _largest(probabilities):
-    """Return the probability of the answer: the number itself, or the largest one."""
+    """Return the predicted class's probability: the number itself, or the largest of several."""
     if isinstance(probabilities, dict):
         probabilities = probabilities.values()
     return probabilities if isinstance(probabilities, float) else max(probabilities)
 
 
 def _count(examples, limit):
-    """Describe the number of examples, and whether `limit` was reached.
+    """Return a sentence with the number of examples, which says whether `limit` was reached.
 
     >>> _count(7, None), _count(5, 5)
     ('7 examples.', 'Only the first 5 examples (--limit).')

@@ -1,9 +1,10 @@
-"""Pre-training examples and word counts by Apache Beam, for corpora too large for one machine.
+"""Pre-training examples and word counts with Apache Beam, for corpora too large for one machine.
 
 A large file of plain text, JSON lines or Parquet is read in parts of `PART` bytes, any other file
-by one worker. A hash assigns each document to a block, so a block mixes the whole corpus. As on one
-machine, random next sentences come from the same block, and no worker holds more than one block.
-Files may be wherever Beam reads and writes (`gs://`, `s3://`, `hdfs://`).
+as a whole by one worker. A hash assigns each document to a block, so that a block has documents
+from all parts of the corpus. As on one machine, random next sentences come from the same block, and
+no worker holds more than one block. Files may be wherever Beam can read and write (`gs://`,
+`s3://`, `hdfs://`).
 """
 
 import collections
@@ -24,16 +25,17 @@ import zlib
 from kerasbert.base.errors import how_to_install
 from kerasbert.base.strict_json import to_json
 from kerasbert.data.block_examples import BlockExamples
-from kerasbert.data.corpus import REPORT, as_paths, check_found, part_documents, parts
+from kerasbert.data.corpus import part_documents, parts
+from kerasbert.data.corpus_files import REPORT, as_paths, check_found
 from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
 
-# Minimum average number of documents per block, so that hardly any block gets fewer than two.
+# Minimum average number of documents per block, so that a block with fewer than two is unlikely.
 DOCUMENTS = 64
-# Bytes per part of a file; documents of later parts are named with the part's start.
+# Bytes per part of a file. The names of documents in later parts include the part's start.
 PART = 1 << 26
-# Number of parts in which the most frequent words are selected.
+# Number of parts of the vocabulary in each of which the most frequent words are selected first.
 PARTS = 16
 
 
@@ -42,8 +44,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
 
     Writes one shard per block and a manifest, in the format of `kerasbert.data.write_examples`;
     `read_examples` reads them. The same corpus, file names, settings and seed give the same records
-    on every runner. A run without Beam gives other records, because its blocks are consecutive
-    documents.
+    on every runner. `kerasbert.data.write_examples` gives other records, because its blocks hold
+    consecutive documents.
 
     Args:
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
@@ -67,14 +69,16 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     from apache_beam.io.filesystems import FileSystems
 
     own = BlockExamples.__init__.__kwdefaults__
-    make = BlockExamples(tokenizer, **{k: v for k, v in settings.items() if k in own})
+    made = {name: value for name, value in settings.items() if name in own}
+    make = BlockExamples(tokenizer, languages=settings.get("text_key"), **made)
     reading = {key: value for key, value in settings.items() if key not in own}
     found_parts = _parts(corpus)
     output = os.fspath(output)
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
-    # Written first: `read_examples` would take shards without a manifest for another tool's.
+    # The manifest is written first: `read_examples` would treat shards without a manifest as those
+    # of another tool.
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
@@ -83,8 +87,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, reading=reading)
         )
-        # Read a second time, without splitting sentences, because Beam's Dask runner (2.77)
-        # duplicates what a side input and the main input share.
+        # The corpus is read a second time here, without splitting sentences: Beam's Dask runner
+        # (2.77) duplicates elements that a side input and the main input share.
         size = (
             pipeline
             | "files to measure" >> beam.Create(found_parts)
@@ -140,7 +144,7 @@ def beam_options(runner, options):
 
 
 def count_words(corpus, output, count, most, options, reading):
-    """Count the words of a corpus with a pipeline, via a temporary file in `output`.
+    """Count the words of a corpus with a Beam pipeline, which writes a temporary file in `output`.
 
     Args:
         corpus: as for `write_examples`.
@@ -166,7 +170,8 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
-            # In parts first; otherwise a single worker would get all words.
+            # Select the most frequent words of each part first; otherwise a single worker would get
+            # all words.
             | "share out" >> beam.Map(_with_part)
             | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
             | "of all parts" >> beam.FlatMap(lambda part: part[1])
@@ -181,7 +186,7 @@ def count_words(corpus, output, count, most, options, reading):
 
 
 def _words(part, count, reading):
-    """Yield `(word, number)` of a part of a file, counted over 1,000 documents at a time."""
+    """Yield `(word, count)` for each 1,000 documents of a part of a file; words may recur."""
     found = _documents(part, {**reading, "sentences": "lines"})
     while some := list(itertools.islice(found, 1000)):
         lines = (line for _, document in some for line in document)
@@ -193,7 +198,10 @@ def _with_part(counted):
 
 
 def _most_frequent(most):
-    """Return a combiner that keeps the most frequent words; Beam's own fails on Dask (2.77)."""
+    """Return a combiner that keeps the most frequent words.
+
+    Beam's own combiner fails on its Dask runner (2.77).
+    """
     import apache_beam as beam
 
     class MostFrequent(beam.CombineFn):
@@ -222,16 +230,16 @@ def _write_words(counted, output, name):
 
 
 def matched(given):
-    """Find files by a name or pattern with Beam; returns what `storage.find` does."""
+    """Find files by a name or pattern with Beam; the return value is that of `storage.find`."""
     from apache_beam.io.filesystems import FileSystems
 
     inside, found = FileSystems.join(given, "**"), {}
     for kind, pattern in (("pattern", given), ("folder", inside)):
-        if kind == "pattern" and os.path.isdir(given):  # Beam would return it as a file.
+        if kind == "pattern" and os.path.isdir(given):  # Beam would return the folder as a file.
             continue
         matches = FileSystems.match([pattern])
         found = {one.path: one.size_in_bytes for match in matches for one in match.metadata_list}
-        found = {path: size for path, size in found.items() if not _is_hidden(path)}
+        found = {path: size for path, size in found.items() if os.path.basename(path)[:1] != "."}
         if found:
             break
     check_found(given, found, kind, report_in(given))
@@ -252,7 +260,7 @@ def report_in(folder):
 
 
 def _parts(corpus):
-    """Split the files into parts; returns a list of `(path, start, end, document_end)`."""
+    """Split the files of a corpus into parts, a list of `(path, start, end, document_end)`."""
     found = {}
     for given in as_paths(corpus):
         kind, sizes = matched(given)
@@ -265,20 +273,19 @@ def _parts(corpus):
     ]
 
 
-def _is_hidden(path):
-    return os.path.basename(path).startswith(".")
-
-
 def _documents(part, reading):
-    """Yield `((path, number), document)`; after the first part `((path, start, number), ...)`."""
+    """Yield `(name, document)` for each document of a part.
+
+    The name is `(path, number)` in a file's first part, and `(path, start, number)` in later parts.
+    """
     path, start, end, document_end = part
     reading = {**reading, "document_end": reading.get("document_end") or document_end}
     place = (path, start) if start else (path,)
-    for number, document in enumerate(part_documents(path, start, end, _opened, **reading)):
+    for number, document in enumerate(part_documents(path, start, end, open_raw, **reading)):
         yield (*place, number), document
 
 
-def _opened(path):
+def open_raw(path):
     """Open a file without Beam's automatic decompression."""
     from apache_beam.io.filesystem import CompressionTypes
     from apache_beam.io.filesystems import FileSystems
@@ -288,11 +295,10 @@ def _opened(path):
 
 @contextlib.contextmanager
 def local_copy(path):
-    """Yield a local path with the content and the name of any file that Beam can read.
+    """Yield the path of a local copy of any file that Beam can read.
 
-    Readers infer the format from the name.
+    The copy keeps the file's name, because readers infer the format from it.
     """
-    from apache_beam.io.filesystem import CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
     if os.path.exists(path):
@@ -300,14 +306,13 @@ def local_copy(path):
         return
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, FileSystems.split(path)[1])
-        raw = CompressionTypes.UNCOMPRESSED
-        with FileSystems.open(path, compression_type=raw) as file, open(local, "wb") as copy:
+        with open_raw(path) as file, open(local, "wb") as copy:
             shutil.copyfileobj(file, copy)
         yield local
 
 
 def _size(part, reading):
-    """Return the number of documents of a part and their bytes."""
+    """Return the number of documents in a part, and their total bytes."""
     return _sum(
         (1, sum(len(line.encode()) for line in document))
         for _, document in _documents(part, reading)
@@ -327,7 +332,7 @@ def _with_block(found, size, block_bytes, seed):
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") % blocks, found
 
 
-def once_a_worker(load):
+def cached_per_worker(load):
     """Cache a function's last result per worker process, computed by one thread."""
     kept, lock = functools.lru_cache(maxsize=1)(load), threading.Lock()
 
@@ -339,13 +344,13 @@ def once_a_worker(load):
     return call
 
 
-@once_a_worker
+@cached_per_worker
 def _maker(make):
     return pickle.loads(make)
 
 
 def _write_block(block, make, output):
-    """Make and write the shard of a block; returns its entry of the manifest."""
+    """Make and write the shard of a block; return the shard's entry for the manifest."""
     number, found = block
     found = [document for _, document in sorted(found)]
     records, counts = _maker(make)(number, found)
@@ -364,23 +369,26 @@ def _write_manifest(shards, manifest, output):
 
 
 def write_whole(folder, name, data):
-    """Write a file atomically; a worker that repeats another's task writes the same content."""
+    """Write a file atomically.
+
+    If several workers run the same task, all of them write the same content.
+    """
     with whole_file(folder, name) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def whole_file(folder, name):
-    """Open a file for writing that gets its name when it is complete."""
+    """Open a file for writing; it appears under its name only when it is complete."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 
     path = FileSystems.join(folder, name)
     folder, name = FileSystems.split(path)
-    with contextlib.suppress(BeamIOError, OSError):  # It may exist already.
+    with contextlib.suppress(BeamIOError, OSError):  # The folder may exist already.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
-    # Beam would compress the already compressed data again.
+    # By default Beam would compress the data, which are already compressed, again.
     with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         yield file
     FileSystems.rename([partial], [path])

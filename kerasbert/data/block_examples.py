@@ -1,39 +1,41 @@
-"""`BlockExamples`: pre-training records of one block of documents, on any machine.
+"""`BlockExamples`: makes the pre-training records of one block of documents.
 
 Shapes: R rows, T tokens per row, P predictions per row.
 """
 
-import functools
 import math
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice, check_whole
 from kerasbert.data.records import compressed_records, encode_examples
 from kerasbert.data.sentence_pairs import (
+    LABELED,
     OBJECTIVES,
     full_sentences,
     next_sentence_pairs,
     pack_rows,
     sentence_order_pairs,
+    translation_pairs,
     truncate_pairs,
 )
+from kerasbert.text.languages import language_numbers
 from kerasbert.text.masking import check_rates, mask_tokens, word_starts
 
-# Rows packed, masked and written at a time, so that their arrays fit into the cache.
+# Number of rows that are packed, masked and encoded at a time. Their arrays fit into the CPU cache.
 ROWS = 2048
 
 
 class BlockExamples:
-    """Callable that makes a block's records, which depend only on its text, number and settings.
+    """Callable that makes a block's records from its documents and its number.
 
-    Random numbers depend on the seed, block number and copy number. Random next sentences come from
-    the same block, so that only one block at a time is in memory.
+    The records depend on nothing else but the tokenizer and the settings: random numbers depend on
+    the seed, the block number and the copy number, and random next sentences come from the same
+    block. So any machine can make them, with only one block in memory.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        **settings: settings of `write_examples`.
+        **settings: settings of `write_examples`. `languages` are the names in its `text_key`.
 
     Raises:
         ValueError: for invalid or contradictory settings.
@@ -63,15 +65,16 @@ class BlockExamples:
         random_token_rate=0.1,
         mask_unit="token",
         seed=0,
+        languages=None,
     ):
-        if not hasattr(tokenizer, "num_separators"):
+        if not hasattr(tokenizer, "frame"):
             raise ValueError(
                 f"tokenizer={tokenizer!r} is not one of `kerasbert.tokenizers`; "
                 "make one with its `from_preset` or `from_files`."
             )
         check_choice("objective", objective, OBJECTIVES)
         self.tokenizer = tokenizer
-        self.special = 2 if objective == "full_sentences" else 2 + tokenizer.num_separators
+        self.special = tokenizer.frame.count(1 if objective == "full_sentences" else 2)
         check_whole("sequence_length", sequence_length, self.special + 2)
         check_whole("copies", copies)
         check_whole("seed", seed, 0)
@@ -82,13 +85,16 @@ class BlockExamples:
             mask_selection_length,
             mask_unit,
         )
+        self.languages = None
+        if objective == "translation":
+            self.languages = language_numbers(tokenizer, languages)
         if cut_sentences and objective != "full_sentences":
             raise ValueError(
                 f"cut_sentences=True needs objective='full_sentences', whose rows it fills; "
                 f"leave it out for {objective!r}."
             )
         if short_sequence_rate is None:
-            short_sequence_rate = 0.0 if objective == "full_sentences" else 0.1
+            short_sequence_rate = 0.1 if objective in LABELED else 0.0
         if not 0 <= short_sequence_rate <= 1:
             raise ValueError(
                 f"short_sequence_rate={short_sequence_rate!r} must be a number from 0 to 1."
@@ -107,7 +113,8 @@ class BlockExamples:
             "mask_unit": mask_unit,
             "seed": seed,
         }
-        if cut_sentences:  # Stored only when set, as in the manifests of earlier versions.
+        # Left out if false: manifests of earlier versions lack this key, and must compare equal.
+        if cut_sentences:
             self.settings["cut_sentences"] = True
 
     def __call__(self, number, documents):
@@ -135,25 +142,32 @@ class BlockExamples:
         counts |= {
             "examples": len(examples),
             "documents": len(documents) - 1,
-            "sentences": len(sentences) - 1,
+            "sentences": len(sentences) - 1 if self.languages is None else np.size(sentences),
             "tokens": len(tokens),
         }
         return compressed_records(examples), counts
 
     def _tokenize(self, documents):
-        """Return tokens (N,) and the offsets of the non-empty sentences and documents in them."""
+        """Return a block's tokens (N,) and the offsets of its non-empty sentences and documents."""
         documents = list(documents)
+        if self.languages is not None:
+            return self._tokenize_parallel(documents)
         sizes = [len(document) for document in documents]
         sentences = [sentence for document in documents for sentence in document]
-        with tf.device("cpu"):
-            ids = self.tokenizer.tokenize(tf.constant(sentences, "string", shape=(len(sentences),)))
-        lengths = np.diff(ids.row_splits.numpy())
+        [ids] = self.tokenizer.ragged(sentences)
+        lengths = ids.row_lengths()
         filled = np.cumsum([0, *(lengths > 0)])[np.cumsum([0, *sizes])]
         return (
-            ids.flat_values.numpy().astype("int32"),
+            np.asarray(ids.values, "int32"),
             np.cumsum([0, *lengths[lengths > 0]]),
             np.unique([0, *filled]),
         )
+
+    def _tokenize_parallel(self, documents):
+        """Return tokens, and the ends (D, L) of the sentences of each document and language."""
+        [ids] = self.tokenizer.ragged([text for document in documents for text in document])
+        ends = np.cumsum(ids.row_lengths()).reshape(-1, len(self.languages))
+        return np.asarray(ids.values, "int32"), ends, range(len(ends) + 1)
 
     def _choose(self, tokens, sentences, documents, seed):
         objective, most = (
@@ -161,6 +175,8 @@ class BlockExamples:
             self.settings["sequence_length"] - self.special,
         )
         short = self.settings["short_sequence_rate"]
+        if objective == "translation":
+            return tokens, translation_pairs(sentences, self.languages)
         if objective == "full_sentences":
             end = self.tokenizer.end_token_id
             if "cut_sentences" in self.settings:  # Treat each token as a sentence.
@@ -170,26 +186,34 @@ class BlockExamples:
         return tokens, choose(sentences, documents, most, short, seed)
 
     def _features(self, tokens, rows, random):
-        """Return the features of some rows, by BERT's names: arrays (R, T), (R, P) and (R, 1)."""
+        """Return the features of `rows` by the names of google-research/bert.
+
+        They are arrays (R, T), (R, P) and (R, 1).
+        """
         ids, settings = self.tokenizer, self.settings
         length, most = settings["sequence_length"], settings["mask_selection_length"]
-        start, end = ids.start_token_id, ids.end_token_id
-        between = ids.num_separators, ids.begins_second
-        packed = pack_rows(tokens, rows, length, start, end, ids.pad_token_id, *between)
+        packed = pack_rows(tokens, rows, length, ids.frame, ids.pad_token_id)
         token_ids, lengths = packed["input_ids"], packed["lengths"]
         used = np.arange(length) < lengths[:, None]
-        mask = _masking(
-            ids.vocabulary_size(),
-            ids.mask_token_id,
-            length,
-            *(settings[name] for name in _MASKING),
-        )
-        free = used & (token_ids != start) & (token_ids != end)
-        starts = free  # ignored when single tokens are masked
-        if settings["mask_unit"] != "token":
+        special = {ids.start_token_id, ids.end_token_id, *sum(ids.frame, ())}
+        free = used & ~np.isin(token_ids, list(special))
+        unit, starts = settings["mask_unit"], None
+        if unit != "token":
             starts = word_starts(token_ids, ids.word_edges())
-        hidden = mask(token_ids, free, starts, lengths, random.integers(2**62, size=2))
-        hidden = {name: value.numpy() for name, value in hidden.items()}
+        hidden = mask_tokens(
+            token_ids,
+            free,
+            random.integers(2**62, size=2),
+            vocabulary_size=ids.vocabulary_size(),
+            mask_token_id=ids.mask_token_id,
+            lengths=lengths,
+            unit=unit,
+            word_starts=starts,
+            mask_selection_rate=settings["mask_selection_rate"],
+            mask_selection_length=most,
+            mask_token_rate=settings["mask_token_rate"],
+            random_token_rate=settings["random_token_rate"],
+        )
         slots = ((0, 0), (0, most - hidden["mask_ids"].shape[1]))
         return {
             "input_ids": hidden["token_ids"],
@@ -198,44 +222,5 @@ class BlockExamples:
             "masked_lm_positions": np.pad(hidden["mask_positions"], slots),
             "masked_lm_ids": np.pad(hidden["mask_ids"], slots),
             "masked_lm_weights": np.pad(hidden["mask_weights"], slots),
-            "next_sentence_labels": rows[:, 4:],
+            "next_sentence_labels": rows[:, 4:5],
         }
-
-
-_MASKING = (
-    "mask_selection_rate",
-    "mask_selection_length",
-    "mask_token_rate",
-    "random_token_rate",
-    "mask_unit",
-)
-
-
-@functools.lru_cache(maxsize=8)
-def _masking(vocabulary_size, mask_token_id, length, *settings):
-    """Return `mask_tokens` as a `tf.function`, traced once."""
-    *settings, unit = settings
-
-    def mask(token_ids, maskable, starts, lengths, seed):
-        with tf.device("cpu"):
-            return mask_tokens(
-                token_ids,
-                maskable,
-                seed,
-                vocabulary_size=vocabulary_size,
-                mask_token_id=mask_token_id,
-                lengths=lengths,
-                unit=unit,
-                word_starts=None if unit == "token" else starts,
-                **dict(zip(_MASKING, settings)),
-            )
-
-    spec = tf.TensorSpec
-    signature = [
-        spec([None, length], "int32"),
-        spec([None, length], "bool"),
-        spec([None, length], "bool"),
-        spec([None], "int32"),
-        spec([2], "int64"),
-    ]
-    return tf.function(mask, input_signature=signature, autograph=False)

@@ -1,8 +1,8 @@
-"""Near-duplicate removal among documents, on one machine or on many by Apache Beam.
+"""Near-duplicate removal among documents, on one machine or on many with Apache Beam.
 
-A document is removed if it is similar to any earlier one, kept or not. So each is judged
-independently, with the same result on any number of machines. If A is similar to B and B to C, only
-A is kept.
+A document is removed if it is similar to any earlier document, even to one that is removed too. So
+each document is judged independently, with the same result on any number of machines. If A is
+similar to B and B to C, only A is kept.
 
 Similarity is the Jaccard index of shingles, estimated from MinHash signatures. Only documents that
 share a band of their signatures (locality-sensitive hashing) are compared.
@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import need_packages
-from kerasbert.base.files import check_name, is_url, new_file, new_folder, output_folder
+from kerasbert.base.files import new_file, new_folder, output_folder
+from kerasbert.base.paths import check_name, is_url
 from kerasbert.base.storage import check_writable, find, join, read_json, write_text
 from kerasbert.base.storage import new_file as new_file_at
 from kerasbert.base.strict_json import to_json
@@ -38,9 +39,10 @@ from kerasbert.data.beam import (
     whole_file,
     write_whole,
 )
-from kerasbert.data.corpus import CHUNK, REPORT, TABLES, NoTextError, as_paths, blocks, packed
+from kerasbert.data.corpus import NoTextError, blocks
+from kerasbert.data.corpus_files import REPORT, TABLES, as_paths
 from kerasbert.data.shards import found_here, own_names
-from kerasbert.data.text_files import ending_of
+from kerasbert.data.text_files import CHUNK, ending_of, packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,18 +50,19 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Corpus
 
-# Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 of Hangul, kana and Han.
-# Similarity with one word in 20 replaced: .73 (English), .83 (Korean), .78 (Japanese); with a tenth
-# of the sentences removed: .89, .92, .91. Of unrelated pairs, 1 in 1,000 reached .05. Shingles of 5
-# letters gave unrelated English texts .12; those of 13 gave Japanese with replaced words .59.
+# Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 characters of Hangul, kana
+# and Han. If one word in 20 is replaced, the similarity is .73 (English), .83 (Korean) or .78
+# (Japanese); if a tenth of the sentences is removed, .89, .92 or .91. 1 in 1,000 unrelated pairs
+# reached .05. Unrelated English texts reached .12 with shingles of 5 letters, and Japanese texts
+# with replaced words only .59 with shingles of 13.
 SHINGLE = 12
 HASHES = 128
 # The probability that two 8-bit hashes are equal by chance.
 CHANCE = 1 / 256
 _MULTIPLIER = np.uint32(0x9E3779B1)
-_PART = 1 << 16  # Shingles hashed at a time, 512 bytes each.
-_COMPARED = 64  # Signatures compared at a time.
-_SHOWN = 100  # Pairs listed in the report.
+_PART = 1 << 16  # Number of shingles hashed at a time; each needs 512 bytes of memory.
+_COMPARED = 64  # Number of signatures compared at a time.
+_SHOWN = 100  # Number of pairs listed in the report.
 _NO_TEXT = "The corpus has no text: all of its files are empty."
 
 
@@ -76,33 +79,35 @@ def deduplicate(
 ) -> dict[str, Any]:
     """Write a corpus without its near duplicates, to files of the same names.
 
-    A document similar to an earlier one is removed. Similarity is the share of 12-byte shingles in
-    common, ignoring case, spaces and punctuation. It is estimated from 128 hashes, with a standard
-    error of 0.035 at 0.8. A tenth of the pairs at the threshold are missed, because they are never
-    compared; 0.1 above it, hardly any are.
+    A document that is similar to an earlier one is removed. Similarity is the share of 12-byte
+    shingles that two documents have in common, ignoring case, spaces and punctuation. It is
+    estimated from 128 hashes, with a standard error of 0.035 at a similarity of 0.8. A tenth of the
+    pairs at the threshold are missed, because they are never compared; of the pairs 0.1 above the
+    threshold, hardly any are missed.
 
     A local folder gets all files at once, or none. At a URL, and with `options`, the report is
-    written first and marks the folder as incomplete: corpus readers refuse it until the same call
-    has finished. On a complete folder, the call returns the report.
+    written first and marks the folder as incomplete: corpus readers raise an error until the same
+    call has finished. If the folder is complete, the call returns its report.
 
-    Needs 6 kB of memory per document; with `options` a worker holds only the documents that share a
-    band, or the removed ones of one file.
+    Needs 6 kB of memory per document. With `options`, a worker holds only the documents that share
+    a band of their signatures, or the numbers of the removed documents of one file.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
             `documents`, text or JSON lines; they keep their format, converted to UTF-8.
         output: path of an empty or new folder, or a URL, see `kerasbert.base.storage`.
-        threshold: float, above 0 and up to 1. Least similarity of near duplicates.
+        threshold: float, above 0 and up to 1. Minimum similarity of near duplicates.
         document_end, text_key, encoding, errors: as for `documents`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
-            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam. Both keep
-            the same documents.
+            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam. The same
+            documents are kept with and without Beam.
 
     Returns:
         Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters` and `complete`;
         `pairs`, a list of the first hundred removed documents (`document` and `like`, each a file
         and a document's number in it, from 1, and their `similarity`); and `made_of`, a hash of the
-        settings and of the files' names and sizes. The hidden file `.duplicates.json` holds it too.
+        settings and of the files' names and sizes. The hidden file `.duplicates.json` holds this
+        dict too.
 
     Raises:
         ValueError: if files are missing or unreadable, the output folder has files, or the corpus
@@ -137,7 +142,7 @@ def deduplicate(
         for name, *_ in files:
             check_name(
                 name, "the corpus", nested=True
-            )  # Keys of an object store may contain any character.
+            )  # A key of an object store may contain any character, so the name is checked.
         matches = FileSystems.match([FileSystems.join(output, "**")])
         there = [one.path for match in matches for one in match.metadata_list]
         before = report_in(output)
@@ -190,18 +195,16 @@ def _at_url(files, output, begun, reading):
     check_writable(output)
     gone = _gone(files, begun["threshold"], reading)
     write_text(join(output, REPORT), _as_json(begun).decode())
-    opened = functools.partial(_new_file_at, output)
-    found = _write_all(files, gone, opened, begun, reading)
+    found = _write_all(files, gone, lambda name: new_file_at(join(output, name)), begun, reading)
     write_text(join(output, REPORT), _as_json(found).decode())
     return found
 
 
-def _new_file_at(url, name):
-    return new_file_at(join(url, name))
-
-
 def _gone(files, threshold, reading):
-    """Find the duplicates of each file: lists of `(place, first similar document, similarity)`."""
+    """Find the duplicates of each file.
+
+    Return one list per file, of `(place, first similar document, similarity)`.
+    """
     seen, gone, has_text = collections.defaultdict(list), [[] for _ in files], False
     for number, (_, path, end) in enumerate(files):
         for place, (_, text) in enumerate(_sources(path, end, reading)):
@@ -248,7 +251,7 @@ def _by_beam(files, output, begun, reading, options):
             | "the first like it" >> beam.CombinePerKey(min)
             | "by file" >> beam.Map(lambda pair: (pair[0][0], (pair[0][1], *pair[1])))
         )
-        # A worker that reads a file again gets only its removed documents.
+        # Each file is read again by a worker that gets the places of its removed documents only.
         again = pipeline | "files again" >> beam.Create(numbered)
         _ = (
             {"gone": gone, "file": again}
@@ -261,7 +264,7 @@ def _by_beam(files, output, begun, reading, options):
 
 
 def _bands_of_file(file, threshold, reading):
-    """Yield `(band, ((file, document), signature))`."""
+    """Yield `(band, ((file number, document number), signature))` for the documents of a file."""
     number, (_, path, end) = file
     with local_copy(path) as local:
         for place, (_, text) in enumerate(_sources(local, end, reading)):
@@ -271,7 +274,7 @@ def _bands_of_file(file, threshold, reading):
 
 
 def _alike_in_band(group, threshold):
-    """Yield `(document, (first, similarity))` of documents similar to an earlier one."""
+    """Yield `(document, (first similar one, similarity))` for each removed document of a band."""
     earlier = []
     for document, signed in sorted(group[1]):
         like = _first_like(earlier, document, signed, threshold)
@@ -291,7 +294,7 @@ def _end_by_beam(parts, files, begun, output):
     write_whole(output, REPORT, _as_json(_found(parts, files, begun)))
 
 
-# === Shared by both ways ===
+# === Shared by the local and the Beam implementation ===
 
 
 def _sources(path, end, reading):
@@ -302,7 +305,7 @@ def _sources(path, end, reading):
 
 
 def _write(file, gone, opened, reading):
-    """Write the kept documents of a file; returns its number, counts, and some removed pairs."""
+    """Write the kept documents of a file; return its number, counts, and some removed pairs."""
     number, (name, _, end), path = file
     places = {place for place, *_ in gone}
     counts = dict.fromkeys(("documents", "kept", "characters", "kept_characters"), 0)
@@ -314,7 +317,7 @@ def _write(file, gone, opened, reading):
             if place not in places:
                 counts["kept"] += 1
                 counts["kept_characters"] += len(text)
-                if written is None:  # A file without kept documents is not written.
+                if written is None:  # The file is opened only if a document is kept.
                     written = stack.enter_context(packed(stack.enter_context(opened(name)), name))
                 written.write(source.encode("utf-8", "replace"))
     return number, counts, gone[:_SHOWN]
@@ -346,7 +349,7 @@ def _found(parts, files, begun):
 
 
 def shingles(text):
-    """Hash all shingles of a text, repeated ones too: uint32 (N,)."""
+    """Hash all N shingles of a text, including repeated ones: uint32 (N,)."""
     plain = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).casefold()) or text
     data = np.frombuffer(plain.encode("utf-8", "replace"), "uint8")
     last = max(1, len(data) - SHINGLE + 1)
@@ -375,7 +378,7 @@ def signature(text):
 
 @functools.cache
 def _bands_and_rows(threshold):
-    """Return the number of bands and of hashes per band that miss few pairs at the threshold."""
+    """Return the number of bands, and of hashes per band, that miss few pairs at the threshold."""
     from datasketch import MinHashLSH
 
     if threshold > 1 - 1 / HASHES:  # All hashes must be equal.
@@ -385,7 +388,7 @@ def _bands_and_rows(threshold):
 
 
 def bands(signed, threshold):
-    """Yield the bands of a signature, bytes; documents that share one are compared."""
+    """Yield the bands of a signature, as bytes; documents that share a band are compared."""
     count, rows = _bands_and_rows(threshold)
     for band in range(count):
         yield bytes([band]) + signed[band * rows : (band + 1) * rows]
@@ -407,7 +410,8 @@ def _first_like(earlier, document, signed, threshold):
         if len(hits):
             found = some[hits[0]][0], float(alike[hits[0]])
             break
-    # A document with an earlier one's signature can only match the same documents.
+    # A document with the same signature as an earlier one need not be stored: later documents that
+    # match it match the earlier one too.
     if found is None or found[1] < 1:
         earlier.append((document, signed))
     return found

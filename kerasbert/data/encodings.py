@@ -12,8 +12,8 @@ BYTE_ORDER_MARKS = (
 )
 
 
-# Files declared as one of these often use its superset, which browsers read instead. The few
-# characters that differ look alike in nearly all fonts.
+# Files that are declared as one of these encodings often use its superset, so browsers decode them
+# as the superset. The few characters that differ look alike in nearly all fonts.
 _SUPERSETS = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
@@ -34,10 +34,10 @@ _ALIASES = {
 
 
 def codec_of(name):
-    """Return the name of the codec for an encoding, or for its superset.
+    """Return the name of Python's codec for an encoding, or for the superset in `_SUPERSETS`.
 
     Raises:
-        ValueError: if Python knows no such text encoding.
+        ValueError: if Python has no such text encoding.
 
     >>> codec_of("Shift_JIS"), codec_of("euc-kr"), codec_of("utf8")
     ('cp932', 'cp949', 'utf-8')
@@ -67,7 +67,7 @@ def split_mark(raw):
 
 
 def without_mark(encoding, raw):
-    """Return the codec for text without a byte-order mark; detects the order of UTF-16 and UTF-32.
+    """Return the codec for text without a byte-order mark; detect the byte order of UTF-16 and -32.
 
     >>> without_mark("utf-16", "a\\n".encode("utf-16-be")), without_mark("cp949", b"a")
     ('utf-16-be', 'cp949')
@@ -76,7 +76,8 @@ def without_mark(encoding, raw):
         return encoding
     if raw.isascii() and b"\0" not in raw:
         return "utf-8"
-    # The zeros of ASCII characters, such as line ends, show the order; little-endian without any.
+    # The zero bytes of ASCII characters, such as line ends, show the byte order. Without zero
+    # bytes, assume little-endian.
     step = 2 if encoding == "utf-16" else 4
     is_big = raw[::step].count(0) > raw[step - 1 :: step].count(0)
     return f"{encoding}-{'be' if is_big else 'le'}"
@@ -90,7 +91,7 @@ def text_decoder(encoding, errors="strict"):
 def is_utf8(data):
     """Return whether data are certainly UTF-8: valid, with at least 8 non-ASCII characters.
 
-    A character or two of cp949 may look like UTF-8.
+    Fewer characters prove nothing, because one or two characters of cp949 may be valid UTF-8.
 
     Args:
         data: bytes, which may end within a character.
@@ -105,7 +106,8 @@ def is_utf8(data):
 def likely_encoding(raw):
     """Guess the encoding of bytes that are not UTF-8, or return `None`.
 
-    The guess is for error messages only, since reading with a wrong one silently gives wrong text.
+    The guess is for error messages only, because reading with a wrong encoding silently gives wrong
+    text.
 
     Args:
         raw: bytes. A few lines are enough.
@@ -117,12 +119,12 @@ def likely_encoding(raw):
     if b"\x1b$" in raw:
         return "iso2022_jp"
     if b"\0" in raw:
-        # ASCII characters, such as line ends, have their zero byte last in little-endian.
+        # In little-endian text, the zero byte of an ASCII character, such as a line end, is last.
         return "utf-16-le" if raw[1::2].count(0) > raw[::2].count(0) else "utf-16-be"
     plain = raw.decode("utf-8", "replace")
     foreign = sum(not character.isascii() for character in plain)
     if plain.count("\ufffd") < 0.1 * foreign:
-        return None  # Damaged UTF-8.
+        return None  # The text is damaged UTF-8.
     shares = {}
     for encoding, is_usual in (
         ("cp949", _is_usual_hangul),
@@ -130,7 +132,7 @@ def likely_encoding(raw):
         ("euc_jp", _is_kana),
     ):
         # An incremental decoder ignores an incomplete last character.
-        text = codecs.getincrementaldecoder(encoding)("replace").decode(raw)
+        text = text_decoder(encoding, "replace").decode(raw)
         foreign = [character for character in text if not character.isascii()]
         if foreign and text.count("\ufffd") <= 0.01 * len(foreign):
             shares[encoding] = sum(map(is_usual, foreign)) / len(foreign)
@@ -143,7 +145,10 @@ def likely_encoding(raw):
 
 
 def _is_usual_hangul(character):
-    """Whether it is one of KS X 1001's 2,350 syllables; other encodings decode to rarer ones."""
+    """Return whether a character is among the 2,350 Hangul syllables of KS X 1001.
+
+    Text in another encoding that is decoded as Korean has rarer syllables.
+    """
     if not "\uac00" <= character <= "\ud7a3":
         return False
     try:
@@ -153,5 +158,8 @@ def _is_usual_hangul(character):
 
 
 def _is_kana(character):
-    """Whether it is full-width kana; nearly any single byte decodes to half-width kana."""
+    """Return whether a character is full-width kana.
+
+    Half-width kana do not count, because nearly any byte decodes to one in a Japanese encoding.
+    """
     return "\u3000" <= character <= "\u30ff"

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath, Corpus
     from kerasbert.text.subword import SubwordTokenizer
 
-# Random next sentences are drawn from at least POOL documents, unless the corpus has fewer or the
-# block would exceed LARGEST bytes.
+# Random next sentences are drawn from a block of at least POOL documents, unless the corpus has
+# fewer or the block would exceed LARGEST bytes.
 POOL = 8
 LARGEST = 1 << 25
-# Share of random pairs that causes a warning; it is about a half in running text.
+# A larger share of random pairs than this causes a warning. In running text it is about a half.
 ONE_SIDED = 0.9
 
 
@@ -67,19 +67,23 @@ def write_examples(
 
     Writes `examples-00000.tfrecord.gz` and so on, and `manifest.json`, into `output`. The records
     have the features of google-research/bert and are masked once, as there; `read_examples` masks
-    them again in every epoch. They depend on the corpus, the tokenizer and the settings, not on
-    `workers`. An interrupted run, started again, resumes after its last complete shard.
+    them again in every epoch. The records depend on the corpus, the tokenizer and the settings, not
+    on `workers`. An interrupted run, started again, resumes after its last complete shard.
 
     The text is read in blocks of whole documents, of at least `block_bytes`, so that memory holds
     only a few blocks. A random next sentence comes from another document of the same block, which
-    has at least eight documents if the corpus does; with long documents, a larger `block_bytes`
-    gives more choice.
+    has at least eight documents if the corpus does. With long documents, a larger `block_bytes`
+    gives more documents to choose from.
 
     The objectives:
 
     - "next_sentence": B follows A, or, in about half of the pairs, comes from another document
       (BERT).
     - "sentence_order": B follows A, or, in half of the pairs, A follows B (ALBERT).
+    - "translation": a sentence and its translation (XLM), from columns or keys that `text_key`
+      lists, one per language. Segment ids are language ids: positions in the tokenizer's
+      `languages` or, without these, in `text_key`. Text in one language only becomes a row without
+      a pair.
     - "full_sentences": whole sentences in a row, continued in the next document after a separator
       (RoBERTa).
 
@@ -99,10 +103,10 @@ def write_examples(
         short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
             target length. `None` means 0.1, or 0 for full sentences.
         mask_selection_rate: float. Share of tokens to predict.
-        mask_selection_length: int. Maximum number of tokens to predict per row; `None` means that
-            share of `sequence_length`, rounded up.
-        mask_token_rate: float. Share of these tokens replaced by the mask token.
-        random_token_rate: float. Share of these tokens replaced by a random token.
+        mask_selection_length: int. Maximum number of tokens to predict per row; `None` means the
+            share `mask_selection_rate` of `sequence_length`, rounded up.
+        mask_token_rate: float. Share of the tokens to predict that the mask token replaces.
+        random_token_rate: float. Share of the tokens to predict that a random token replaces.
         mask_unit: string. What is masked as a whole: "token", "word", "span" or "ngram"; see
             `mask_tokens`.
         seed: int.
@@ -118,8 +122,9 @@ def write_examples(
         (label 1) and `masked` tokens, `settings`, `tokenizer`, `shards`.
 
     Raises:
-        ValueError: for invalid settings, a corpus without text or with a single document where the
-            objective needs two, and if `output` has records of another corpus or other settings.
+        ValueError: for invalid settings, for a corpus without text, for a corpus of one document if
+            the objective needs two, and if `output` has records of another corpus or with other
+            settings.
         OSError: if the disk is full. No partial file is left.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A, and its released code; Lan et al.
@@ -138,6 +143,7 @@ def write_examples(
         random_token_rate=random_token_rate,
         mask_unit=mask_unit,
         seed=seed,
+        languages=reading.get("text_key"),
     )
     check_whole("block_bytes", block_bytes)
     check_whole("blocks_per_shard", blocks_per_shard)
@@ -215,7 +221,7 @@ def _check_labels(corpus, output, shards, counts):
 
 
 def one_sided(what, documents):
-    """Return the error message for documents of one sentence each."""
+    """Return the error message for a corpus whose documents have one sentence each."""
     return (
         f"{what} has {documents:,} documents of one sentence each, so that no sentence has a next "
         "one: every pair would be random, and next-sentence prediction trivial. If these are parts "
@@ -226,7 +232,7 @@ def one_sided(what, documents):
 
 
 def _begin(output, manifest):
-    """Return the new manifest, or the existing one of the run to resume."""
+    """Return the new manifest, or the manifest of the interrupted run that this run resumes."""
     found = read_manifest(output)
     if found is None or not (found["shards"] or found["complete"]):
         return manifest
@@ -284,7 +290,7 @@ def _with_others(found, corpus):
 
 
 def _other_end(block):
-    """Suggest how to read several documents where there is one."""
+    """Suggest a `document_end` that would split the corpus's only document into several."""
     for end in ("empty_line", "line"):
         pieces = tuple(dataclasses.replace(piece, kind=end) for piece in block.pieces)
         count = _count(dataclasses.replace(block, pieces=pieces), 1000)
@@ -337,5 +343,5 @@ def _other_text(output):
 
 
 def _blocks_left(part):
-    """Estimate how many blocks there are from this one on."""
+    """Estimate the number of blocks from this one to the end."""
     return (part.number + 1) / max(part.share, 1e-9) - part.number

@@ -1,8 +1,8 @@
 """The manifest of a folder of records: their origin, settings and completeness.
 
-`manifest.json` holds `settings`, `tokenizer`, `shards` (name, size and hash of the file, numbers of
-examples, documents, sentences and tokens, and a hash of the text), their sums as `counts`, and
-`complete`.
+`manifest.json` holds `settings`, `tokenizer`, `shards` (for each one name, size and hash of the
+file, numbers of examples, documents, sentences and tokens, and a hash of the text), `counts` (the
+sums of these numbers) and `complete`.
 """
 
 import hashlib
@@ -10,13 +10,13 @@ import json
 import os
 
 from kerasbert.base.errors import check_value
-from kerasbert.base.files import file_sha256, inside, is_url
+from kerasbert.base.paths import file_sha256, inside, is_url
 from kerasbert.base.storage import exists, find, join, read_json, write_text
 from kerasbert.base.strict_json import to_json
 
 NAME = "manifest.json"
 FORMAT = 1
-# The kind of each field, see `check_value`.
+# The kind of value of each field of the manifest; see `check_value`.
 _MANIFEST = {
     "complete": "flag",
     "settings": "object",
@@ -50,7 +50,7 @@ def new_manifest(settings, tokenizer):
         "counts": {},
         "shards": [],
     }
-    # A JSON round trip, so that it equals the manifest read back.
+    # Convert to JSON and back, so that the manifest compares equal to one that was read.
     return json.loads(to_json(manifest, default=str))
 
 
@@ -60,7 +60,10 @@ def total(shards):
 
 
 def describe_tokenizer(tokenizer):
-    """Describe what records depend on in a tokenizer: vocabulary hash, special tokens, settings."""
+    """Return the properties of a tokenizer that records depend on.
+
+    These are the hash of its vocabulary, its special tokens and its settings.
+    """
     config = tokenizer.get_config()
     unrelated = ("name", "trainable", "dtype", "config_file", "vocabulary", "merges", "proto")
     return {
@@ -133,14 +136,15 @@ def write_manifest(folder, manifest):
 
 
 def shard_path(folder, shard):
-    """Return the path or URL of a shard, and reject names that lead outside the folder."""
+    """Return the path or URL of a shard; raise for a name that leads out of the folder."""
     return inside(folder, shard["name"], join(folder, NAME))
 
 
 def check_shards(folder, shards, hashed=True):
     """Raise a `ValueError` unless the shards exist with their sizes and hashes.
 
-    At a URL only the sizes are compared, by one listing; hashes follow after the download.
+    At a URL only the sizes are compared here, with one listing; hashes are checked after each
+    download.
     """
     sizes = find(folder)[1] if is_url(folder) else None
     for shard in shards:

@@ -1,7 +1,7 @@
 """An ordered parallel map over worker processes, with few tasks in memory.
 
-`concurrent.futures` waits forever for a process that is killed while it receives a large argument
-(Python 3.11), and reads all tasks at once.
+It is used instead of `concurrent.futures`, which waits forever for a process that is killed while
+it receives a large argument (Python 3.11), and which reads all tasks at once.
 """
 
 import collections
@@ -12,38 +12,35 @@ import multiprocessing.connection
 import os
 import pickle
 
+from kerasbert import backend
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.process import run_silently, silent_tensorflow
+from kerasbert.base.system import cores
 
-# Up to this many blocks, no processes are started, because starting takes seconds.
+# For up to this many blocks, no processes are started, because starting them takes seconds.
 FEW = 16
 
 
 def map_blocks(function, tasks, workers, left):
-    """Yield `(key, function(*arguments))` for each task, in order, in processes if that is faster.
+    """Yield `(key, function(*arguments))` for each task, in order; use processes if that is faster.
 
     Args:
         function, tasks: as for `map_in_processes`.
-        workers: int. 1 runs in this process; `None` uses one per core, or this one for few tasks.
-        left: function of the first key that estimates the number of tasks from it on.
+        workers: int. 1 runs in this process. `None` uses one process per core, or this process if
+            there are few tasks.
+        left: function of the first key that returns an estimate of the number of tasks.
     """
     tasks = iter(tasks)
     first = list(itertools.islice(tasks, 1))
     tasks = itertools.chain(first, tasks)
     if workers is None:
-        workers = _cores() if first and left(first[0][0]) > FEW else 1
+        workers = cores() if first and left(first[0][0]) > FEW else 1
     if workers == 1:
         for key, arguments in tasks:
             yield key, function(*arguments)
         return
     with contextlib.closing(map_in_processes(function, tasks, workers)) as results:
         yield from results
-
-
-def _cores():
-    """Return the number of usable cores."""
-    has_affinity = hasattr(os, "sched_getaffinity")  # not on every system
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def map_in_processes(function, tasks, workers):
@@ -56,13 +53,13 @@ def map_in_processes(function, tasks, workers):
 
     Raises:
         RuntimeError: if a process ends, for example because the system killed it.
-        Exception: any of the function's.
+        Exception: any exception that `function` raises.
     """
-    # TensorFlow's threads do not survive a fork.
+    # Processes are not forked, because TensorFlow's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     tasks = iter(tasks)
     processes, busy, idle = [], {}, []
-    results, waiting = {}, collections.deque()  # by task number; keys of pending tasks
+    results, waiting = {}, collections.deque()  # results by task number; keys of pending tasks
     sent = yielded = 0
     try:
         for _ in range(workers):
@@ -96,7 +93,7 @@ def map_in_processes(function, tasks, workers):
                 yielded += 1
             if tasks is None and not waiting:
                 return
-            if not busy:  # Everything was done before it was yielded.
+            if not busy:  # No task is running, so all results have arrived.
                 continue
             for pipe in multiprocessing.connection.wait(list(busy)):
                 message = pipe.recv()
@@ -120,11 +117,13 @@ def map_in_processes(function, tasks, workers):
 
 def _serve(pipe, function):
     """Run a worker process: send a result, or an error, for each set of arguments."""
-    # There is one process per core, and training may need the GPU.
-    with silent_tensorflow(), contextlib.suppress(RuntimeError, ImportError):
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        tf.config.set_visible_devices([], "GPU")
+    # Use one thread, because there is one process per core, and no GPU, which training may need.
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")  # for the library `tokenizers`
+    if backend.trains_in_graphs():
+        with silent_tensorflow(), contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+            tf.config.set_visible_devices([], "GPU")
     # Unpickle only after the devices are set, because it may create tensors.
     function = pickle.loads(function)
     pipe.send(None)

@@ -1,29 +1,36 @@
-"""Pre-training rows as token offsets: next-sentence pairs, sentence-order pairs, full sentences.
+"""Choice of the text of pre-training rows: next-sentence pairs, sentence-order pairs, full
+sentences, or translations.
 
 A block is one array of tokens. `sentences`, int (S + 1,), are the sentences' offsets into the
-tokens; `documents`, int (D + 1,), are the documents' offsets into the sentences. None is empty.
+tokens; `documents`, int (D + 1,), are the documents' offsets into the sentences. No sentence and no
+document is empty. A row is a row of offsets into the tokens.
 
 Shapes: S sentences, D documents, R rows, T tokens per row.
 """
 
 import bisect
+import itertools
 import random
 
 import numpy as np
 
+from kerasbert.text import packing
 from kerasbert.text.windows import cut_windows
 
-OBJECTIVES = ("next_sentence", "sentence_order", "full_sentences")
+OBJECTIVES = ("next_sentence", "sentence_order", "full_sentences", "translation")
+# Objectives whose examples have a label for each pair.
+LABELED = ("next_sentence", "sentence_order")
 
 
 def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
     """Choose pairs where B either follows A or comes from another document.
 
-    Sentences of a document are collected up to `most` tokens, and split at a random boundary: A is
-    the part before it. In half of the pairs, and always for a single sentence, B is random: it
-    starts anywhere in another document and continues until the pair has `most` tokens; the text
-    after A is then used again. Otherwise B is the text after A. A share of `short_sequence_rate` of
-    the documents has a random target length from 2 to `most` tokens.
+    Sentences of a document are collected until they have `most` tokens, and are split at a random
+    boundary: A is the part before it. In half of the pairs, and always if there is only one
+    sentence, B is random: it starts anywhere in another document and continues until the pair has
+    `most` tokens. The text after A is then used for the next pair. Otherwise B is the text after A.
+    A share of `short_sequence_rate` of the documents has a random target length from 2 to `most`
+    tokens.
 
     Args:
         sentences, documents: ints (S + 1,), (D + 1,). Random sentences come from these documents.
@@ -32,7 +39,8 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
         seed: int.
 
     Returns:
-        int64 (R, 5): start and end of A, start and end of B, and 1 for a random B; not truncated.
+        int64 (R, 5): start and end of A, start and end of B, and 1 for a random B. Pairs may be
+        longer than `most`; see `truncate_pairs`.
 
     Raises:
         ValueError: if there is only one document.
@@ -48,7 +56,7 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
             "documents with an empty line, or use the objective 'sentence_order' or "
             "'full_sentences'."
         )
-    # Reading Python ints from lists is much faster than reading NumPy's one by one.
+    # Reading single numbers from lists is much faster than from NumPy arrays.
     ends, documents = np.asarray(sentences).tolist(), np.asarray(documents).tolist()
     uniform = random.Random(seed).random
     others = len(documents) - 2
@@ -77,8 +85,8 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
 def sentence_order_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
     """Choose pairs of consecutive texts A and B, and swap half of them.
 
-    Like `next_sentence_pairs`, but B is always the text after A, and in a swapped pair the text
-    before it. A last sentence left over in a document is joined with the one before it; a document
+    Like `next_sentence_pairs`, but B is the text after A, or the text before A in a swapped pair.
+    If one sentence remains at the end of a document, it is added to the pair before it. A document
     of one sentence has no pairs.
 
     Returns:
@@ -104,7 +112,7 @@ def sentence_order_pairs(sentences, documents, most, short_sequence_rate=0.1, se
 
 
 def full_sentences(tokens, sentences, documents, most, separator, short_sequence_rate=0.0, seed=0):
-    """Fill rows with as many whole sentences as fit, crossing document boundaries.
+    """Fill rows with as many whole sentences as fit; a row may cross document boundaries.
 
     Args:
         tokens: ints (N,).
@@ -122,12 +130,13 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
     """
     sentences, documents = np.asarray(sentences), np.asarray(documents)
     tokens = np.insert(tokens, sentences[documents[1:]], separator)
-    # Documents that end before each sentence, which is the number of separators inserted.
+    # For each sentence, the number of documents that end before it: as many separators are
+    # inserted.
     before = np.searchsorted(documents[1:], np.arange(len(sentences)), side="right")
     starts = sentences[:-1] + before[:-1]
     part, begin, _ = cut_windows(np.diff(sentences), most, most)
     starts = np.append(starts[part] + begin, sentences[-1] + before[-1])
-    # End of the text before each part; a row that ends there does not hold the separator.
+    # For each part, the end of the text before it. A row that ends there excludes the separator.
     ends = np.isin(starts, (sentences + before)[documents[1:]])
     ends = (starts - ends).tolist()
     starts = starts.tolist()
@@ -141,8 +150,40 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
     return tokens, _rows(rows)
 
 
+def translation_pairs(ends, languages):
+    """Choose pairs of a sentence and its translation.
+
+    A document with sentences in three languages gives three pairs. A document with one sentence
+    gives a row with A alone.
+
+    Args:
+        ends: ints (D, L). For each document, where its sentence in each of L languages ends in the
+            tokens. A sentence begins where the one before it ends, and may be empty.
+        languages: ints (L,). Ids of the languages, the segment ids of their tokens.
+
+    Returns:
+        int64 (R, 7): start and end of A, start and end of B, 0, and the languages of A and B.
+
+    >>> translation_pairs(np.array([[2, 5], [5, 9]]), [3, 1]).tolist()
+    [[0, 2, 2, 5, 0, 3, 1], [5, 9, 0, 0, 0, 1, 1]]
+
+    Source: Lample and Conneau 2019, arXiv 1901.07291, section 3.3.
+    """
+    rows, start = [], 0
+    for document in np.asarray(ends).tolist():
+        found = []
+        for language, end in zip(languages, document):
+            if end > start:
+                found.append(((start, end), language))
+            start = end
+        pairs = list(itertools.combinations(found, 2))
+        pairs = pairs or [(one, ((0, 0), one[1])) for one in found]
+        rows += [(*a, *b, 0, first, second) for (a, first), (b, second) in pairs]
+    return np.array(rows, "int64").reshape(-1, 7)
+
+
 def truncate_pairs(rows, most, random):
-    """Remove tokens from the longer of A and B, or from B if equally long, until `most` are left.
+    """Remove tokens until a pair has at most `most`: from the longer text, or B if they are equal.
 
     Each token is removed from the front or the back with equal probability.
 
@@ -162,53 +203,42 @@ def truncate_pairs(rows, most, random):
     kept_b = np.minimum(b, most - kept_a)
     rows = rows.copy()
     for column, length, kept in ((0, a, kept_a), (2, b, kept_b)):
-        # A fair coin flip per removed token decides between front and back.
+        # The number of tokens removed from the front is binomial; the others come from the back.
         rows[:, column] += random.binomial(length - kept, 0.5)
         rows[:, column + 1] = rows[:, column] + kept
     return rows
 
 
-def pack_rows(
-    tokens, rows, sequence_length, start, end, pad, num_separators=1, begins_second=False
-):
+def pack_rows(tokens, rows, sequence_length, frame, pad):
     """Join A and B with special tokens, and pad the rows.
 
     Args:
         tokens: int32 (N,).
-        rows: int64 (R, 5). Rows without B hold only A.
+        rows: int64 (R, 5), or (R, 7) with the languages of A and B. Rows without B hold only A.
         sequence_length: int. T; every row must fit.
-        start, end, pad: ints. Special tokens.
-        num_separators: int. Number of special tokens between A and B.
-        begins_second: bool. Whether the last of these is the start token instead of the end token.
+        frame: a `Frame`.
+        pad: int. The padding token.
 
     Returns:
-        A dict of `input_ids`, int32 (R, T), `segment_ids`, bool (R, T), and `lengths`, int (R,).
+        A dict of `input_ids`, int32 (R, T), `segment_ids`, int32 (R, T), and `lengths`, int (R,).
+        Segments are the languages, or 1 for B.
 
-    >>> packed = pack_rows(np.array([7, 8, 9]), np.array([[0, 1, 1, 3, 0]]), 7, 2, 3, 0)
+    >>> from kerasbert.text.packing import Frame
+    >>> frame = Frame(before=(2,), between=(3,), after=(3,))
+    >>> packed = pack_rows(np.array([7, 8, 9]), np.array([[0, 1, 1, 3, 0]]), 7, frame, 0)
     >>> packed["input_ids"].tolist(), packed["lengths"].tolist()
     ([[2, 7, 3, 8, 9, 3, 0]], [6])
     """
+    first, second = rows[:, 5:].T.astype("int32")[..., None] if rows.shape[1] > 5 else (0, 1)
     rows = rows.astype("int32")[:, :4, None]  # (R, 4, 1)
-    a_start, b_start = rows[:, 0], rows[:, 2]
-    a, b = rows[:, 1] - a_start, rows[:, 3] - b_start  # (R, 1)
-    values = np.append(tokens, [start, end, pad]).astype("int32")
-    begin, stop, empty = range(len(tokens), len(values))
-    position = np.arange(sequence_length, dtype="int32")[None]  # (1, T)
-    second = np.where(b > 0, 1 + a + num_separators, sequence_length)
-    lengths = np.where(b > 0, second + b, 1 + a) + 1
-    # The index in `values` of the token at each position.
-    index = np.where(position <= a, a_start - 1 + position, stop)  # (R, T)
-    in_second = position >= second
-    index = np.where(in_second & (position < second + b), b_start - second + position, index)
-    if begins_second:
-        index = np.where(position == second - 1, begin, index)
-    used = position < lengths
-    index = np.where(used, index, empty)
-    index[:, 0] = begin
+    starts, counts = [rows[:, 0], rows[:, 2]], [rows[:, 1] - rows[:, 0], rows[:, 3] - rows[:, 2]]
+    packed = packing.pack_rows(
+        [tokens.astype("int32")], starts, counts, frame, pad, sequence_length, counts[1] > 0
+    )
     return {
-        "input_ids": values[index],
-        "segment_ids": in_second & used,
-        "lengths": lengths[:, 0],
+        "input_ids": packed["token_ids"],
+        "segment_ids": np.where(packed["is_second"], second, first * packed["padding_mask"]),
+        "lengths": packed["lengths"][:, 0],
     }
 
 
@@ -218,7 +248,7 @@ def _target(most, short_sequence_rate, uniform):
 
 
 def _cut(first, end, uniform):
-    """Draw the sentence at which B starts, anywhere but at the first."""
+    """Draw the sentence at which B starts: any sentence but the first."""
     return first + 1 + int(uniform() * (end - first - 1))
 
 

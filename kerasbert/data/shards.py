@@ -1,9 +1,9 @@
-"""Sharded output per file of a corpus, on one machine or on many by Apache Beam.
+"""Sharded output for each file of a corpus, on one machine or on many with Apache Beam.
 
-A shard holds consecutive rows of one file, so that one worker reads a file and many make shards.
-Each is written atomically. The manifest records the sizes and hashes of a shard's files, and the
-hash of its corpus file; until the manifest is complete, a hidden file next to each shard does. The
-same call rebuilds missing or damaged shards, and no others.
+A shard holds consecutive rows of one file, so that one worker reads a file while many workers make
+its shards. Each shard is written atomically. The manifest records the sizes and hashes of a shard's
+files, and the hash of its corpus file; until the manifest is complete, a hidden file next to each
+shard records them. If the same call is repeated, it rebuilds only missing or damaged shards.
 """
 
 import contextlib
@@ -16,31 +16,20 @@ import keras
 import numpy as np
 
 from kerasbert.base.errors import check_value, reading
-from kerasbert.base.files import (
-    check_file,
-    check_name,
-    check_regular,
-    file_sha256,
-    in_use,
-    inside,
-    names_in,
-    new_file,
-    output_folder,
-    read_json,
-    write_json,
-)
-from kerasbert.base.storage import find, is_url
+from kerasbert.base.files import in_use, names_in, new_file, output_folder, read_json, write_json
+from kerasbert.base.paths import check_file, check_name, check_regular, file_sha256, inside, is_url
+from kerasbert.base.storage import find
 from kerasbert.base.strict_json import to_json
-from kerasbert.data.beam import local_copy, matched, need_beam, write_whole
-from kerasbert.data.corpus import as_paths, check_found
+from kerasbert.data.beam import local_copy, matched, need_beam, open_raw, write_whole
+from kerasbert.data.corpus_files import as_paths, check_found
 
 
 def write_shards(
     corpus, output, *, what, by, model, settings, endings, read, make, fits, options=None
 ):
-    """Write the shards, and the manifest `what` + ".json".
+    """Write the shards, and the manifest, which is named `what` + ".json".
 
-    With `options`, `read` and `make` are pickled, and load the model on the workers.
+    With `options`, `read` and `make` are sent to the workers and load the model there.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these; with `options` as Beam
@@ -49,12 +38,13 @@ def write_shards(
         what: string. The name of the rows, such as "vectors".
         by: string. The name of the public function, for error messages.
         model, settings: dicts of plain values that the shards depend on.
-        endings: tuple of the endings of a shard's files, in the order of writing.
-        read: function `(name, path)` of a file that yields `(rows, part)`: the number of rows of a
-            shard, and the input of `make`.
+        endings: tuple of strings. Endings of the names of a shard's files, in the order of writing.
+        read: function `(name, path)` of a corpus file that yields `(rows, part)` for each shard:
+            its number of rows, and the input of `make`.
         make: function `(shard, part)` that yields the bytes of the shard's files in order.
         fits: function `(contents, part)` that returns whether the bytes of a shard's files may be
-            the output of `make`. Called only for shards of earlier versions, which have no hashes.
+            the output of `make`. It is called only for shards that an earlier version wrote without
+            hashes.
         options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` runs without Beam.
 
     Returns:
@@ -83,13 +73,13 @@ class _Work:
         self.what, self.endings, self.read, self.make, self.fits = what, endings, read, make, fits
         self.manifest = f"{what}.json"
         self.made_with = _sha256(to_json([model, settings]).encode())
-        # Whether an earlier version, without hashes, wrote the folder.
+        # Whether the folder was written by an earlier version, which recorded no hashes.
         self.is_unhashed = False
 
     def begin(self, there, manifest, output):
-        """Check that an existing manifest is of the same run; returns its records of shards."""
+        """Check that an existing manifest has the same model and settings; return its shards."""
         if not isinstance(there, dict) or not isinstance(there.get("settings"), dict):
-            return {}  # Damaged: shards without records of their own are rebuilt.
+            return {}  # The manifest is damaged, so shards without a hidden file are rebuilt.
         self._check_same(there, manifest, output)
         self.is_unhashed = not there.get("hashed")
         rows = there.get("shards")
@@ -97,7 +87,7 @@ class _Work:
         return {str(row.get("name")): row for row in rows}
 
     def shards(self, number, name, path, known, store):
-        """Yield `(record, part)` for each shard of a file; `part` is `None` if it is intact."""
+        """Yield `(record, part)` for each shard of a file; `part` is `None` for an intact shard."""
         check_regular(path)
         source = file_sha256(path)
         for place, (rows, part) in enumerate(self.read(name, path)):
@@ -112,7 +102,7 @@ class _Work:
             yield {**found, **record}, None if found.setdefault("rows", rows) == rows else part
 
     def write(self, record, part, store):
-        """Make a shard, write its files and then its record, and return the record."""
+        """Make a shard, write its files, then write and return its record of sizes and hashes."""
         shard, files = record["name"], []
         for name, data in zip(self._names(shard), self.make(shard, part)):
             store.write(name, data)
@@ -173,7 +163,7 @@ def _here(corpus, output, manifest, work):
     paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
     path, store, known = os.path.join(output, work.manifest), _Folder(output), {}
-    # A run that failed before its first shard may be repeated with a corrected corpus.
+    # If the last run failed before its first shard, the corpus may have changed since then.
     if os.path.exists(path) and names_in(output) != [work.manifest]:
         known = work.begin(_json_of(store.read(work.manifest)), manifest, output)
     if not known and not work.is_unhashed:
@@ -269,20 +259,18 @@ class _Folder:
 
 
 class _FarFolder:
-    """Like `_Folder`, for any folder that Beam can read and write."""
+    """Reads and writes, like `_Folder`, the files of any folder that Beam can access."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def read(self, name):
-        from apache_beam.io.filesystem import CompressionTypes
         from apache_beam.io.filesystems import FileSystems
 
         path = FileSystems.join(self.folder, name)
         if not FileSystems.exists(path):
             return None
-        raw = CompressionTypes.UNCOMPRESSED
-        with FileSystems.open(path, compression_type=raw) as file:
+        with open_raw(path) as file:
             return file.read()
 
     def write(self, name, data):
@@ -325,8 +313,8 @@ def read_shards(folder, *, what, by, endings, decode):
         folder: path of a folder.
         what, by: as for `write_shards`.
         endings: function of the manifest's settings that returns the endings of a shard's files.
-        decode: function `(paths, settings)` of a shard's files that returns a tuple; its first
-            item has one element per row.
+        decode: function `(paths, settings)` of a shard's files that returns a tuple of contents.
+            The length of its first item must be the shard's number of rows.
 
     Yields:
         The result of `decode` for each shard.
@@ -411,12 +399,13 @@ def found_here(given):
 
 
 def own_names(paths):
-    """Remove the common parent folder from paths, which leaves distinct names.
+    """Remove the common parent folder from paths; the remaining names are distinct.
 
     >>> own_names(["/a/b/one.txt", "/a/two.txt"])
     ['b/one.txt', 'two.txt']
     """
-    above = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths])
+    paths = [path.replace(os.sep, "/") for path in paths]
+    above = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])
     above = above[: above.rfind("/") + 1]
     return [path.removeprefix(above) for path in paths]
 

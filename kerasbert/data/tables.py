@@ -1,7 +1,7 @@
 """Table reader: delimited text, JSON, Parquet and spreadsheets.
 
-All commands read their tables here. Except for spreadsheets and JSON arrays, files are read row by
-row and may be larger than memory.
+All commands read their tables with this module. Except for spreadsheets and JSON arrays, files are
+read row by row and may be larger than memory.
 """
 
 import csv
@@ -25,12 +25,12 @@ SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 # Delimiters accepted for each file extension, the usual one first.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t|;,", ".tab": "\t|;,", ".txt": "\t|;,"}
 TABLES = (*DELIMITERS, *JSON, PARQUET, *SPREADSHEETS)
-# Line in front of the header that Excel writes and reads to declare the delimiter.
+# A line before the header with which Excel declares the delimiter.
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;|\t ]*', re.IGNORECASE)
 
 
 def plain_name(name):
-    """Return a column name without differences in case, Unicode form and surrounding blanks.
+    """Normalize a column name: its case, its Unicode form and the blanks around it.
 
     >>> plain_name(" Text ") == plain_name("text")
     True
@@ -42,8 +42,8 @@ def find_name(names, wanted):
     """Find the column that a name refers to.
 
     Returns:
-        The equal name; otherwise the only name that differs just in case, surrounding blanks or
-        Unicode form (macOS decomposes names); otherwise `None`.
+        The equal name, or else the name that differs only in case, surrounding blanks or Unicode
+        form (macOS decomposes names), if there is exactly one. Otherwise `None`.
 
     >>> find_name(["Text", "label"], "text"), find_name(["text", "Text"], "Text")
     ('Text', 'Text')
@@ -74,19 +74,19 @@ def open_table(
     Args:
         path: string.
         encoding: string. See `text_files.text_chunks`.
-        wanted: list of strings. Column names; the delimiter is the one that finds most of them in
-            the first line.
+        wanted: list of strings. Names of the needed columns. The delimiter is the one with which
+            most of them are found in the first line.
         names: list of strings. The names of all columns, for a file without a header.
-        quotes: bool. Whether values may be in `"`; by default for `.csv`, after a `sep=` line, and
-            if all column names are quoted.
+        quotes: bool. Whether values may be in `"`; `None` means true for `.csv`, after a `sep=`
+            line, and if all column names are quoted.
         name: string. Name of the file in errors, by default its path.
         opened: function that opens a path for reading bytes.
         **reading_text: further settings of `text_files.text_chunks`.
 
     Returns:
         `(header, rows, unit)`: the list of column names, or `None` for JSON; an iterator over
-        `(number, values)`, or `(number, row)` for JSON, where the number is that of the line or
-        row; and "line" or "row". Blank rows at the end of a sheet are left out.
+        `(number, values)`, or `(number, row)` for JSON; and "line" or "row", the unit that the
+        number counts. Blank rows at the end of a sheet are left out.
 
     Raises:
         ValueError: for a file that is empty, or not of the format that its extension names.
@@ -104,7 +104,9 @@ def open_table(
 
 
 def records(path, **settings):
-    """Yield `(number, row)` of a table, numbered from 1; a row is a dict or any JSON value.
+    """Yield `(number, row)` for each row of a table, numbered from 1.
+
+    A row is a dict or, in a JSON file, any JSON value.
 
     An empty file yields nothing, since a corpus may contain empty files.
 
@@ -117,7 +119,7 @@ def records(path, **settings):
     try:
         header, rows, _ = open_table(path, **settings)
         rows = enumerate(rows, start=1)
-        first = next(rows, None)  # An empty JSON file raises only here.
+        first = next(rows, None)  # Only here does an empty JSON file raise an error.
     except EmptyTableError:
         return
     if header is not None:
@@ -160,13 +162,13 @@ def _delimited(lines, ending, source, wanted, names, quotes):
     if names and len(first) == len(names) and any(find_name(first, x) is None for x in wanted):
         return list(names), itertools.chain([(number, first)], rows)
     header = first
-    while len(header) > 1 and not header[-1].strip():  # Drop delimiters at the end of the line.
+    while len(header) > 1 and not header[-1].strip():  # The line may end with delimiters.
         header.pop()
     return header, _trimmed(rows, len(header))
 
 
 def _is_quoted(line, mark):
-    """Return whether all column names are quoted, as some programs write them even in `.tsv`."""
+    """Return whether all column names are quoted; some programs quote them even in `.tsv`."""
     names = [name for name in line.strip("\r\n").split(mark) if name not in ("", '""')]
     return bool(names) and all(len(x) > 2 and x[0] == x[-1] == '"' for x in names)
 
@@ -179,7 +181,7 @@ def _trimmed(rows, width):
 
 
 def delimiter_of(line, ending, wanted=()):
-    """Choose the delimiter of a header: the one that finds most of the wanted columns.
+    """Choose the delimiter of a header: the one with which most of the wanted columns are found.
 
     >>> delimiter_of("text;label, or none", ".csv", ["text"])
     ';'
@@ -193,7 +195,8 @@ def delimiter_of(line, ending, wanted=()):
             cells = next(csv.reader([line.rstrip("\n")], delimiter=mark), [])
             counts[mark] = sum(find_name(cells, name) is not None for name in wanted)
     best = max(counts, key=counts.get, default=usual)
-    # Texts contain commas, so a delimiter other than the tab must find all columns.
+    # In these files texts may contain commas, so another delimiter than the usual one is chosen
+    # only if all wanted columns are found with it.
     is_sure = ending == ".csv" or (wanted and counts.get(best) == len(wanted))
     return best if is_sure else usual
 
@@ -213,11 +216,11 @@ def _cells(lines, mark, quotes, skipped, source):
             if line := line.removesuffix("\n"):
                 yield number, line.split(mark)
         return
-    # Texts may exceed the default limit of the csv module.
+    # Texts may be longer than the default limit of the csv module.
     limit = csv.field_size_limit(max(csv.field_size_limit(), text_files.LONGEST_LINE))
     number = skipped + 1
     try:
-        # The csv module rejects line ends inside the strings that it is given.
+        # `_parts` is needed, because the csv module rejects strings that contain line ends.
         reader = csv.reader(_parts(lines), delimiter=mark, strict=True)
         for cells in reader:
             if cells:
@@ -247,7 +250,7 @@ def _json_rows(lines, source):
         raise EmptyTableError(f"{source} is empty.")
     row = _loads(first)
     if row is _NO_JSON or _all_rows(row):
-        # The file is one array or object, possibly over several lines, or not valid JSON.
+        # The file is one array or object, possibly on several lines, or is not valid JSON.
         rest = list(lines)
         whole = row if row is not _NO_JSON and not rest else _loads("".join([first, *rest]))
         if whole is _NO_JSON:
@@ -276,10 +279,10 @@ def _loads(text):
 
 
 def _all_rows(value):
-    """Return the rows of a JSON value that holds a whole table, or `None` if it is a row itself.
+    """Return the rows of a JSON value that holds a whole table, or `None` if it is a single row.
 
-    It may be a list, an object with a list under "data", or an object of columns or of rows, as
-    `DataFrame.to_json` writes them.
+    A table may be a list, an object with a list under "data", or an object of columns or of rows,
+    as `DataFrame.to_json` writes them.
 
     >>> _all_rows({"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}})
     [{'text': 'a', 'label': 'x'}, {'text': 'b', 'label': 'y'}]
@@ -306,7 +309,7 @@ def json_lines(lines, source, start=1):
         start: int. The number of the first line.
 
     Raises:
-        ValueError: for a line that is not valid JSON, with its number.
+        ValueError: for a line that is not valid JSON; the message has the line's number.
     """
     for number, line in enumerate(lines, start=start):
         if line.strip():
@@ -336,7 +339,7 @@ def _parquet_table(path, name, opened):
 
 
 def open_parquet(source):
-    """Open a `pyarrow.parquet.ParquetFile` that keeps repeated texts in memory only once.
+    """Open a `pyarrow.parquet.ParquetFile` in which a repeated text is in memory only once.
 
     Args:
         source: path, or a file opened for reading.
@@ -353,7 +356,7 @@ def open_parquet(source):
 def parquet_rows(file, path, group, names, before):
     """Yield `(number, values)` for each row of a row group.
 
-    Sizes are checked first, since a few bytes may expand to many large rows.
+    Declared sizes are checked before reading, since a few bytes may expand to many large rows.
 
     Args:
         file: a file from `open_parquet`.
@@ -419,7 +422,7 @@ def _sheet_table(path, name, opened):
 
 
 def _shown(value):
-    """Return a cell as a spreadsheet shows it: 3 for 3.0, TRUE, and dates without a time."""
+    """Return a cell's text as a spreadsheet shows it: 3 for 3.0, TRUE, a date without a time."""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, float) and value.is_integer():

@@ -1,12 +1,13 @@
-"""Streaming reader of text files in any encoding, with any line ends, compressed or not."""
+"""Streaming reader of text files, in any encoding, with any line ends, possibly compressed."""
 
 import contextlib
+import gzip
 import importlib
 import os
 import re
 
 from kerasbert.base.errors import reading
-from kerasbert.base.files import check_regular
+from kerasbert.base.paths import check_regular
 from kerasbert.base.storage import open_file
 from kerasbert.data.encodings import (
     codec_of,
@@ -18,8 +19,8 @@ from kerasbert.data.encodings import (
 )
 
 CHUNK = 1 << 20  # bytes read at a time
-LONGEST_LINE = 1 << 26  # bytes of a unit that is read at once: a JSON line, a table row
-# Largest compression ratio of files that expand beyond LONGEST_LINE: text reaches 3 to 20, and a
+LONGEST_LINE = 1 << 26  # maximum bytes of a unit that is read at once: a JSON line, a table row
+# Maximum compression ratio of files that expand beyond LONGEST_LINE. Text reaches 3 to 20, and a
 # file of one repeated letter 1,000.
 MOST_PACKED = 50
 COMPRESSED = {
@@ -29,10 +30,11 @@ COMPRESSED = {
     ".lzma": "lzma",
     ".zst": "backports.zstd",  # in the standard library since Python 3.14
 }
-# First bytes of other formats that are mistaken for text files.
+# First bytes of other formats, of which users mistake files for text files.
 _NO_TEXT = {
     b"PK\x03\x04": "spreadsheets (.xlsx, .ods) and archives",
     b"\xd0\xcf\x11\xe0": "spreadsheets of Excel 97 (.xls)",
+    b"%PDF-": "PDF files (.pdf)",
     b"PAR1": "Parquet files (.parquet)",
     b"\x1f\x8b": "gzip files (.gz)",
     b"SQLite format 3": "databases",
@@ -53,8 +55,8 @@ def ending_of(path):
 def unpacked(path, opened=open_file, name=None):
     """Open a file that may be compressed.
 
-    Yields `(file, raw)`: the unpacked content, and the file itself, whose position shows progress.
-    Errors call it `name`.
+    Yields `(file, raw)`: the uncompressed file to read, and the stored file, whose position shows
+    the progress. Errors name the file `name`.
     """
     package = COMPRESSED.get(os.path.splitext(path)[1].lower())
     try:
@@ -66,6 +68,16 @@ def unpacked(path, opened=open_file, name=None):
     with opened(path) as raw, reading(name or path, what="truncated or damaged"):
         with module.open(raw, "rb") if package else contextlib.nullcontext(raw) as file:
             yield file, raw
+
+
+def packed(file, name):
+    """Return a file that writes to `file`, compressed if `name` has a compression extension."""
+    package = COMPRESSED.get(os.path.splitext(name)[1].lower())
+    if package == "gzip":  # The timestamp is 0, so that the same text gives the same bytes.
+        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+    if package:
+        return importlib.import_module(package).open(file, "wb")
+    return contextlib.nullcontext(file)
 
 
 def check_line(size, path, where):
@@ -85,7 +97,8 @@ def check_packed(size, stored, path, where=""):
     """Check that compressed data do not expand more than text can.
 
     Raises:
-        ValueError: if they expand more than `MOST_PACKED`-fold and beyond `LONGEST_LINE`.
+        ValueError: if they expand to more than `LONGEST_LINE` bytes and more than `MOST_PACKED`
+            times their stored size.
     """
     if size > max(LONGEST_LINE, MOST_PACKED * stored):
         raise ValueError(
@@ -107,9 +120,9 @@ def text_chunks(
 
     Args:
         path: string.
-        encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark; Excel
-            writes one with UTF-8 and UTF-16. It is not guessed, since a wrong guess would
-            silently give wrong text.
+        encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark. (Excel
+            writes a mark in UTF-8 and UTF-16 files.) The encoding is not guessed, since a wrong
+            guess would silently give wrong text.
         name: string. Name of the file in errors, by default its path.
         whole: bool. Whether the caller keeps all text in memory, so that the expansion of
             compressed files is limited.
@@ -117,7 +130,7 @@ def text_chunks(
         opened: function that opens a path for reading bytes.
 
     Raises:
-        ValueError: for a file in another encoding, with the likely one.
+        ValueError: for a file in another encoding; the message names the likely encoding.
     """
     name = path if name is None else name
     codec = None if encoding is None else codec_of(encoding)
@@ -130,7 +143,7 @@ def text_chunks(
         for start, usual in _NO_TEXT.items():
             if chunk.startswith(start):
                 raise ValueError(
-                    f"'{name}' is not a text file, but begins as {usual} do; rename it with that "
+                    f"'{name}' is not a text file, but begins like {usual}; rename it with that "
                     "extension, or save it as text."
                 )
         found = marked or without_mark(codec or "utf-8", chunk)
@@ -140,15 +153,15 @@ def text_chunks(
             more = file.read(CHUNK)
             if not is_settled and not chunk.isascii():
                 is_settled = True
-                if is_utf8(chunk):  # `encoding` is for files that are not UTF-8.
+                if is_utf8(chunk):  # `encoding` applies only to files that are not UTF-8.
                     found, decoder = "utf-8", text_decoder("utf-8", errors)
             try:
                 text = decoder.decode(chunk, not more)
-                # UTF-16 and ISO-2022 may decode as UTF-8, but leave zeros or escapes.
+                # UTF-16 and ISO-2022 may be valid UTF-8, but then have zeros or escape sequences.
                 is_text = text.count("\0") <= 0.1 * len(text) and "\x1b$" not in text
                 wrong = None if is_text else "it contains zeros or escape sequences"
             except UnicodeDecodeError as error:
-                # Bytes of a character that is split between two chunks.
+                # `kept` counts the bytes of a character that began in the chunk before.
                 kept = len(error.object) - len(chunk)
                 wrong = f"byte {size - kept + error.start}"
             if wrong:
@@ -163,7 +176,7 @@ def text_chunks(
             text = re.sub("\r+\n", "\n", text)
             if line_end is None and (first := re.search("[\r\n]", text)):
                 line_end = first[0]
-            if line_end == "\r":  # Classic Mac OS: its first line end is a lone CR.
+            if line_end == "\r":  # The first line end is a lone CR, as in classic Mac OS.
                 text = text.replace("\r", "\n")
             if whole:
                 line += text.count("\n")
@@ -193,7 +206,7 @@ def text_lines(path, encoding=None, name=None, **settings):
     held, size, number = [], 0, 1
     for chunk in text_chunks(path, encoding, name, **settings):
         *whole, rest = chunk.split("\n")
-        # Lines within one chunk are shorter than the limit, since chunks are.
+        # Only a line that spans chunks can be too long, since chunks are shorter than the limit.
         for line in whole:
             if held:
                 size += len(line)
@@ -213,7 +226,8 @@ def read_text(path, encoding=None):
     """Read the text of a file, with `\\n` as the line end; see `text_chunks`.
 
     Raises:
-        ValueError: for an empty file, or one in another encoding, with the likely one.
+        ValueError: for an empty file, or for a file in another encoding; the message then names the
+            likely encoding.
     """
     text = "".join(text_chunks(path, encoding, whole=True))
     if not text.strip("\ufeff \n\t\r"):

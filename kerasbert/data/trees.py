@@ -1,4 +1,4 @@
-"""Dependency trees: the head of each word, and the depths and distances that follow from it.
+"""Dependency trees: the head of each word, and the depths and distances computed from the heads.
 
 Shapes: W words of a sentence.
 """
@@ -55,7 +55,7 @@ class DependencyTree:
         """Number of heads above each word, int64 (W,): 0 for the root."""
         depths = np.zeros(len(self.heads), "int64")
         above = np.array(self.heads, "int64")
-        # All words climb at once, until each is past the root.
+        # Move up from all words at once, one head per step, until each has passed the root.
         while (above > 0).any():
             depths += above > 0
             above = np.where(above > 0, np.array((0, *self.heads))[above], 0)
@@ -79,7 +79,10 @@ class DependencyTree:
 
     @property
     def is_punctuation(self) -> np.ndarray:
-        """Whether each word is punctuation, bool (W,): by its tag, or else by its characters."""
+        """Whether each word is punctuation, bool (W,).
+
+        This is decided by the tags or, without tags, by the characters.
+        """
         if self.tags is not None:
             return np.array([tag == "PUNCT" for tag in self.tags])
         return np.array([not any(c.isalnum() for c in word) for word in self.words])
@@ -100,7 +103,7 @@ def _check_heads(words, heads):
         raise ValueError(f"A tree has {roots} words with the head 0; exactly one must be the root.")
     reached = np.array((0, *heads))
     for _ in range(count.bit_length()):
-        reached = reached[reached]  # Doubles the number of steps up.
+        reached = reached[reached]  # Each pass doubles the number of steps toward the root.
     if reached.any():
         place = int(np.flatnonzero(reached)[0])
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Train WordPiece and unigram vocabularies.
+"""Training of WordPiece and unigram vocabularies.
 
-Words are counted in one pass with bounded memory, and normalized as in `BertTokenizer` or
-`AlbertTokenizer`; the packages `tokenizers` and `sentencepiece` train the pieces.
+Words are counted in one pass with bounded memory, and are normalized as in `BertTokenizer` or
+`AlbertTokenizer`. The pieces are trained by the packages `tokenizers` (WordPiece) and
+`sentencepiece` (unigram).
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import warnings
 from typing import TYPE_CHECKING
 
 from kerasbert.base.errors import check_choice, check_value, check_whole, first_line
-from kerasbert.base.files import fills_output, is_url, new_files, output_folder, write_files
+from kerasbert.base.files import fills_output, new_files, output_folder, write_files
+from kerasbert.base.paths import is_url
 from kerasbert.base.storage import check_writable, exists, join, new_file
 from kerasbert.base.strict_json import to_json
 from kerasbert.data.beam import count_words
 from kerasbert.data.corpus import blocks
 from kerasbert.data.processes import map_blocks
-from kerasbert.text.sentence_piece import WORD_BEGIN
-from kerasbert.text.tokenizer_files import as_lines
-from kerasbert.text.wordpiece import CJK, DELETED, MAX_WORD_CHARACTERS, PUNCTUATION, SPACE
+from kerasbert.text.bert_characters import CJK, DELETED, PUNCTUATION, SPACE
+from kerasbert.text.sentence_piece_models import WORD_BEGIN
+from kerasbert.text.vocabulary_files import as_lines
+from kerasbert.text.wordpiece import MAX_WORD_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,12 +35,12 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath, Corpus
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
-UNUSED = 99  # entries between [PAD] and [UNK] in BERT's vocabularies, which make [UNK] 100
-# Distinct words kept in memory, about 200 MB; beyond that, the rarest are dropped.
+UNUSED = 99  # entries between [PAD] and [UNK] in BERT's vocabularies; the id of [UNK] is 100
+# Maximum number of distinct words in memory, about 200 MB. The rarest of more words are dropped.
 MOST_KINDS = 1_000_000
-# Maximum of distinct words for the trainer, by frequency; it needs more than 1 KB for each.
+# Maximum number of distinct words for the trainer, by frequency; it needs more than 1 KB for each.
 MOST_KINDS_MERGED = 300_000
-MOST_WORDS_MERGED = 50_000_000  # with repetitions
+MOST_WORDS_MERGED = 50_000_000  # maximum number of words for the trainer, counting repetitions
 BLOCK = 1 << 22
 FILES = {"wordpiece": "vocab.txt", "unigram": "spiece.model"}
 # Defaults of the settings of `vocab` that only WordPiece has.
@@ -78,21 +81,24 @@ def vocab(
         corpus: path of a file, folder or pattern, or a list; see `kerasbert.data.documents`.
         output: string. Folder or URL, such as "s3://bucket/vocab", for `vocab.txt` (or
             `spiece.model`) and `tokenizer_config.json`, which the tokenizer's `from_files` reads.
-        size: int. Tokens, special and unused ones included; a small corpus may give fewer.
+        size: int. Number of tokens, including special and unused ones; a small corpus may give
+            fewer.
         kind: string. "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
             `min_frequency` apply to "wordpiece" only.
-        lowercase: bool. `True` for "uncased".
-        strip_accents: bool. Remove accents; `None` follows `lowercase`. Use `False` for Korean and
-            Japanese: `True` decomposes Hangul and strips the marks of kana.
-        split_on_cjk: bool. Make each Chinese character a word.
-        unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for new words later.
-        max_characters: int. Distinct characters to keep, by frequency; words with others become
-            `[UNK]`. `None` is half of the vocabulary, plus the entries that pieces leave free.
+        lowercase: bool. `True` for an "uncased" vocabulary.
+        strip_accents: bool. Whether to remove accents; `None` means the value of `lowercase`. Use
+            `False` for Korean and Japanese: `True` decomposes Hangul and removes the marks of kana.
+        split_on_cjk: bool. Whether each Chinese character is a word.
+        unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for words added later.
+        max_characters: int. Number of distinct characters to keep, by frequency; words with other
+            characters become `[UNK]`. `None` means half of the vocabulary, plus the entries that
+            pieces leave free.
         min_frequency: int. Minimum count of a character and of a pair of pieces.
         text_key, encoding, errors: see `kerasbert.data.documents`.
-        overwrite: bool. Replace an existing vocabulary.
-        workers: int. Worker processes for counting; `None` is one per core, or none below 64 MB.
-            With several, scripts must call this below `if __name__ == "__main__":`.
+        overwrite: bool. Whether to replace an existing vocabulary.
+        workers: int. Number of worker processes for counting; `None` means one per core, or none
+            for a corpus below 64 MB. A script that uses several must call this below
+            `if __name__ == "__main__":`.
         options: `apache_beam.options.pipeline_options.PipelineOptions` of the runner that counts
             words; `corpus` is then files and patterns as Beam names them, and all workers must have
             access to `output`. `None` counts locally.
@@ -171,13 +177,13 @@ def vocab(
     first, inside = _characters(words, room // 2, *limits)
     report("merging pieces", 0)
     pieces = _pieces(_written_in(first, words), first, inside, room, min_frequency)
-    # Fill the entries that pieces leave free, as in Chinese, with characters.
+    # If pieces leave entries free, as in Chinese, characters fill them.
     first, inside = _characters(words, room - len(pieces), *limits)
     before = min(unused, UNUSED)
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(before, unused)]
     tokens += first + inside + pieces
-    if len(tokens) < size - 1:  # One entry may stay free, as some characters need two.
+    if len(tokens) < size - 1:  # One entry may stay free, because some characters need two.
         _warn_of_size(len(tokens), size)
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -225,9 +231,13 @@ def _pattern(pattern):
 
 
 def _counter(split_on_cjk):
-    """Return a picklable function that counts words between spaces and Chinese characters."""
+    """Return a picklable function that splits lines at spaces and Chinese characters, and counts.
+
+    Chinese characters separate words only if `split_on_cjk` is true.
+    """
     alone = CJK if split_on_cjk else ""
-    # The characters are listed because `re`, faster than `regex`, has no Unicode categories.
+    # The characters are listed, because `re`, which is faster than `regex`, has no Unicode
+    # categories.
     spaces = [chr(i) for i in range(0x3001) if _pattern(f"[{SPACE}]").match(chr(i))]
     spaces = "".join(x for x in spaces if not _pattern(DELETED).match(x))
     alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""
@@ -238,14 +248,17 @@ def _counter(split_on_cjk):
 def _counted(pattern, lines):
     counts = collections.Counter()
     for line in lines:
-        # Printable ASCII has no space but " ", where `split` is fastest.
+        # Printable ASCII text has no white space but " ", so `split`, the fastest way, is correct.
         plain = line.isascii() and line.isprintable()
         counts.update(line.split() if plain else pattern.findall(line))
     return counts
 
 
 def _count(corpus, count, report, reading, workers):
-    """Count raw words; the result does not depend on the number of processes."""
+    """Count the words of a corpus before normalization.
+
+    The result does not depend on the number of processes.
+    """
     found = blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading)
     tasks = ((block.progress, (block,)) for _, block in found)
     counts = collections.Counter()
@@ -292,7 +305,7 @@ def _warn_of_parts(counts):
 
 
 def _characters(words, room, min_frequency, most, split_on_cjk):
-    """Return entries of the most frequent characters, word-initial and word-internal."""
+    """Return the entries of the most frequent characters: word-initial and word-internal ones."""
     counts = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -322,13 +335,13 @@ def _written_in(characters, words):
 
 
 def _pieces(words, first, inside, room, min_frequency):
-    """Return pieces of several characters, from frequent to rare."""
+    """Return the pieces of several characters, the most frequent first."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.WordPiece())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The trainer breaks ties by number, and numbers word-internal characters in random hash order.
-    # Special tokens have fixed numbers.
+    # The trainer breaks ties by the numbers of the characters, and would number word-internal ones
+    # in a random order. As special tokens they have fixed numbers.
     trainer = trainers.WordPieceTrainer(
         vocab_size=room,
         min_frequency=min_frequency,
@@ -343,7 +356,10 @@ def _pieces(words, first, inside, room, min_frequency):
 
 
 def _repeated(words):
-    """Yield texts that repeat each word by its (scaled) count, as the trainer takes no counts."""
+    """Yield texts that repeat each word as often as its scaled count.
+
+    This is needed because the trainer takes texts, not counts.
+    """
     frequent = sorted(words, key=lambda word: (-words[word], word))[:MOST_KINDS_MERGED]
     step = max(1, sum(map(words.get, frequent)) / MOST_WORDS_MERGED)
     seen = 0
@@ -365,7 +381,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
     report("cleaning words", 0)
     words = collections.Counter()
     for raw, count in counts.items():
-        # As `AlbertTokenizer` normalizes.
+        # Normalize as `AlbertTokenizer` does.
         word = unicodedata.normalize("NFKD", raw) if strip_accents else raw
         if strip_accents and not word.isascii():
             word = "".join(c for c in word if not unicodedata.category(c).startswith("M"))
@@ -384,7 +400,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
             model_type="unigram",
             vocab_size=size,
             hard_vocab_limit=False,
-            # In ALBERT's order.
+            # The special tokens have the order of ALBERT's vocabulary.
             pad_id=0,
             pad_piece="<pad>",
             unk_id=1,
@@ -440,7 +456,7 @@ def _check_output(output, kind, overwrite):
 
 
 def _write(output, files, config):
-    """Write files atomically; at a URL one by one, the vocabulary last."""
+    """Write all files atomically; at a URL write them one by one, the vocabulary last."""
     settings = (to_json(config, indent=2) + "\n").encode()
     files = {"tokenizer_config.json": settings, **files}
     if not is_url(output):

@@ -1,4 +1,4 @@
-"""Build models from the settings and weights that `kerasbert.checkpoints` reads."""
+"""Building of models from the settings and weights that `kerasbert.checkpoints` reads."""
 
 import inspect
 import re
@@ -18,9 +18,11 @@ from kerasbert.families import LINEAGE, head_settings
 from kerasbert.kinds import KINDS, kind_of, tables_of
 
 # Arguments that describe the classes of a head.
-_CLASSES = ("num_classes", "labels", "scheme", "multi_label")
+_CLASSES = ("num_classes", "labels", "scheme", "multi_label", "temperature")
 # Arguments that request a new head.
 _NEW_HEAD = ("num_classes", "labels", "layers", "projection_dim")
+# Settings of layers that a head may have besides its dense layers.
+_LAYERS = ("bilstm_units", "crf")
 _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
@@ -28,7 +30,7 @@ _POOLER = ("pooled_dense/kernel", "pooled_dense/bias")
 
 
 def arguments_of(cls):
-    """Return the argument names of a constructor, including those that it passes on."""
+    """Return the names of a constructor's arguments, including those of its base classes."""
     names, own = {"name", "dtype"}, own_class(cls) or cls
     for base in inspect.getmro(cls):
         if "__init__" in vars(base):
@@ -53,7 +55,7 @@ def check_arguments(cls, kwargs):
 
 
 def _preprocessor_arguments(cls):
-    """Return the arguments of a task's `from_preset` that its preprocessor takes, if any."""
+    """Return the names of those arguments of a task's `from_preset` that its preprocessor takes."""
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
@@ -62,13 +64,13 @@ def _preprocessor_arguments(cls):
 
 
 def _split_arguments(cls, kwargs):
-    """Split arguments into those of the task, of its preprocessor, and the rest for its encoder."""
+    """Split arguments into those of the task, of its preprocessor, and of its encoder."""
     own = arguments_of(cls) - {"dtype"} | {"new_head"}
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     its = _preprocessor_arguments(cls)
     if hasattr(cls.preprocessor_cls, "normalize"):
-        # A string is the preprocessor's Unicode normal form; an embedder's own `normalize` is a
-        # bool, for its embeddings.
+        # `normalize` as a string is the preprocessor's Unicode normal form. An embedder has its own
+        # `normalize`, a bool, for its embeddings.
         if "normalize" not in own or isinstance(kwargs.get("normalize"), str):
             its = its | {"normalize"}
             arguments.pop("normalize", None)
@@ -88,7 +90,10 @@ def _split_arguments(cls, kwargs):
 
 
 def _is_single(cls):
-    """Return whether foreign checkpoints may have the task's head; none has a user's own."""
+    """Return whether foreign checkpoints may have the task's head.
+
+    No foreign checkpoint has the head of a user-defined task.
+    """
     return cls.kind in KINDS and KINDS[cls.kind].single
 
 
@@ -98,16 +103,20 @@ def _has_classes(cls):
 
 def _wants_new_head(arguments):
     is_given = any(arguments.get(name) is not None for name in _NEW_HEAD)
-    # No foreign checkpoint has a BiLSTM.
-    return arguments.pop("new_head", False) or is_given or bool(arguments.get("bilstm_units"))
+    # No foreign checkpoint has a head with these layers, so it is new.
+    is_other = any(map(arguments.get, _LAYERS))
+    return arguments.pop("new_head", False) or is_given or is_other
 
 
 class NoHeadError(ValueError):
-    """Raised if a checkpoint has no head of the requested kind, or no pooler for it."""
+    """A checkpoint has no head of the requested kind, or no pooler that the head needs."""
 
 
 def _no_head(cls, source, is_read=True):
-    """Return the error; `is_read` tells whether heads of that kind and family can be loaded."""
+    """Return a `NoHeadError`.
+
+    `is_read` is true if heads of that kind can be loaded from checkpoints of the family.
+    """
     if not _is_single(cls):
         return NoHeadError(f"'{source}' has no {cls.__name__}; build one and save it first.")
     theirs = json_in(source, "config.json").get("architectures") or ()
@@ -142,15 +151,16 @@ def _warn_new(paths):
 
 
 def build_filled(build, fill):
-    """Call `build()` for a model and `fill(model)` for its weights, without random initialization.
+    """Return the model that `build()` makes, with the weights that `fill(model)` assigns.
 
-    Initialization takes several times as long as reading a checkpoint. Errors in `fill` are raised.
+    Weights are not initialized randomly first, which takes several times as long as reading a
+    checkpoint. Errors in `fill` are raised.
     """
     if keras.distribution.distribution() is not None:
-        model = build()  # Sharded variables draw their values in place.
+        model = build()  # Sharded variables must be initialized on their devices.
         fill(model)
         return model
-    # In the scope, variables have no values yet; their initializers run when it ends.
+    # Variables have no values within the scope; their initializers run when it ends.
     with keras.StatelessScope() as scope:
         model = build()
         try:
@@ -167,7 +177,7 @@ def build_filled(build, fill):
 
 
 def _has_pooler(checkpoint):
-    """Return whether the weights include a pooler; those of token-level tasks do not."""
+    """Return whether a checkpoint's weights include a pooler; token-level tasks have none."""
     names = checkpoint.encoder_map.theirs(_POOLER[0])
     return names is not None and names[0] in checkpoint.tensors
 
@@ -184,7 +194,8 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
         check_buildable(settings, checkpoint.source)
         return cls(**settings)
 
-    # Also opens the tensors: those of KerasHub need a model that cannot be built in the scope.
+    # `tensors.size` also opens the files. For a KerasHub preset this builds a model, which must
+    # happen outside of the scope in which `build_filled` makes the encoder.
     check_sizes(settings, checkpoint.tensors.size(), checkpoint.source)
 
     def fill(backbone):
@@ -223,7 +234,10 @@ def _check_family(cls, checkpoint, task=None):
 
 
 def task_of(cls, checkpoint, load_weights, **kwargs):
-    """Build a task model, with the checkpoint's head unless the caller requests a new one."""
+    """Build a task model of a foreign checkpoint.
+
+    It has the checkpoint's head, unless the caller requests a new one.
+    """
     _check_family(cls.backbone_cls, checkpoint, cls)
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
@@ -231,15 +245,16 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     settings = checkpoint.head.get(tables_of(cls), {})
     settings = dict(settings() if callable(settings) else settings)
     if cls.kind != tables_of(cls):
-        # Settings of this kind, in addition to those of the kind that it resembles.
+        # The settings of this kind are added to those of the kind with the same weights (`like`).
         own = checkpoint.head.get(cls.kind, {})
         settings |= own() if callable(own) else own
     if cls.needs_head and not new_head:
         if tables_of(cls) in checkpoint.refused:
             raise ValueError(checkpoint.refused[tables_of(cls)])
-        weight = cls.output_weight({**settings, **arguments})
+        row = head_settings(checkpoint.family, cls.kind)
+        weight = cls.output_weight({**row, **settings, **arguments})
         names = head_map and weight and head_map.theirs(weight)
-        # A head without weights exists if the format supports it.
+        # A head that has no weights exists if the format supports its kind.
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source, head_map is not None)
@@ -289,7 +304,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
 
 
 def _check_classes(checkpoint, settings, name):
-    """Raise if the head's tensor has another number of classes, before the head is built."""
+    """Raise if the head's tensor has another number of classes; runs before the head is built."""
     count = settings.get("num_classes") or len(settings.get("labels") or ())
     shape = tuple(checkpoint.tensors.shape(name))
     if count and count not in shape:
@@ -300,10 +315,13 @@ def _check_classes(checkpoint, settings, name):
 
 
 def _outside(head, head_map):
-    """Return a function that tells whether a name lacks the prefixes of the head's names."""
+    """Return a function of a tensor's name that returns whether it is not one of the head's.
+
+    Names are compared by their prefixes.
+    """
 
     def start(name):
-        return re.match(r"(cls[./])?[^./]*", name)[0]  # "cls" contains several heads.
+        return re.match(r"(cls[./])?[^./]*", name)[0]  # Several heads have names with "cls".
 
     names = [name for weight in head for name in head_map.theirs(weight.path) or ()]
     starts = {start(name) for name in names}
@@ -326,7 +344,10 @@ def _check_tied(checkpoint, outside, why):
 
 
 def own_backbone(cls, preset, load_weights, new=None, **kwargs):
-    """Build the encoder of an `OwnPreset`; paths of weights that stay new are added to `new`."""
+    """Build the encoder of an `OwnPreset`.
+
+    The paths of weights that the preset lacks, which keep their initial values, are added to `new`.
+    """
     config = preset.config()
     lacks_pooler = kwargs.get("pooler") and config.get("pooler") is False
     if lacks_pooler and load_weights and new is None:
@@ -368,10 +389,24 @@ def _check_finite(weights, directory):
 
 
 def own_task(cls, preset, load_weights, **kwargs):
-    """Build the task of an `OwnPreset`, with its head, a head of a combined task, or a new one."""
+    """Build a task of an `OwnPreset`.
+
+    Its head is the preset's, one of the heads of a preset that combines several, or a new one.
+    """
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
-    new_head = _wants_new_head(arguments)
     saved_class, config = preset.task(cls)
+    saved = config if issubclass(saved_class or object, cls) else None
+    held = {name: (saved or {}).get(name) for name in _LAYERS}
+    # A layer that the saved head has is no request for a new head.
+    arguments = {x: v for x, v in arguments.items() if x not in held or v != held[x]}
+    new_head = _wants_new_head(arguments)
+    lost = [name for name in _LAYERS if held[name] and name in arguments]
+    if lost and load_weights and not new_head:
+        raise ValueError(
+            f"{lost[0]}={arguments[lost[0]]!r} would leave out weights of the head in "
+            f"'{preset.directory}', which has {lost[0]}={held[lost[0]]!r}; omit it, or pass "
+            "new_head=True with the classes."
+        )
     if load_weights:
         preset.check_classes(config)
     if saved_class is None and not new_head:
@@ -381,11 +416,9 @@ def own_task(cls, preset, load_weights, **kwargs):
             "Keras in this process; import the module that registers it, or load the preset with "
             "that class."
         )
-    saved_class = saved_class or object
-    saved = config if issubclass(saved_class, cls) else None
     if saved is None and cls.needs_head and not new_head:
-        # A task that combines several heads can provide one of them.
-        lender = kind_of(saved_class)
+        # A saved task that combines several heads, such as a pretrainer, can provide one of them.
+        lender = kind_of(saved_class or object)
         if lender is None or cls.kind not in lender.parts:
             raise _no_head(cls, preset.directory)
         return _borrowed_task(cls, saved_class, config, preset, load_weights, **kwargs)
@@ -426,7 +459,7 @@ def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
     task = cls(**{**{x: config[x] for x in shared}, "backbone": whole.backbone, **arguments})
     weights = {weight.path: weight for weight in whole.weights}
     missing = [weight.path for weight in head_weights(task) if weight.path not in weights]
-    if missing:  # The head is optional, and the task was saved without it.
+    if missing:  # The combined task was saved without this head, which is optional.
         raise _no_head(cls, preset.directory)
     for weight in head_weights(task):
         weight.assign(weights[weight.path])

@@ -5,7 +5,7 @@ import keras
 
 @keras.saving.register_keras_serializable(package="kerasbert", name="_FeatureModel")
 class FeatureModel(keras.Model):
-    """See `BertBackbone.feature_model`."""
+    """Model with additional outputs; see `BertBackbone.feature_model`."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Base classes of encoders and tasks that are safe to build while other threads use their models.
+"""Base classes of encoders and tasks; models can be built while other threads use other models.
 
-Keras makes a subclass of `keras.Model` functional by changing the bases of its class when an object
-is created, and KerasHub changes the bases of its tasks back and forth each time. Meanwhile, a model
-in another thread has neither `call` nor outputs. Here the functional class is among the bases from
-the start, so Keras changes nothing, and the method resolution order does not depend on KerasHub's
-own models.
+When an object of a subclass of `keras.Model` is created, Keras makes its class functional by
+changing the class's bases, and KerasHub changes the bases of its tasks back and forth each time.
+Meanwhile, a model of the same class in another thread has neither `call` nor outputs. The classes
+below have the functional class among their bases from the start, so Keras changes nothing, and the
+method resolution order does not depend on KerasHub's own models.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ import keras_hub
 
 from kerasbert.backend import KeepsWeights
 from kerasbert.base import keras_internals
+from kerasbert.base.parts import encoder_of
+from kerasbert.base.process import check_process
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from kerasbert.base.aliases import Tensor
 
 _Functional = keras_internals.functional()
 
@@ -27,7 +31,10 @@ class Backbone(KeepsWeights, keras_hub.models.Backbone, _Functional):
 
 
 class _FunctionalPipeline(keras_internals.pipeline_model(), _Functional):
-    """`PipelineModel` with a fixed functional base, after `keras_hub.models.Task` in the bases."""
+    """`PipelineModel` with a fixed functional base.
+
+    It comes after `keras_hub.models.Task` in the bases of `Task`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _Functional.__init__(self, *args, **kwargs)
@@ -35,3 +42,35 @@ class _FunctionalPipeline(keras_internals.pipeline_model(), _Functional):
 
 class Task(KeepsWeights, keras_hub.models.Task, _FunctionalPipeline):
     """`keras_hub.models.Task`, functional from the start."""
+
+
+class FillsIn:
+    """Mixin that adds missing inputs by the method `fill_in`; it must precede Keras' class."""
+
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+        check_process()  # Must run before the first tensor exists, for which JAX may compile.
+        if isinstance(inputs, dict) and has_ids(inputs):
+            encoder_of(self).check_padding(inputs)
+            inputs = self.fill_in(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
+    ) -> Tensor:
+        if (
+            isinstance(inputs, dict)
+            and "global_attention_mask" in inputs.keys() - self.input.keys()
+        ):
+            raise ValueError(
+                f"The inputs have a global_attention_mask, but this {type(self).__name__} has no "
+                "such input; leave it out, or load a Longformer with global_tokens='given'."
+            )
+        # `__call__` does this too, but `fit` and `predict` skip it on JAX.
+        return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
+
+
+def has_ids(x):
+    """Return whether inputs are a dict with a key that ends in `token_ids`, or a tuple of these."""
+    if isinstance(x, tuple):
+        return bool(x) and all(map(has_ids, x))
+    return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)

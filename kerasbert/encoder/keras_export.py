@@ -1,4 +1,7 @@
-"""`model.export`: Keras' exporter for formats that work, else an error that names kerasbert's."""
+"""`model.export`: Keras' exporter for the formats that work with these models.
+
+For other formats, it raises an error that names the exporter of kerasbert.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# Alternatives to formats that Keras 3.15 writes incorrectly for these models; the correct ones are
-# in `backend.keras_exports`. Its ONNX files use an op that ONNX does not have (Erfc), and its
-# OpenVINO files halve the weights' precision. On JAX and PyTorch the other formats fail because
-# rows can have any length.
+# Alternatives for the formats of Keras 3.15. `backend.KERAS_EXPORTS` lists the formats that Keras
+# writes correctly for these models. Its ONNX files use an op that ONNX does not have (Erfc), and
+# its OpenVINO files halve the precision of the weights. On JAX and PyTorch the other formats fail,
+# because rows can have any length.
 OURS = {
     "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
     "onnx": "kerasbert.export_onnx(model, folder)",
@@ -25,10 +28,10 @@ OURS = {
 
 
 class KerasExport:
-    """Mixin that precedes Keras' model among the bases."""
+    """Mixin with `export`; it must come before Keras' model as a base class."""
 
     def export(self, filepath: AnyPath, format: str = "tf_saved_model", **kwargs: Any) -> str:
-        """Write a graph that takes token ids with Keras' exporter; see `keras.Model.export`.
+        """Write a graph that takes token ids, with Keras' exporter; see `keras.Model.export`.
 
         `kerasbert.export_serving`, `export_onnx`, `export_litert` and `export_openvino` work on
         every backend, from raw texts or with the tokenizer's files, and check their output.
@@ -41,11 +44,11 @@ class KerasExport:
         Raises:
             ValueError: for a format that Keras writes incorrectly for these models.
         """
-        if format in OURS and format not in backend.keras_exports():
+        if format in OURS and format not in backend.KERAS_EXPORTS:
             raise ValueError(
                 f"model.export(format={format!r}) on {backend.name()} cannot write a working file "
                 f"of this model; use {OURS[format]}."
             )
         if not keras_internals.was_called(self):
-            self(self.input)  # Keras requires a call, although it knows the shapes.
+            self(self.input)  # Keras' exporter requires that the model has been called.
         return super().export(filepath, format=format, **kwargs)

@@ -1,4 +1,4 @@
-"""`PresetBackbone`, base class of encoders: presets, LoRA, quantization, and their config."""
+"""`PresetBackbone`, the base class of encoders: presets, LoRA, quantization and the config."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from kerasbert import backend
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_value
 from kerasbert.base.files import read_json
 from kerasbert.base.from_preset import FromPreset
 from kerasbert.base.keywords import own_class
-from kerasbert.base.memory import collect_once
+from kerasbert.base.memory import collect_once, keep_freed_memory
 from kerasbert.base.subclasses import as_called
 from kerasbert.encoder import functional
-from kerasbert.encoder.building import check_arguments
+from kerasbert.encoder.building import backbone_of, check_arguments, own_backbone
 from kerasbert.encoder.keras_export import KerasExport
 from kerasbert.layers.block import only_blocks_remat
 
@@ -25,23 +24,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Self
 
-    from kerasbert.base.aliases import AnyPath
+    from kerasbert.base.aliases import AnyPath, Found, Tensor
 
 
-class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
+class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Backbone):
     """Base class of `BertBackbone` and other models without a head."""
 
-    # Constructor arguments that the config stores, also the names of attributes.
+    # Names of the constructor arguments that the config and the object's attributes store.
     setting_names = ()
+    check_arguments = classmethod(check_arguments)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        backend.keep_memory()
+        keep_freed_memory()
         super().__init__(*args, **kwargs)
         only_blocks_remat([self, *self.operations])
         for layer in keras_internals.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-                # A saved layer asks its own policy, not the map, whether it is quantized.
+                # Set the layer's own policy, because Keras does not look into a map to see whether
+                # a saved layer is quantized.
                 keras_internals.set_policy(layer, policy[layer.path or layer.name])
 
     def _set_settings(self, given, kinds):
@@ -51,18 +52,20 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
             setattr(self, name, given[name])
 
     @classmethod
-    def check_arguments(cls, kwargs: Any) -> None:
-        check_arguments(cls, kwargs)
-
-    @classmethod
     def needs_files(cls, kwargs: Any) -> bool:
         return False
+
+    @classmethod
+    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
+        build = own_backbone if source.is_own else backbone_of
+        return build(cls, source, load_weights, **kwargs)
 
     @classmethod
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         saved = read_json(os.path.join(directory, "config.json"))
         if kwargs.get("dtype") is None:
-            # KerasHub's loader drops the saved policy, and then nothing would be quantized.
+            # Pass the saved policies, because KerasHub's loader drops them, and then no layer would
+            # be quantized.
             dtype = saved["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
@@ -72,9 +75,12 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
         kwargs.pop("load_weights", None)
         return made.from_config({**config, "dtype": None, **kwargs})
 
+    def check_padding(self, inputs: Tensor) -> None:
+        """Warn about arrays whose padding other packages treat differently."""
+
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        """Quantize projections and embeddings, such as to "int8"; see `keras.Model.quantize`."""
-        # Keras collects garbage for each weight that it replaces.
+        """Quantize projections and embeddings, for example to int8; see `keras.Model.quantize`."""
+        # `collect_once`, because Keras collects garbage for each weight that it replaces.
         with collect_once(), warnings.catch_warnings():
             # Keras warns about each layer without weights to quantize.
             warnings.filterwarnings("ignore", ".*does not have a `quantize` method")
@@ -82,7 +88,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
 
     def default_lora_layer_names(self) -> list[str]:
         """Return the names of the layers that `enable_lora` adapts by default."""
-        return ["qkv"]
+        return ["qkv", "query", "kv"]
 
     def enable_lora(self, rank: int, target_layer_names: Sequence[str] | None = None) -> None:
         """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
@@ -105,7 +111,8 @@ class PresetBackbone(FromPreset, KerasExport, functional.Backbone):
             if layer.quantization_mode is not None
         }
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
-            # KerasHub's own map drops the policy of layers that are not quantized.
+            # A new map is made, because KerasHub's drops the policy of layers that are not
+            # quantized.
             dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""`export_litert`: a graph from token ids to a model's outputs for LiteRT (TensorFlow Lite)."""
+"""`export_litert`: export of a graph from token ids to outputs for LiteRT (TensorFlow Lite)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
     from kerasbert.text.subword import SubwordTokenizer
 
-# Encoders with more positions than this have no position table, and thus no limit.
+# An encoder with more positions than this has no position table, and so no maximum length.
 _ANY = 2**20
 
 
@@ -31,13 +31,13 @@ def export_litert(
     Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row is padded
     to `sequence_length` tokens, because LiteRT has no attention op for variable lengths. The batch
     size is free, and the only signature is `serving_default`. Models that need more than LiteRT's
-    built-in ops, such as a BiLSTM, are rejected.
+    built-in ops, such as those with a BiLSTM, cause an error.
 
     Args:
         precision: "float32", or "int8": kernels are int8, and their inputs are quantized at run
             time (LiteRT's "dynamic range").
-        sequence_length: int. `None` takes the preprocessor's, or else the encoder's number of
-            positions.
+        sequence_length: int. `None` means that of the preprocessor, or without a preprocessor the
+            encoder's number of positions.
 
     Returns:
         The path of `model.tflite`.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from kerasbert.base import runtimes
 from kerasbert.base.errors import need_packages
 from kerasbert.export.token_graphs import exported
-from kerasbert.heads.base.served import served
+from kerasbert.heads.base.served import columns_of, packed
+from kerasbert.heads.base.served_models import served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,13 +94,15 @@ def export_openvino(
     tokenizer: SubwordTokenizer | None = None,
     texts: Sequence[Any] | None = None,
 ) -> str:
-    """Convert the graph of `export_onnx` to OpenVINO: `model.xml` and `model.bin`; see there.
+    """Convert the graph of `export_onnx` to OpenVINO: `model.xml` and `model.bin`.
+
+    Arguments that are not listed are those of `export_onnx`.
 
     Args:
-        precision: "float32", or "int8": kernels and activations are int8, quantized by NNCF, which
+        precision: "float32" or "int8". With "int8", NNCF quantizes kernels and activations; it
             calibrates the ranges of activations on `texts`.
-        texts: list of a few hundred typical inputs, for int8. On the first `CHECKED` of them, the
-            file is compared with the model.
+        texts: list of a few hundred typical inputs, for int8. The file's outputs are compared with
+            the model's on the first `CHECKED` of them.
 
     Raises:
         ValueError: for int8 without texts, or texts without int8.
@@ -146,13 +149,16 @@ def _batches(model, texts):
             "OpenVINO's int8 needs texts for calibration; pass texts=[...], a few hundred typical "
             "inputs, with a model that has a preprocessor."
         )
-    _, columns = task.columns_of(texts)
+    _, columns = columns_of(task, texts)
     count = len(next(iter(columns.values())))
-    return [task.packed({n: x[i : i + 1] for n, x in columns.items()}) for i in range(count)]
+    return [packed(task, {n: x[i : i + 1] for n, x in columns.items()}) for i in range(count)]
 
 
 def _nncf():
-    """Import NNCF as in its own tests, the only way to disable its telemetry."""
+    """Import NNCF with the environment variable of its own tests.
+
+    There is no other way to disable its telemetry.
+    """
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = before or "1"
     try:
@@ -173,7 +179,7 @@ def _rounded(graph, batches):
         nncf.Dataset(batches),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(batches),
-        # Weights use 7 bits, because sums of 8 bits saturate on x86 CPUs without VNNI.
+        # Weights use 7 bits, because sums of 8-bit products saturate on x86 CPUs without VNNI.
         advanced_parameters=nncf.AdvancedQuantizationParameters(
             overflow_fix=nncf.OverflowFix.ENABLE
         ),

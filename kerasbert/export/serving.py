@@ -1,16 +1,13 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
 On every backend, a child process with TensorFlow builds, writes and checks the SavedModel
-(`kerasbert/export/write_saved_model.py`), because exports from JAX contain ops that servers reject,
-and PyTorch cannot export one. The signatures of each kind of model are in its `served.py`.
+(`kerasbert/export/write_saved_model.py`). JAX would export ops that servers reject, and PyTorch
+cannot export a SavedModel. The signatures of each kind of model are defined in its `served.py`.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import threading
 from typing import TYPE_CHECKING
 
 import keras
@@ -20,19 +17,15 @@ from kerasbert import backend
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_choice, check_whole
-from kerasbert.base.files import (
-    names_in,
-    output_folder,
-    put,
-    scratch,
-    write_json,
-    write_text,
-)
+from kerasbert.base.files import names_in, output_folder, scratch, write_json, write_text
+from kerasbert.base.moves import put
 from kerasbert.base.strict_json import to_json
-from kerasbert.heads.base.served import MARGIN, quantization_modes, saved_class, served
+from kerasbert.export.child_process import run_child
+from kerasbert.heads.base.served import MARGIN, requests_of
+from kerasbert.heads.base.served_models import quantization_modes, saved_class, served
 from kerasbert.heads.base.spans import MASKED
 from kerasbert.heads.base.task import BertTask
-from kerasbert.text.subword import unreported
+from kerasbert.text.text_warnings import unreported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +34,8 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
 
 MOST_WARMUP = 1000  # The limit of TensorFlow Serving.
-# Files next to the versions, for --model_config_file and --batching_parameters_file of a server.
+# Files next to the folders of versions, for a server's --model_config_file and
+# --batching_parameters_file.
 MODELS_CONFIG = "models.config"
 BATCHING_CONFIG = "batching.config"
 BATCHING = """\
@@ -52,8 +46,8 @@ batch_timeout_micros { value: 2000 }
 max_enqueued_batches { value: 100 }
 num_batch_threads { value: %d }
 """
-_PIPE = "KERASBERT_PARENT"  # Environment variable with a pipe's file descriptor.
-# Outputs of two libraries differed by up to twice the change from rounding the weights.
+# Factor of `rounding`. Outputs of two libraries differed by up to twice the change that rounding
+# the weights causes.
 ROUNDING = 4
 
 
@@ -102,18 +96,24 @@ def export_serving(
     - `kerasbert.SearchIndex` with a `BertTextEmbedder`: `query` -> `id`, `text`, `score` (N, K) of
       the nearest texts, best first, `count` (N,) per query. With a `BertReranker`, `score` is its
       score, beside `vector_score`; with a `BertQuestionAnswering`, also `answer`, `start`, `end`
-      (-1 for none), `answer_score` and `null_score` (N, K). `search` also takes `top_k` (N,). Each
-      query is compared with all embeddings, even if the index has an engine. `embedder`, `reranker`
-      and `reader` are its models, with names as for a `BertMultiTask`.
+      (-1 for none), `answer_score` and `null_score` (N, K); with `keywords=True`, the search is
+      hybrid, and `vector_score` and `keyword_score` are beside `score`. `search` also takes `top_k`
+      (N,). An index with metadata returns it as JSON strings, `metadata` (N, K), and has the
+      signature `search_where`, which also takes filters, as made by
+      `kerasbert.search.where_inputs`: `where_clause`, `where_key`, `where_operator`, `where_type`
+      and `where_value` (N, conditions). Each query is compared with all embeddings, even if the
+      index has an engine. `embedder`, `reranker` and `reader` are its models, with names as for a
+      `BertMultiTask`.
+    - `BertEnsemble`: the signatures of its members' class; members must have equal preprocessors.
     - `BertMultiTask`: the signatures of each task, `name`, `name_tokens` and so on;
       `serving_default` is the first task's.
 
     The first `count` items of a row are valid; the others are padding. `tokens` takes int32 token
     ids instead of strings (for an `ElmoEmbedder` character ids); `preprocess` returns these ids,
-    for a `BertQuestionAnswering` as windows (N, W, T). Each output has one row per input row, so
-    servers may batch. `start` and `end` count characters of the original text.
-    `assets.extra/card.json` has the shapes and an example request. Weights are float32 with LoRA
-    merged, or int8 as quantized. A failure leaves no files behind.
+    for a `BertQuestionAnswering`, or with `long="windows"`, as windows (N, W, T). Each output has
+    one row per input row, so servers may batch. `start` and `end` count characters of the original
+    text. `assets.extra/card.json` has the shapes and an example request. Weights are float32 with
+    LoRA merged, or int8 as quantized. A failure leaves no files behind.
 
     Args:
         model: an instance of one of these classes, on any backend.
@@ -132,10 +132,10 @@ def export_serving(
         preprocessor: for a `BertBackbone`, which has none of its own.
         **settings: for a `BertQuestionAnswering` `top_k=1`, `null_threshold=None`,
             `max_answer_length=30` and `n_best=20`; for a masked language model `top_k=5`; for a
-            `BertSparseEmbedder` `top_k=256`; for an index `top_k=10` and `candidates=None`, as in
-            its `search`, and those of its reader. `max_windows` limits the windows per text of
-            models that split long texts (512; 128 for masked language models): a request with a
-            longer text is an error.
+            `BertSparseEmbedder` `top_k=256`; for an index `top_k=10`, `candidates=None` and
+            `alpha=None`, as in its `search`, and those of its reader. `max_windows` limits the
+            windows per text of models that split long texts (512; 128 for masked language models):
+            a request with a longer text is an error.
 
     Returns:
         The path of the version's folder.
@@ -176,7 +176,8 @@ def export_serving(
     target = os.path.join(directory, str(version))
     try:
         with scratch(target, by="export_serving") as folder:
-            _check_version(directory, version)  # Another process may have written it meanwhile.
+            # Another process may have written this version meanwhile.
+            _check_version(directory, version)
             _write_job(folder, task, mode, names, warmup, tokens_only, directory)
             run_child("kerasbert.export.write_saved_model", folder, "No SavedModel")
             put(os.path.join(folder, "saved_model"), target)
@@ -190,7 +191,7 @@ def export_serving(
 
 
 def _check_model(task, tokens_only):
-    """Check that a model can be exported; return its quantization mode, or `None`."""
+    """Check that a model can be exported; return its quantization mode (`None` for none)."""
     model = task.model
     if not all(one.built for one in task.models):
         raise ValueError("The model has no weights yet; call it once on inputs before the export.")
@@ -219,7 +220,7 @@ def _check_model(task, tokens_only):
         )
     if any(quantization_modes(one) and not computes_in_float32(one) for one in task.models):
         raise ValueError(
-            "The model is quantized in int8 but computes the rest in another type than float32, "
+            "The model is quantized in int8 but computes the rest in a type other than float32, "
             "which is slow on servers; load it with dtype='float32' before `quantize`."
         )
     return "int8" if modes else None
@@ -266,9 +267,9 @@ def _check_settings(task, settings):
         if name not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ValueError(f"{name}={value!r} is not a setting of this model; {takes}.")
-        if name == "null_threshold":
+        if name in ("null_threshold", "alpha"):
             if value is not None and not isinstance(value, (int, float, np.number)):
-                raise ValueError(f"null_threshold={value!r} must be a number or None.")
+                raise ValueError(f"{name}={value!r} must be a number or None.")
         elif value is not None or known[name] is not None:
             check_whole(name, value)
     plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
@@ -298,7 +299,7 @@ def _check_warmup(task, warmup, names):
             f"warmup has {len(warmup):,} texts, but a server reads at most {MOST_WARMUP:,}; pass "
             "fewer, both short and long."
         )
-    rows = task.requests(warmup, "item", " of warmup")
+    rows = requests_of(task, warmup, "item", " of warmup")
     for position, row in enumerate(rows):
         if row[0] not in names:
             raise ValueError(
@@ -358,13 +359,14 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
     preset = os.path.join(folder, "preset")
     task.save(preset)
     name = saved_class(task.model)
-    # Merging LoRA into an int8 kernel rounds again, so answers are computed with saved weights.
+    # Merging LoRA into an int8 kernel rounds it again, so the reference answers are computed with
+    # the saved weights.
     if any(not computes_in_float32(one) or (mode and _has_lora(one)) for one in task.models):
-        task = task.anew(preset, name, mode)
+        task = task.reload(preset, name, mode)
     batches, probes, arrays, strings, off = [], [], {}, [], 0.0
 
     def keep(columns):
-        """Store a dict of arrays in `arrays` (numbers) and `strings`; return where they are."""
+        """Store each array of a dict in `arrays` (numbers) or `strings`; return their places."""
         found = {}
         for key, column in columns.items():
             array = np.asarray(column)
@@ -377,8 +379,9 @@ def _write_job(folder, task, mode, names, warmup, tokens_only, directory):
         return found
 
     with backend.full_float32():
-        # Not for quantized models, whose tolerance is far larger than the effect of rounding.
-        nudged = None if mode else neighbouring([w for one in task.models for w in one.weights])
+        # Not needed for quantized models: their tolerance is far larger than the effect of
+        # rounding.
+        nudged = None if mode else perturbed([w for one in task.models for w in one.weights])
         for signature, features in task.batches():
             outputs = task.tokens_of(signature, features)
             check_finite(outputs)
@@ -424,7 +427,7 @@ def check_finite(outputs):
             )
 
 
-def neighbouring(weights, spacing=np.spacing):
+def perturbed(weights, spacing=np.spacing):
     """Return a context in which each float32 weight is randomly raised or lowered by `spacing`.
 
     Args:
@@ -445,72 +448,16 @@ def neighbouring(weights, spacing=np.spacing):
 def rounding(outputs, nudged):
     """Return an absolute tolerance: `ROUNDING` times the change caused by rounding the weights.
 
-    Libraries add in different orders, which has the effect of rounding the weights differently.
-    Outputs of most models change by less than the relative tolerance; large hidden values cause
-    larger changes.
+    Libraries add in different orders, which has the same effect as rounding the weights
+    differently. In most models, outputs then change by less than the relative tolerance; in models
+    with large hidden values they change more.
 
     Args:
         outputs: dict of arrays.
-        nudged: the same outputs, computed with `neighbouring` weights.
+        nudged: dict of the same outputs, computed with `perturbed` weights.
     """
     moved = 0.0
     for key, values in outputs.items():
         possible = np.abs(values) < -MASKED / 10
         moved = max(moved, float(np.abs(values - nudged[key])[possible].max(initial=0)))
     return ROUNDING * moved
-
-
-def run_child(module, folder, nothing):
-    """Run `python -m module folder` with TensorFlow, in a process that ends with this one.
-
-    Args:
-        nothing: string. Subject of the error, such as "No SavedModel".
-
-    Raises:
-        RuntimeError: if it fails, with the cause in one sentence.
-    """
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # The system closes the parent's end of this pipe even if the parent is killed.
-    theirs, ours = os.pipe()
-    # Temporary files of TensorFlow and the converters are removed with the folder.
-    temporary = os.path.join(folder, "temporary")
-    os.makedirs(temporary, exist_ok=True)
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "tensorflow",
-        "CUDA_VISIBLE_DEVICES": "-1",  # The parent may hold all of the GPU's memory.
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), temporary),
-        _PIPE: str(theirs),
-    }
-    try:
-        done = subprocess.run(
-            # -P, so that a `keras.py` in the working directory is not imported.
-            [sys.executable, "-P", "-m", module, folder],
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            pass_fds=[theirs],
-        )
-    finally:
-        os.close(theirs)
-        os.close(ours)
-    if done.returncode == 0:
-        return
-    reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-    if done.returncode < 0:
-        reason = f"it was killed by signal {-done.returncode}; is there enough memory?"
-    raise RuntimeError(f"{nothing} was written, because TensorFlow's process failed: {reason}")
-
-
-def end_with_parent():
-    """End this process, started by `run_child`, as soon as its parent ends."""
-    pipe = int(os.environ.pop(_PIPE))
-
-    def wait():
-        os.read(pipe, 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -16,35 +16,37 @@ import numpy as np
 from kerasbert import backend
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.base.errors import check_choice
-from kerasbert.base.files import names_in, output_folder, put, scratch, write_files, write_json
+from kerasbert.base.files import names_in, output_folder, scratch, write_files, write_json
+from kerasbert.base.moves import put
 from kerasbert.base.parts import encoder_of, tells_segments
 from kerasbert.base.strict_json import to_json
 from kerasbert.checkpoints import to_huggingface
+from kerasbert.export.child_process import run_child
 from kerasbert.export.serving import (
     check_finite,
     computes_in_float32,
-    neighbouring,
+    perturbed,
     rounding,
-    run_child,
 )
 from kerasbert.heads.base.program import write_program
-from kerasbert.heads.base.served import load, named_inputs, quantization_modes, saved_class, served
+from kerasbert.heads.base.served import named_inputs
+from kerasbert.heads.base.served_models import load, quantization_modes, saved_class, served
 from kerasbert.heads.base.spans import MASKED
 from kerasbert.text.transformers_files import transformers_files
 
 TOLERANCE = 1e-5
 # The int8 tolerance is a share of the largest output or, for small outputs, a multiple of the
-# change from rounding only the weights. Rounding the inputs too led to errors of up to 6 times that
-# change; the error of a wrong computation is as large as the outputs.
+# change that rounding the weights alone causes. Rounding the inputs too caused errors of up to 6
+# times that change; a wrong computation causes an error as large as the outputs.
 INT8_TOLERANCE = 0.25
 INT8_ROUNDING = 16
 PRECISIONS = ("float32", "int8")
-# Maximum number of tokens per row in the checks; attention's cost grows with their square.
+# Maximum number of tokens per row in the checks: the cost of attention is quadratic in it.
 LONGEST = 1024
-# Maximum number of logits over the vocabulary in the checks of layout "transformers".
+# Maximum number of logits of a masked language model in the checks of layout "transformers".
 MOST_LOGITS = 2**25
 LAYOUTS = ("kerasbert", "transformers")
-# Our names to those in transformers.
+# Dict of our input names to those in transformers.
 _THEIR_INPUTS = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",
@@ -72,17 +74,18 @@ def exported(
     runtime=None,
     probes=None,
 ):
-    """Export a graph and tokenizer files to a new directory that only appears on success.
+    """Export a graph and tokenizer files to a new directory, which appears only on success.
 
     Args:
         model: an encoder or a task of kerasbert.
         directory: string. A new or empty directory.
         format: string. Format that the child process writes: "onnx" or "litert".
         precision: string. One of `PRECISIONS`.
-        length: int. The graph's T, or `None` for any.
-        tokenizer: a tokenizer of kerasbert; `None` takes the model's, `False` none.
+        length: int. T of the graph, or `None` for any length.
+        tokenizer: a tokenizer of kerasbert; `None` means the model's, `False` writes none.
         layout: string. One of `LAYOUTS`; "transformers" puts the graph into the folder `onnx`.
-        runtime: string. Target runtime if the file is converted further; the file is then float32.
+        runtime: string. Name of the target runtime, if the caller converts the graph to another
+            format; the graph is then float32.
         probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
 
     Yields:
@@ -98,7 +101,7 @@ def exported(
     need_tensorflow(call)
     target = _new_directory(directory)
     with scratch(target, by=call) as work:
-        _new_directory(target)  # Another process may have written it while this one waited.
+        _new_directory(target)  # Another process may have filled it while this one waited.
         preset, folder = os.path.join(work, "preset"), os.path.join(work, "files")
         os.mkdir(folder)
         model.save_to_preset(preset)
@@ -138,7 +141,7 @@ def exported(
 
 
 def run_task(task, features, layout="kerasbert"):
-    """Compute a task's outputs for a dict of inputs, with the layout's names for both.
+    """Compute a task's outputs for a dict of inputs; both have the names of the layout.
 
     In the layout "transformers", a masked language model predicts all tokens.
     """
@@ -171,13 +174,18 @@ def axes(model, layout="kerasbert"):
     for name, x in named_inputs(model).items():
         task = name.removesuffix(next(end for end in INPUTS if name.endswith(end)))
         names = ("batch", "predictions") if name.endswith("mask_positions") else ("batch", "tokens")
-        names = ("batch", "choices", "tokens") if len(x.shape) == 3 else names
+        names = ("batch", _second_axis(model), "tokens") if len(x.shape) == 3 else names
         found[name] = [task + axis for axis in names]
     return found
 
 
+def _second_axis(model):
+    long = getattr(model, "long", None)
+    return "windows" if long is not None and long.has_windows else "choices"
+
+
 def _output_axes(model, features, outputs, layout):
-    """Return the axis names of each output, found by axis sizes; `None` for fixed axes."""
+    """Return the axis names of each output, found by the axis sizes; a fixed axis is `None`."""
     found = {}
     for output, value in outputs.items():
         sizes = {}
@@ -211,6 +219,11 @@ def _check_layout(task, layout, tokenizer):
     check_choice("layout", layout, LAYOUTS)
     if layout == "kerasbert":
         return
+    if task.long.has_windows:
+        raise ValueError(
+            "layout='transformers' has no windows, but this model has long='windows'; use "
+            "layout='kerasbert', whose graph takes token ids (texts, windows, tokens)."
+        )
     task.check_transformers()
     if tokenizer is None:
         raise ValueError(
@@ -227,8 +240,8 @@ def _config(tokenizer, model):
         return to_huggingface.config_of(model, settings, tokenizer or None)
     except ValueError as error:
         raise ValueError(
-            f"layout='transformers' has no config.json for this model: {error} Or use "
-            "layout='kerasbert'."
+            "layout='transformers' cannot be used, because this model has no config.json in "
+            f"transformers: {error} You can also use layout='kerasbert'."
         ) from error
 
 
@@ -240,7 +253,10 @@ def _new_directory(directory):
 
 
 def _probes(model, length, layout="kerasbert"):
-    """Draw random batches of inputs: the first with axes of different sizes, others with B = 1."""
+    """Draw random batches of inputs.
+
+    In the first batch all axes have different sizes; in the others B is 1.
+    """
     most = encoder_of(model).max_sequence_length
     longest = min(most, LONGEST)
     if layout == "transformers" and "mask_positions" in named_inputs(model):
@@ -259,7 +275,8 @@ def _probes(model, length, layout="kerasbert"):
 def _batch(model, size, length, seed):
     random = np.random.default_rng(seed)
     encoder = encoder_of(model)
-    sizes = {"batch": size, "choices": 1 if length == 1 else 2, "tokens": length}
+    rows = 1 if length == 1 else 2
+    sizes = {"batch": size, "choices": rows, "windows": rows, "tokens": length}
     sizes["predictions"] = min(5, length)
     features = {}
     for name, names in axes(model).items():
@@ -281,7 +298,7 @@ def _answers(task, probes, layout="kerasbert"):
     """Compute a dict of outputs for each probe."""
     found = []
     with backend.full_float32(), warnings.catch_warnings():
-        # Keras warns about softmax over a single token, which one probe has.
+        # One probe has a single token, and Keras warns about a softmax over one element.
         warnings.filterwarnings("ignore", "You are using a softmax")
         for features in probes:
             tensors = {n: keras.ops.convert_to_tensor(x, "int32") for n, x in features.items()}
@@ -294,7 +311,7 @@ def _answers(task, probes, layout="kerasbert"):
 def _allowed(task, probes, expected, precision, layout="kerasbert"):
     """Return the tolerance of each output, by name."""
     int8 = precision == "int8"
-    with neighbouring(task.model.weights, _int8_spacing if int8 else np.spacing):
+    with perturbed(task.model.weights, _int8_spacing if int8 else np.spacing):
         nudged = _answers(task, probes, layout)
     moved = max(map(rounding, expected, nudged))
     found = {}
@@ -311,12 +328,12 @@ def _allowed(task, probes, expected, precision, layout="kerasbert"):
 def _int8_spacing(values):
     """Return the root mean square error of rounding each column of `values` to int8."""
     if values.ndim < 2:
-        return np.zeros_like(values)  # Not a kernel.
+        return np.zeros_like(values)  # Only kernels are quantized.
     return np.abs(values).max(axis=-2, keepdims=True) / 127 / np.sqrt(12)
 
 
 def _is_real(outputs):
-    """Return where outputs are not masked; masked ones are so large that they hide the others."""
+    """Return where outputs are not masked: masked ones are so large that they hide other errors."""
     return outputs > MASKED / 10
 
 
@@ -346,12 +363,12 @@ def _compare(run, probes, expected, precision, allowed):
 
 
 def _write_as_transformers(tokenizer, task, folder):
-    """Write the files that transformers, sentence-transformers and others expect with a graph."""
+    """Write the files that transformers, sentence-transformers and others expect beside a graph."""
     model = task.model
     write_json(os.path.join(folder, "config.json"), _config(tokenizer, model))
     if tokenizer:
         encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
-        # The tokenizer truncates texts where the preprocessor does.
+        # The tokenizer truncates texts to the same length as the preprocessor.
         length = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)
         has_segments = tells_segments(model)
         write_files(folder, transformers_files(tokenizer, encoder.family, length, has_segments))
@@ -361,8 +378,8 @@ def _write_as_transformers(tokenizer, task, folder):
 def _write_tokenizer(tokenizer, model, folder, length):
     """Write the tokenizer for `tokenizers` and `transformers`, and the labels.
 
-    The tokenizer truncates texts as the model's preprocessor does, and pads to the longest row, or
-    to `length`.
+    The tokenizer truncates texts as the model's preprocessor does. It pads to `length` if given,
+    otherwise to the longest row.
     """
     encoder, preprocessor = encoder_of(model), getattr(model, "preprocessor", None)
     most = getattr(preprocessor, "sequence_length", encoder.max_sequence_length)

@@ -1,9 +1,8 @@
 """`export_web`: a page that runs a model in the browser, without a server or network access.
 
-onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers` (9 kB packed), by
-the authors of the format and used in transformers.js, reads `tokenizer.json`. The export fetches
-both from npm and copies them into the page's folder: at 14 MB they are too large for a Python
-package.
+onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers` (9 kB compressed), which
+transformers.js uses too, reads `tokenizer.json`. The export fetches both libraries from npm and
+copies them into the page's folder: with 14 MB they are too large for a Python package.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kerasbert.base.errors import check_choice, need_packages
 from kerasbert.base.files import new_folder, write_json
 from kerasbert.base.strict_json import to_json
 from kerasbert.export.token_graphs import PRECISIONS, exported
-from kerasbert.heads.base.served import served
+from kerasbert.heads.base.served_models import served
 from kerasbert.text.wordpiece import BertTokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(__file__)
 _PAGE = os.path.join(_HERE, "page")
-# Code for figures, shared with the playground.
+# JavaScript code for figures, shared with the playground.
 _PICTURES = os.path.join(os.path.dirname(_HERE), "play", "page")
 # The npm packages of a page: folder name, package, SHA-512 of its archive, and files.
 _LIBRARIES = {
@@ -48,7 +47,7 @@ _LIBRARIES = {
         ("dist/tokenizers.min.mjs", "LICENSE", "package.json"),
     ),
 }
-# Texts that page and model must tokenize alike.
+# Texts that the page must tokenize in the same way as the model.
 PROBES = [
     "Win a FREE prize now!",
     "Größe, naïve café № 1, don't: $5.00 (3%)",
@@ -65,13 +64,13 @@ def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
     """Write a web page that runs a model in the browser: `index.html` and its files.
 
     Any static file server can serve it, such as `python -m http.server -d DIRECTORY`. The page
-    shows predicted words for masked language models and pretrainers, bars for classifiers (of texts
-    or pairs, regressors, next-sentence predictors), entities for taggers, and answers for question
-    answering models. Results match `fill_mask`, `classify`, `tag` and `answer`, except for rounding
-    to int8. The page is in English, Korean and Japanese.
+    shows predicted words for masked language models and pretrainers, bars for classifiers of texts
+    or text pairs, regressors and next-sentence predictors, entities for taggers, and answers for
+    question answering models. Results match `fill_mask`, `classify`, `tag` and `answer`, except for
+    rounding to int8. The page is in English, Korean and Japanese.
 
-    Taggers and question answering models need WordPiece (`BertTokenizer`), because the page's
-    tokenizer returns no offsets, and the page can only recompute those of WordPiece.
+    Taggers and question answering models need WordPiece (`BertTokenizer`): the page's tokenizer
+    returns no offsets, and the page can recompute only the offsets of WordPiece.
 
     Args:
         model: a task with a preprocessor.
@@ -117,6 +116,11 @@ def settings_of(model):
             f"export_web does not support a {name}{'' if own else ' without a preprocessor'}; it "
             "supports masked language models, classifiers, regressors, next-sentence predictors, "
             "taggers and question answering, with their preprocessors."
+        )
+    if task.long.mode != "truncate":
+        raise ValueError(
+            f"A page of export_web truncates long texts, but this {name} has long="
+            f"{task.long.mode!r}; use export_serving, or load the model with long='truncate'."
         )
     if found["panel"] in _SPANS and not isinstance(own.tokenizer, BertTokenizer):
         raise ValueError(
@@ -170,7 +174,7 @@ def _program(name):
 
 
 def _library(package, digest, files):
-    """Return a cached folder with files of an npm package, fetched by npm at the first call."""
+    """Return a cached folder with files of an npm package, which npm fetches at the first call."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     folder = cache / "kerasbert" / "npm" / package.replace("/", "-")
     if folder.is_dir():
@@ -179,7 +183,7 @@ def _library(package, digest, files):
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with new_folder(str(folder), by="export_web") as new:
         command = [npm, "pack", package, "--ignore-scripts", "--silent"]
-        done = subprocess.run(command, cwd=new, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=new, capture_output=True, encoding="utf-8")
         archives = [name for name in os.listdir(new) if name.endswith(".tgz")]
         if done.returncode or len(archives) != 1:
             said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]

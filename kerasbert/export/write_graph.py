@@ -2,7 +2,8 @@
 
     python -m kerasbert.export.write_graph FOLDER
 
-FOLDER holds the parent's `preset/` and `job.json`. The result is `FOLDER/files/model.onnx` or
+FOLDER holds `preset/` and `job.json`, written by the parent process. The result is
+`FOLDER/files/model.onnx` or
 `FOLDER/files/model.tflite`.
 """
 
@@ -10,14 +11,15 @@ import os
 import sys
 
 from kerasbert import backend
+from kerasbert.backend.layers import norm
 from kerasbert.backend.onnx import HANDLERS, KERNELS, OF_ANY_LENGTH
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import first_line
 from kerasbert.base.files import read_json, write_files
-from kerasbert.export.serving import end_with_parent
+from kerasbert.export.child_process import end_with_parent
 from kerasbert.export.token_graphs import axes, input_type, run_task
 from kerasbert.heads.base.requests import conditions, fail_unless, limits_of, nan_unless
-from kerasbert.heads.base.served import load, served
+from kerasbert.heads.base.served_models import load, served
 
 OPSET = 18
 # A protocol buffer holds at most 2 GiB, and conversion serializes the graph several times.
@@ -38,7 +40,7 @@ def main(folder):
 
 
 def specs_of(model, layout, length=None):
-    """Return the `tf.TensorSpec` of each input by name; T is `length`, `None` for any."""
+    """Return a dict of input name to `tf.TensorSpec`; T is `length`, or any if it is `None`."""
     shapes = {
         name: [length if axis.endswith("tokens") else None for axis in names]
         for name, names in axes(model, layout).items()
@@ -74,8 +76,9 @@ def write_onnx(task, folder, job):
 
         whole = os.path.join(os.path.dirname(folder), "float32.onnx")
         os.rename(path, whole)
-        # Scales per column cost nothing and lose less precision. Kernels are unsigned because sums
-        # of signed ones saturate on x86 CPUs without VNNI, which changed logits by a fifth.
+        # Scales per column take no more time and lose less precision. Kernels are unsigned, because
+        # sums of signed products saturate on x86 CPUs without VNNI, which changed logits by a
+        # fifth.
         quantize_dynamic(whole, path, weight_type=QuantType.QUInt8, per_channel=True)
 
 
@@ -99,7 +102,7 @@ def write_litert(task, folder, job):
 
     function = tf.function(run, autograph=False)
     saved = os.path.join(os.path.dirname(folder), "saved_model")
-    with backend.using({"norm": backend.norm.plain, **OF_ANY_LENGTH}):
+    with backend.using({"norm": norm.plain, **OF_ANY_LENGTH}):
         specs = specs_of(task.model, job["layout"], job["length"])
         concrete = function.get_concrete_function(**specs)
     module = tf.Module()

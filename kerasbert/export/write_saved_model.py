@@ -2,8 +2,8 @@
 
     python -m kerasbert.export.write_saved_model FOLDER
 
-FOLDER holds the parent's `preset/`, `job.json` (settings, and inputs for the checks) and
-`expected.npz` (the model's own answers). The result is `FOLDER/saved_model/`.
+FOLDER holds files that the parent process wrote: `preset/`, `job.json` (settings, and inputs for
+the checks) and `expected.npz` (the model's own answers). The result is `FOLDER/saved_model/`.
 """
 
 import gc
@@ -19,12 +19,12 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.base import keras_internals
 from kerasbert.base.files import read_json, write_files, write_json
 from kerasbert.base.strict_json import to_json
-from kerasbert.export.serving import end_with_parent
+from kerasbert.export.child_process import end_with_parent
 from kerasbert.export.serving_ops import TENSORFLOW_OPS, TENSORFLOW_TEXT_OPS
-from kerasbert.heads.base.served import load, served
+from kerasbert.heads.base.served_models import load, served
 from kerasbert.heads.base.spans import MASKED
 
-# Invalid UTF-8, which only clients can send.
+# Invalid UTF-8, which clients can send but Python strings cannot hold.
 BROKEN = [b"caf\xe9", b"\xff\xfe\x00\xd8", b"\xed\xa0\x80 \xf5\x80", b"\0\0", b"\xc3"]
 TOLERANCE = 1e-5
 # Tolerance for quantized models, where backends may round differently by one of 127 steps.
@@ -37,7 +37,7 @@ def main(folder):
         stores = {"arrays": dict(file), "strings": job["strings"]}
 
     def arrays(found):
-        # Object arrays, because NumPy's string arrays drop trailing NULs.
+        # Strings are in object arrays, because NumPy's string arrays drop trailing NULs.
         types = {"arrays": None, "strings": object}
         return {
             key: np.asarray(stores[kind][place], types[kind])
@@ -62,7 +62,8 @@ def write(task, job, path):
     """Trace the signatures and write the SavedModel with its card, labels and warmup requests."""
     known = task.signatures(job["tokens_only"])
     known = {name: known[name] for name in job["signatures"]}
-    # `attend_in_turns` would add ops of its backward pass, which stock servers lack.
+    # This kernel does not use `attend_in_turns`, which adds ops that stock servers lack for its
+    # backward pass.
     with backend.using({"attention": KERNELS["attention"]}):
         functions = {
             name: tf.function(signature.checked, autograph=False).get_concrete_function(
@@ -71,7 +72,8 @@ def write(task, job, path):
             for name, signature in known.items()
         }
     module = tf.Module()
-    # Listed, because TensorFlow's C++ loader finds no variables inside Keras objects.
+    # The variables are listed here, because TensorFlow's C++ loader does not find variables inside
+    # Keras objects.
     variables = {id(v): v for function in functions.values() for v in function.variables}
     module.weights = list(variables.values())
     tf.saved_model.save(module, path, signatures=functions)
@@ -88,7 +90,7 @@ def write(task, job, path):
 
 
 def _set_methods(path, methods):
-    """Mark the signatures for Classify and Regress, since TensorFlow marks all as Predict."""
+    """Mark the signatures for Classify and Regress; TensorFlow marks all signatures as Predict."""
     saved_model = _read(path)
     for name, method in methods.items():
         saved_model.meta_graphs[0].signature_def[name].method_name = method
@@ -118,7 +120,7 @@ def card(task, job, signatures, functions, ops):
         "model": task.title,
         "parameters": sum(int(np.prod(weight.shape)) for weight in weights_of(task)),
         "weights": job["mode"] or "float32",
-        # Not imported, because modules only import from lower levels.
+        # `kerasbert` is not imported, because a module may import only from lower levels.
         "kerasbert": sys.modules["kerasbert"].__version__,
         "labels": job["labels"],
         "settings": task.model_settings(),
@@ -146,7 +148,7 @@ def card(task, job, signatures, functions, ops):
 def warmup_record(name, inputs):
     """Return a serialized `tensorflow.serving.PredictionLog` with a request for a signature.
 
-    It is encoded by hand, since the package with these messages is large. Field numbers:
+    It is encoded without the package that defines these messages, which is large. Field numbers:
     PredictionLog.predict_log = 6, PredictLog.request = 1, PredictRequest.model_spec = 1 and
     .inputs = 2 (a map: key 1, value 2), ModelSpec.signature_name = 3.
     """
@@ -165,7 +167,7 @@ def _encoded(texts):
 
 
 def _field(number, data):
-    """Encode a bytes field of a protocol buffer: its key, its length in base 128, the bytes."""
+    """Encode a bytes field of a protocol buffer: its key, its length as a varint, and the bytes."""
     size, length = len(data), b""
     while size > 127:
         length += bytes([size & 127 | 128])
@@ -174,12 +176,12 @@ def _field(number, data):
 
 
 def ops_in(path):
-    """Return the set of ops in the graph."""
+    """Return the set of ops in a SavedModel's graph."""
     return {node.op for meta_graph in _read(path).meta_graphs for node in _nodes(meta_graph)}
 
 
 def _nodes(meta_graph):
-    """Return the nodes of the graph and of its functions."""
+    """Return the nodes of a graph and of its functions."""
     functions = meta_graph.graph_def.library.function
     nodes = [node for function in functions for node in function.node_def]
     return [*nodes, *meta_graph.graph_def.node]
@@ -226,7 +228,7 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
         batches: list of `(signature, features, outputs)`; the last two are dicts of arrays.
         probes: list of `(signature, inputs, answers)` for texts; see `Served.expected`.
         warmup: list of `(signature, inputs)`.
-        tolerance: float. Relative to the largest number.
+        tolerance: float. Tolerance relative to the largest output.
         rounding: float. Absolute tolerance.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -245,7 +247,7 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
             found = run(name, features)
             for key, wanted in outputs.items():
                 compare(key, found[key], wanted, tolerance, least)
-        # Scores computed from small logits are only as exact as the logits.
+        # The tolerance of scores is that of the logits from which they are computed.
         scale = max([least, *(_largest(y) for _, _, x in batches for y in x.values())])
         for name, inputs, answers in probes:
             texts = {key: _column(key, value) for key, value in inputs.items()}
@@ -259,7 +261,7 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
 
 
 def check_rows(name, inputs, outputs):
-    """Raise unless outputs have one row per input row, by which batching servers split them."""
+    """Raise unless outputs have one row per input row: servers split batches of requests by row."""
     rows = len(next(iter(inputs.values())))
     for key, value in outputs.items():
         if value.shape[:1] != (rows,):
@@ -269,8 +271,9 @@ def check_rows(name, inputs, outputs):
 
 
 def _column(key, values):
-    """Return an input as a client sends it; rows of `inputs` become `tf.train.Example`s."""
-    if isinstance(values[0], int):
+    """Return an input as a client sends it; items of `inputs` become `tf.train.Example`s."""
+    first = values[0][0] if isinstance(values[0], list) else values[0]
+    if isinstance(first, int):
         return np.array(values, "int32")
     if key != "inputs":
         return _encoded(values)
@@ -289,7 +292,10 @@ def _broken(texts):
     """Return texts of the same shapes that are not valid UTF-8."""
     return {
         key: np.resize(
-            np.array(BROKEN, object) if column.dtype == object else column,
+            # Conditions of a search have only a few valid values.
+            np.array(BROKEN, object)
+            if column.dtype == object and not key.startswith("where_")
+            else column,
             (len(BROKEN), *column.shape[1:]),
         )
         for key, column in texts.items()
@@ -303,8 +309,8 @@ def _check_finite(name, inputs, outputs):
 
 
 def compare_answers(name, found, wanted, tolerance=TOLERANCE, scale=1):
-    """Raise if answers differ from the model's in rows where the best one leads by the margin."""
-    clear = wanted.pop("clear", None)  # Per row, or per answer in a row.
+    """Raise if answers differ from the model's in rows where the best answer leads clearly."""
+    clear = wanted.pop("clear", None)  # One bool per row, or per answer in a row.
     if set(found) != set(wanted):
         raise ValueError(
             f"'{name}' returns {sorted(found)}, but the model returns {sorted(wanted)}."

@@ -1,32 +1,49 @@
-"""Model families, one file each: settings of encoder and heads, and names in transformers.
+"""Model families, one file each: settings of encoder and heads, and names in other packages.
 
 A row of `FAMILIES` holds the arguments of `kerasbert.models.BertBackbone` in which the family's
-checkpoints differ from BERT, and the settings of its published heads; a row of `TABLES` holds its
-names in transformers. Apart from these files, only the name tables of `kerasbert.checkpoints` refer
-to families.
+checkpoints differ from BERT, and the settings of the family's published heads. Rows of
+`TABLES` and `KERAS_HUB` hold the family's names in transformers and in KerasHub; `bert.py` also has
+those of Google's checkpoints.
 """
 
 from kerasbert.families import (
     albert,
     bert,
-    deberta_v3,
+    bert_generation,
+    big_bird,
+    deberta,
     distilbert,
     electra,
+    ernie,
+    eurobert,
     gpt,
+    jina_bert,
+    longformer,
+    luke,
+    megatron_bert,
     modernbert,
+    mpnet,
     nomic_bert,
+    rembert,
     roberta,
+    roformer,
+    xlm,
 )
 from kerasbert.families.lineage import LINEAGE
 from kerasbert.kinds import KINDS
 
-_FILES = (bert, roberta, distilbert, electra, albert, deberta_v3, modernbert, nomic_bert, gpt)
+_FILES = (
+    *(bert, roberta, distilbert, electra, albert, deberta),
+    *(roformer, modernbert, mpnet, nomic_bert, jina_bert, eurobert, longformer),
+    *(ernie, megatron_bert, rembert, luke, big_bird, bert_generation, xlm, gpt),
+)
 FAMILIES = {name: row for file in _FILES for name, row in file.FAMILIES.items()}
 TABLES = {name: row for file in _FILES for name, row in file.TABLES.items()}
+KERAS_HUB = {name: row for file in _FILES for name, row in getattr(file, "KERAS_HUB", {}).items()}
 
 
 def get_family(name, families=None):
-    """Return the row of a family, by default one of `FAMILIES` or `LINEAGE`.
+    """Return a family's row in `families`, by default `FAMILIES` and `LINEAGE`.
 
     >>> get_family("roberta").encoder["position_offset"]
     2
@@ -41,9 +58,9 @@ def get_family(name, families=None):
 
 
 def head_settings(family, kind):
-    """Return the settings of a kind of head in a family: the kind's, overridden by the family's.
+    """Return a head's settings: the defaults of its kind, overridden by those of the family.
 
-    A custom task, with a `kind` of `None`, has no settings.
+    A custom task, whose `kind` is `None`, has no such settings.
 
     >>> head_settings("roberta", "text_classifier")["pooling"]
     'cls'

@@ -1,5 +1,6 @@
 """ALBERT: Lan et al. 2020, arXiv 1909.11942."""
 
+from kerasbert.families.keras_hub_names import POOLED_HEADS, KerasHubTable, encoder_names
 from kerasbert.families.settings import Family
 from kerasbert.families.transformers_names import CONFIG, HEAD_CONFIG, HEADS, Table, mlm_head
 
@@ -14,6 +15,17 @@ FAMILIES = {
             "next_sentence_predictor": {"dropout": 0.1, "sentence_order": True},
         },
         tokenizer="AlbertTokenizer",
+    ),
+}
+
+KERAS_HUB = {
+    "albert": KerasHubTable(
+        classes="Albert",
+        settings={"activation": "gelu_approximate"},
+        config={"num_groups": 1, "num_inner_repetitions": 1, "embedding_dim": 128},
+        encoder=encoder_names(block="group_{i}_inner_layer_{j}", projection="embedding_projection"),
+        heads=POOLED_HEADS,
+        head_activation="gelu_approximate",
     ),
 }
 

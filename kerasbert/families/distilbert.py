@@ -1,5 +1,6 @@
 """DistilBERT: Sanh et al. 2019, arXiv 1910.01108."""
 
+from kerasbert.families.keras_hub_names import DENSE_HEADS, KerasHubTable, encoder_names
 from kerasbert.families.settings import Family
 from kerasbert.families.transformers_names import HEAD_CONFIG, HEADS, Table, mlm_head
 
@@ -13,6 +14,15 @@ FAMILIES = {
             "question_answering": {"dropout": 0.1},
             "multiple_choice": {"pooling": "cls", "head_activation": "relu"},
         },
+    ),
+}
+
+KERAS_HUB = {
+    "distilbert": KerasHubTable(
+        classes="DistilBert",
+        settings={"activation": "gelu"},
+        encoder=encoder_names("token_and_position_embedding/"),
+        heads=DENSE_HEADS,
     ),
 }
 

@@ -1,5 +1,6 @@
 """ELECTRA: Clark et al. 2020, arXiv 2003.10555."""
 
+from kerasbert.families.keras_hub_names import KerasHubTable, encoder_names
 from kerasbert.families.settings import ERF_GELU, Family
 from kerasbert.families.transformers_names import (
     CONFIG,
@@ -18,6 +19,15 @@ FAMILIES = {
             "multiple_choice": {"pooling": "cls", "head_activation": "gelu"},
             "masked_lm": ERF_GELU,
         },
+    ),
+}
+
+KERAS_HUB = {
+    "electra": KerasHubTable(
+        classes="Electra",
+        settings={"activation": "gelu_approximate", "pooler": True},
+        config={"embedding_dim": 768},
+        encoder=encoder_names(),
     ),
 }
 

@@ -3,8 +3,9 @@
 GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
 
+from kerasbert.families.keras_hub_names import KerasHubTable, encoder_names
 from kerasbert.families.settings import LAST_TOKEN, Family
-from kerasbert.families.transformers_names import Table
+from kerasbert.families.transformers_names import Table, name_of
 
 _GPT = {
     "num_segments": 0,
@@ -13,10 +14,6 @@ _GPT = {
     "embeddings_norm": False,
     "is_causal": True,
 }
-
-
-def _read_gpt2(config, path):
-    return {"intermediate_dim": config.get("n_inner") or 4 * config.get("n_embd", 768)}
 
 
 def _write_gpt2(settings):
@@ -42,9 +39,8 @@ def _read_gpt(config, path):
 
 
 def _write_gpt(settings):
-    names = {ours: name for name, ours in reversed(_GPT_ACTIVATIONS.items())}
-    activation = settings["activation"]
-    return {"embd_pdrop": settings["dropout"], "afn": names.get(activation, activation)}
+    afn = name_of(settings["activation"], _GPT_ACTIVATIONS)
+    return {"embd_pdrop": settings["dropout"], "afn": afn}
 
 
 _GPT_CONFIG = {
@@ -101,6 +97,18 @@ FAMILIES = {
     ),
 }
 
+KERAS_HUB = {
+    "gpt2": KerasHubTable(
+        classes="GPT2",
+        settings={"activation": "gelu_approximate", "pooler": False},
+        encoder={
+            **encoder_names(attention="self_attention/"),
+            "final_layer_norm": "layer_norm",
+        },
+        heads={"causal_lm": ({}, {})},  # The output layer is the token embedding.
+    ),
+}
+
 TABLES = {
     "gpt2": Table(
         classes="GPT2",
@@ -124,7 +132,9 @@ TABLES = {
         aliases=_GPT_ALIASES,
         token_ids=("bos_token_id", "eos_token_id"),
         default_ids={"bos_token_id": 50256, "eos_token_id": 50256},
-        read=_read_gpt2,
+        read=lambda config, path: {
+            "intermediate_dim": config.get("n_inner") or 4 * config.get("n_embd", 768)
+        },
         write=_write_gpt2,
     ),
     "gpt": Table(

@@ -29,7 +29,10 @@ _MODERNBERT = {
 
 
 def _local_attention(config, path):
-    """Return the local window in tokens; `sliding_window`, from version 5 on, is half of it."""
+    """Return the local window in tokens.
+
+    In files of transformers from version 5 on, `sliding_window` is half of it.
+    """
     local, half = config.get("local_attention", 128), config.get("sliding_window")
     if half in (None, -1):
         return local
@@ -98,7 +101,7 @@ def _write_modernbert(settings):
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(kinds, bases)
         },
-        # The keys of versions before 5.
+        # These keys are those of transformers before version 5.
         "local_rope_theta": bases[0],
         "global_rope_theta": bases[1],
     }
@@ -106,7 +109,7 @@ def _write_modernbert(settings):
 
 def _read_modernbert_decoder(config, path):
     local = _local_attention(config, path)
-    # The decoder's window covers half of the encoder's range, including the token itself.
+    # A decoder's window has half as many tokens as the encoder's, counting the token itself.
     window = None if not local else max(2 * (local // 2 - 1), 1)
     return {**_read_modernbert(config, path), "local_window": window}
 
@@ -126,7 +129,10 @@ _MODERNBERT_DENSE = {
 
 _MODERNBERT_TOKENS = {**_MODERNBERT_DENSE, "dropout": ("classifier_dropout", 0.0)}
 
-_MODERNBERT_POOLED = {**_MODERNBERT_TOKENS, "pooling": ("classifier_pooling", "cls")}
+_MODERNBERT_POOLED = {
+    **_MODERNBERT_TOKENS,
+    "pooling": ("classifier_pooling", "cls", {"cls": "cls", "mean": "mean"}),
+}
 
 _MODERNBERT_CONFIG = {
     "vocabulary_size": ("vocab_size", 50368),
@@ -179,7 +185,7 @@ FAMILIES = {
         },
         tokenizer="ModernBertTokenizer",
     ),
-    # Local attention covers 63 earlier tokens; in the encoder, 64 on each side.
+    # Local attention covers 63 earlier tokens in the decoder, and 64 on each side in the encoder.
     "modernbert_decoder": Family(
         encoder={**_MODERNBERT, "local_window": 126, "is_causal": True},
         heads={

@@ -3,19 +3,18 @@
 Sources: Nussbaum et al. 2024, arXiv 2402.01613; Zhang et al. 2024, arXiv 2407.19669.
 """
 
-from kerasbert.base.errors import check_fields
 from kerasbert.families.settings import ERF_GELU, POOLED, ROTARY, Family
 from kerasbert.families.transformers_names import (
     CONFIG,
     HEAD_CONFIG,
     Table,
-    check_head_width,
     mlm_head,
-    refuse,
+    read_rotary,
+    write_rotary,
 )
 
-# Options of their original code, with the values of all their checkpoints. NomicBERT's
-# rotary_scaling_factor only applies beyond max_trained_positions, our last position.
+# Options of the original code, with the values in all checkpoints of the family. NomicBERT's
+# rotary_scaling_factor applies only beyond max_trained_positions, which is our last position.
 _NOMIC = {
     "activation_function": "swiglu",
     "prenorm": False,
@@ -36,49 +35,6 @@ _GTE = {
     "logn_attention_scale": False,
     "pack_qkv": True,
 }
-
-
-def _read_rotary(base, known):
-    """Make a reader of rotary positions with one base that refuses values other than `known`."""
-
-    def read(config, path):
-        check_head_width(config, path)
-        for key, fine in known.items():
-            if config.get(key, fine) not in (fine, None):
-                refuse(path, key, config[key], repr(fine))
-        kind = config.get("position_embedding_type")
-        if kind not in (None, "rope", "rotary"):
-            refuse(path, "position_embedding_type", kind, "'rope'")
-        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        kinds = {"rope_theta": "base?", "factor": "factor", "partial_rotary_factor": "number"}
-        check_fields(rope, kinds, path)
-        if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-            refuse(path, "partial_rotary_factor", rope, "1.0")
-        theta = rope.get("rope_theta", config.get("rope_theta"))
-        if theta is None and config.get("model_type") == "new":  # This type's default differs.
-            refuse(path, "rope_theta", theta, "a number")
-        theta = float(base if theta is None else theta)
-        kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor", 1.0)
-        if kind == "default":
-            factor = 1.0
-        elif kind == "ntk" and rope.get("mixed_b") is None:
-            # The original code's larger base, which slows the fastest rotation too.
-            width = config.get("hidden_size", 768) // config.get("num_attention_heads", 12)
-            theta, factor = theta * factor, factor ** (2 / width)
-        elif kind != "linear":
-            raise ValueError(
-                f"'{path}' scales its rotary positions ({rope}); kerasbert supports only the "
-                "rope_type 'default' and 'linear': use a checkpoint with one of these."
-            )
-        return {"rotary_base": theta, "rotary_factor": float(factor)}
-
-    return read
-
-
-def _write_rotary(settings):
-    factor = settings.get("rotary_factor", 1.0)
-    more = {"rope_type": "default"} if factor == 1 else {"rope_type": "linear", "factor": factor}
-    return {"rope_parameters": {**more, "rope_theta": settings["rotary_base"]}}
 
 
 _ROTARY_HEADS = {
@@ -114,7 +70,7 @@ FAMILIES = {
 }
 
 TABLES = {
-    # These two use the names in the files; transformers renames them on loading.
+    # These two tables have the names in the files, which transformers renames when it loads them.
     "nomic_bert": Table(
         classes="NomicBert",
         prefix="nomic_bert.",
@@ -161,8 +117,8 @@ TABLES = {
         },
         ignored=("position_embedding_type",),
         inside=("pooler.",),
-        read=_read_rotary(1000.0, _NOMIC),
-        write=_write_rotary,
+        read=read_rotary(1000.0, _NOMIC),
+        write=write_rotary,
     ),
     "gte": Table(
         classes="Gte",
@@ -194,7 +150,7 @@ TABLES = {
         inside=("pooler.",),
         may_lack_segments=True,
         swapped="/intermediate",
-        read=_read_rotary(160000.0, _GTE),
-        write=_write_rotary,
+        read=read_rotary(160000.0, _GTE),
+        write=write_rotary,
     ),
 }

@@ -1,4 +1,4 @@
-"""Settings of encoders, and the row of a family: where its encoder and heads differ from BERT."""
+"""Settings of encoders, and `Family`: the settings in which a family differs from BERT."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ SETTINGS = {
     "num_segments": "whole",
     "attention_dropout": "share",
     "activation": "name",
-    # Not 0, which gives NaN for a row of equal numbers.
+    # An epsilon of 0 is not allowed: it gives NaN for a row of equal numbers.
     "layer_norm_epsilon": "epsilon",
     "pooler": "flag",
     "embedding_dim": "count?",
@@ -25,14 +25,27 @@ SETTINGS = {
     "num_inner_repetitions": "count",
     "position_embedding": "name",
     "position_offset": "whole",
+    "restarts_positions": "flag",
+    "position_bias": "name?",
     "bucket_size": "count?",
     "max_relative_positions": "count?",
     "rotary_base": "base",
     "local_rotary_base": "base?",
     "rotary_factor": "factor",
-    "local_window": "count?",
-    "global_every": "count",
+    "rotary_value": "flag",
+    "num_key_value_heads": "count?",
+    "rms_norm": "flag",
+    "shares_projections": "flag",
+    "conv_kernel_size": "count?",
+    "conv_activation": "name",
+    "local_window": "count(s)?",
+    "global_every": "count?",
+    "global_tokens": "name?",
+    "max_global_tokens": "count",
+    "sep_token_id": "whole?",
     "norm_first": "flag",
+    "first_attention_norm": "flag",
+    "final_norm": "flag",
     "gated_mlp": "flag",
     "use_bias": "parts",
     "is_causal": "flag",
@@ -44,9 +57,15 @@ SETTINGS = {
 # Settings without a default.
 NEEDED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")
 
-POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled")
+POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled", "none")
+POSITION_BIASES = ("buckets", "alibi")
 
-# Parts with optional biases: the attention projections, the two feed-forward projections, norms.
+# Which tokens attend to all others and are attended to by all: "by_task" leaves it to the head,
+# "given" reads `global_attention_mask`, and the others are rules.
+GLOBAL_TOKENS = ("by_task", "given", "none", "first", "before_separator", "after_separator")
+
+# Parts with optional biases: the attention's projections, the feed-forward's first and second
+# projection, and the norms.
 BIASED = ("attention", "intermediate", "output", "norm")
 
 
@@ -56,11 +75,11 @@ class Family:
 
     Args:
         encoder: dict. Settings of the encoder.
-        heads: dict of kinds of heads to the settings that differ from the kind's row in
-            `kerasbert.kinds`.
-        tokenizer: string. Class name of the tokenizer.
-        packing: string. Layout of its rows, a key of `PACKINGS`; `None` if no preprocessor makes
-            them.
+        heads: dict of kind of head to the settings in which the family's head differs from that
+            kind's row in `kerasbert.kinds`.
+        tokenizer: string. Class name of the tokenizer; "" if there is none.
+        packing: string. Layout of the rows, a key of `PACKINGS`; `None` if no preprocessor makes
+            rows for the family.
     """
 
     encoder: dict = field(default_factory=dict)
@@ -78,7 +97,7 @@ PACKINGS = {
     None: "consecutive parts of texts, without special tokens",
 }
 
-# Types of the settings that only these encoders have.
+# Types of the settings that only the encoders of `kerasbert.lineage` have.
 LINEAGE_SETTINGS = {
     "clamp_length": "count?",
     "memory_length": "whole",
@@ -90,6 +109,9 @@ LINEAGE_SETTINGS = {
     "num_decoder_heads": "count",
     "decoder_intermediate_dim": "count",
     "scale_embeddings": "flag",
+    "cell": "name",
+    "attention": "name",
+    "bidirectional": "flag",
 }
 # BERT's pooler as part of the head, for families whose encoders have none.
 POOLED = {"pooling": "cls", "head_activation": "tanh"}
@@ -100,12 +122,18 @@ ERF_GELU = {"head_activation": "gelu"}
 # BERT with rotary positions and a gated feed-forward.
 ROTARY = {"pooler": False, "position_embedding": "rotary", "gated_mlp": True}
 
-# Only the last token attends to all others.
+# For encoders with norms before attention and feed-forward, and after the last layer instead of the
+# embeddings.
+PRE_NORM = {"norm_first": True, "embeddings_norm": False}
+
+# For causal encoders, in which only the last token attends to all others.
 LAST_TOKEN = {"pooling": "last", "output_bias": False, "dropout": 0.0}
 
 
 def has_bias(use_bias, part):
-    """Return whether a part of `BIASED` has biases; `use_bias` is True, False or a list of parts.
+    """Return whether a part, one of `BIASED`, has biases.
+
+    `use_bias` is True, False or a list of the parts with biases.
 
     >>> has_bias(["norm"], "norm"), has_bias(["norm"], "attention"), has_bias(True, "attention")
     (True, False, True)

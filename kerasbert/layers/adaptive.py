@@ -6,7 +6,7 @@ B batch, T tokens, D width, V vocabulary size.
 import keras
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend.layers import at_least_float32
 from kerasbert.base.errors import is_whole
 from kerasbert.base.keywords import ChecksKeywords
 
@@ -20,7 +20,8 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
         hidden_dim: int. D.
         embedding_dim: int. Width of the first cluster's embeddings; `None` means `hidden_dim`.
         cutoffs: list of ints. First id of each cluster after the first; empty for one cluster.
-        division: int. Factor by which the width shrinks per cluster; with 1 all share one table.
+        division: int. Factor by which the width shrinks per cluster; with 1, all clusters share one
+            table.
 
     Example:
 
@@ -110,8 +111,8 @@ class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
 
     Args:
         embedding: an `AdaptiveEmbedding`, whose tables serve as output weights.
-        tied_projections: list of bools, one per cluster. Whether to share the embedding's
-            projection, if it has one; `None` ties all.
+        tied_projections: list of bools, one per cluster. Whether the cluster shares the embedding's
+            projection, if there is one; `None` shares all projections.
 
     Example:
 
@@ -181,7 +182,7 @@ class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
                 projection = ops.cast(self.projections[i], x.dtype)
                 x = ops.matmul(x, ops.transpose(projection))
             logits = ops.matmul(x, ops.transpose(ops.cast(table, x.dtype)))
-            logits = backend.at_least_float32(logits + ops.cast(bias, x.dtype))
+            logits = at_least_float32(logits + ops.cast(bias, x.dtype))
             scores = ops.log_softmax(logits, axis=-1)
             if i == 0:
                 head = scores

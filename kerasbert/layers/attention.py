@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend.attention import (
+    attention,
+    heads_attention,
+    local_attention,
+    local_mask,
+    split_heads,
+    token_mask,
+    update_cache,
+    with_global_keys,
+)
+from kerasbert.backend.layers import of_tokens
+from kerasbert.base.errors import check_heads
 from kerasbert.base.keywords import ChecksKeywords
-from kerasbert.layers.dense import TokenDense
-from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.embeddings import rotate
+from kerasbert.layers.token_layers import TokenDense, TokenDropout
 
 if TYPE_CHECKING:
     from typing import Any
@@ -44,23 +54,39 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
         self.window = window
         self.built = True
 
-    def call(self, padding_mask: Tensor, by_blocks: bool = False) -> Tensor:
+    def call(
+        self,
+        padding_mask: Tensor,
+        by_blocks: bool = False,
+        is_global: Tensor = None,
+        global_ranks: Tensor = None,
+    ) -> Tensor:
         """Map a padding mask to a bool mask for `SelfAttention`.
 
         Args:
             padding_mask: (B, T), true or 1 at tokens.
-            by_blocks: bool. Allow a block mask, linear in T, for long texts with a window: each of
-                C blocks of W tokens attends to K tokens.
+            by_blocks: bool. Whether a block mask may be returned for long texts if `window` is set.
+                Its size is linear in T: each of C blocks of W tokens attends to K tokens.
+            is_global, global_ranks: outputs of `GlobalTokens`, for `GlobalAttention`; all tokens
+                attend to the global ones. `None` for no global tokens.
 
         Returns:
-            (B, 1, 1, T) if all tokens share one mask, otherwise (B, 1, T, T); as a block mask
+            (B, 1, 1, T) if all tokens share one mask, otherwise (B, 1, T, T). A block mask is
             (B, C, 1, W, K).
         """
         if by_blocks and self.window is not None:
-            return backend.local_mask(padding_mask, self.is_causal, self.window)
-        return backend.token_mask(padding_mask, self.is_causal, self.window)
+            mask = local_mask(padding_mask, self.is_causal, self.window)
+        else:
+            mask = token_mask(padding_mask, self.is_causal, self.window)
+        return mask if is_global is None else with_global_keys(mask, is_global, global_ranks)
 
-    def compute_output_spec(self, padding_mask: Tensor, by_blocks: bool = False) -> Any:
+    def compute_output_spec(
+        self,
+        padding_mask: Tensor,
+        by_blocks: bool = False,
+        is_global: Tensor = None,
+        global_ranks: Tensor = None,
+    ) -> Any:
         batch, length = padding_mask.shape
         rows = 1 if not self.is_causal and self.window is None else length
         return keras.KerasTensor((batch, 1, rows, length), dtype="bool")
@@ -70,7 +96,7 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
 
 def projection(layer, inputs_shape, units, name, use_bias):
-    """Build a dense layer of an attention layer, and check the width against `num_heads`."""
+    """Build a projection of an attention layer; raise if `num_heads` does not divide the width."""
     width = inputs_shape[-1]
     if width % layer.num_heads:
         raise ValueError(
@@ -92,7 +118,7 @@ def projection(layer, inputs_shape, units, name, use_bias):
 class SelfAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head self-attention (arXiv 1706.03762).
 
-    The backend's fused attention is used where possible, mostly without attention dropout.
+    The backend's fused attention is used if possible; with attention dropout, it rarely is.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -100,6 +126,10 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         use_bias: bool.
         rotary_base: float or None. Base of the rotary position embedding; `None` disables it.
         rotary_factor: float. Divisor of the positions.
+        rotary_value: bool. Whether values are rotated like queries and keys (some RoFormers).
+        num_key_value_heads: int. Number of heads of keys and values, a divisor of `num_heads`, each
+            shared by as many heads of queries (grouped-query attention, arXiv 2305.13245); `None`
+            takes `num_heads`.
         kernel_initializer: an initializer.
 
     Example:
@@ -116,6 +146,8 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         rotary_base: float | None = None,
         kernel_initializer: Any = "glorot_uniform",
         rotary_factor: float = 1.0,
+        rotary_value: bool = False,
+        num_key_value_heads: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -124,11 +156,21 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         self.use_bias = use_bias
         self.rotary_base = rotary_base
         self.rotary_factor = rotary_factor
+        self.rotary_value = rotary_value
+        self.num_key_value_heads = num_key_value_heads
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape: Any) -> None:
         width = inputs_shape[-1]
-        self.qkv = projection(self, inputs_shape, 3 * width, "qkv", self.use_bias)
+        count = self.num_key_value_heads or self.num_heads
+        check_heads(self.num_heads, count, "num_key_value_heads", "num_heads")
+        if count == self.num_heads:
+            self.qkv = projection(self, inputs_shape, 3 * width, "qkv", self.use_bias)
+        else:
+            self.qkv = None
+            self.query = projection(self, inputs_shape, width, "query", self.use_bias)
+            width_of_kv = 2 * width // self.num_heads * count
+            self.kv = projection(self, inputs_shape, width_of_kv, "kv", self.use_bias)
         self.output_dense = projection(self, inputs_shape, width, "output", self.use_bias)
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
@@ -140,6 +182,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         return_attention_scores: bool = False,
         cache: Tensor = None,
         cache_update_index: Any = 0,
+        bias: Tensor = None,
     ) -> Tensor:
         """Apply self-attention.
 
@@ -152,28 +195,62 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
             cache: (B, 2, C, N, H), keys and values of C tokens. The inputs' keys and values are
                 written into it, and the inputs attend to the result; the mask is then (T, C).
             cache_update_index: int or tensor. Position in the cache of the first input token.
+            bias: floats that are added to the scaled scores, such as the output of
+                `RelativePositionBias`. It must be broadcastable to (B, N, T, T); with a cache to
+                (B, N, T, C); with a block mask of C blocks of W tokens to (B, C, N, W, K).
 
         Returns:
-            (B, T, D); with `return_attention_scores` also the attention probabilities
-            (B, N, T, T), with `cache` also the updated cache.
+            (B, T, D). With `return_attention_scores`, also the attention probabilities
+            (B, N, T, T); with `cache`, also the updated cache.
         """
         if cache is not None:
-            return self._with_cache(inputs, attention_mask, cache, cache_update_index)
-        turn = self._turn()
-        dropout = self.dropout if training else 0.0
-        attend = functools.partial(backend.attention, maps=return_attention_scores)
-        if attention_mask is not None and len(attention_mask.shape) == 5:
-            attend = backend.local_attention
-        outputs, scores = attend(
-            self.qkv(inputs),
-            self.num_heads,
-            attention_mask,
-            turn=turn,
-            dropout=dropout,
-            seed=self.dropout_layer.seed_generator if dropout else None,
+            return self._with_cache(inputs, attention_mask, cache, cache_update_index, bias)
+        outputs, scores = self._attended(
+            inputs, attention_mask, training, return_attention_scores, bias=bias
         )
-        outputs = self.output_dense(backend.of_tokens(outputs, inputs.shape[-1]))
+        outputs = self.output_dense(of_tokens(outputs, inputs.shape[-1]))
         return (outputs, scores) if return_attention_scores else outputs
+
+    def _attended(self, inputs, mask, training, maps=False, **settings):
+        """Return the outputs (B, T, N, H) of attention and its maps, or `None` without `maps`."""
+        attend = functools.partial(attention, maps=maps)
+        if mask is not None and len(mask.shape) == 5:
+            attend = local_attention
+        return attend(
+            self._projected(inputs),
+            self.num_heads,
+            mask,
+            turn=self._turn(),
+            **self._dropped(training),
+            **settings,
+        )
+
+    def _dropped(self, training):
+        """Return the arguments of the kernels for dropout."""
+        rate = self.dropout if training else 0.0
+        return {"dropout": rate, "seed": self.dropout_layer.seed_generator if rate else None}
+
+    def _projected(self, inputs, start_index=None):
+        """Compute queries, keys and values (B, T, 3 * D) of the inputs, for the kernels."""
+        turns_value = self.rotary_base is not None and self.rotary_value
+        if self.qkv is not None and not turns_value:
+            return self.qkv(inputs)
+        width = inputs.shape[-1]
+        if self.qkv is not None:
+            query, key, value = ops.split(self.qkv(inputs), 3, axis=-1)
+        else:
+            query = self.query(inputs)
+            key, value = (self._repeat(x) for x in ops.split(self.kv(inputs), 2, axis=-1))
+        if turns_value:
+            value = of_tokens(value, self.num_heads, width // self.num_heads)
+            value = of_tokens(self._turn(start_index)(value), width)
+        return ops.concatenate([query, key, value], axis=-1)
+
+    def _repeat(self, x):
+        """Repeat each head of keys or values for its group of queries: (B, T, D)."""
+        count, group = self.num_key_value_heads, self.num_heads // self.num_key_value_heads
+        heads = of_tokens(x, count, 1, x.shape[-1] // count)
+        return of_tokens(ops.concatenate([heads] * group, axis=3), x.shape[-1] * group)
 
     def _turn(self, start_index=None):
         """Return the function that rotates queries and keys; `None` without rotary positions."""
@@ -182,12 +259,12 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         turn = {"base": self.rotary_base, "factor": self.rotary_factor}
         return functools.partial(rotate, start_index=start_index, **turn)
 
-    def _with_cache(self, inputs, mask, cache, index):
-        projected = self.qkv(inputs)
-        query, key, value = backend.split_heads(projected, self.num_heads, self._turn(index))
-        cache = backend.update_cache(cache, ops.stack([key, value], axis=1), index)
-        outputs, _ = backend.heads_attention(query, cache[:, 0], cache[:, 1], mask[None, None])
-        return self.output_dense(backend.of_tokens(outputs, inputs.shape[-1])), cache
+    def _with_cache(self, inputs, mask, cache, index, bias):
+        projected = self._projected(inputs, index)
+        query, key, value = split_heads(projected, self.num_heads, self._turn(index))
+        cache = update_cache(cache, ops.stack([key, value], axis=1), index)
+        outputs, _ = heads_attention(query, cache[:, 0], cache[:, 1], mask[None, None], bias=bias)
+        return self.output_dense(of_tokens(outputs, inputs.shape[-1])), cache
 
     def compute_output_spec(
         self,
@@ -195,6 +272,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         attention_mask: Tensor = None,
         training: bool | None = False,
         return_attention_scores: bool = False,
+        bias: Tensor = None,
     ) -> Any:
         outputs = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
         if not return_attention_scores:
@@ -213,6 +291,8 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
             "use_bias": self.use_bias,
             "rotary_base": self.rotary_base,
             "rotary_factor": self.rotary_factor,
+            "rotary_value": self.rotary_value,
+            "num_key_value_heads": self.num_key_value_heads,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 
@@ -259,7 +339,7 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
         """Compute keys and values (B, 2, S, N, H) of the memory (B, S, D)."""
         parts = ops.split(self.kv(memory), 2, axis=-1)
         width = parts[0].shape[-1] // self.num_heads
-        return ops.stack([backend.of_tokens(x, self.num_heads, width) for x in parts], axis=1)
+        return ops.stack([of_tokens(x, self.num_heads, width) for x in parts], axis=1)
 
     def call(
         self,
@@ -273,7 +353,7 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
 
         Args:
             inputs: (B, T, D).
-            memory: (B, S, D), the encoder's output; `None` if `keys_values` is given.
+            memory: (B, S, D), the encoder's output; may be `None` if `keys_values` is given.
             memory_mask: bool, broadcastable to (B, N, T, S), true where attention is allowed.
             training: bool.
             keys_values: the precomputed `keys_values(memory)`.
@@ -284,9 +364,9 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
         if keys_values is None:
             keys_values = self.keys_values(memory)
         width = inputs.shape[-1]
-        query = backend.of_tokens(self.query(inputs), self.num_heads, width // self.num_heads)
+        query = of_tokens(self.query(inputs), self.num_heads, width // self.num_heads)
         dropout = self.dropout if training else 0.0
-        outputs, _ = backend.heads_attention(
+        outputs, _ = heads_attention(
             query,
             keys_values[:, 0],
             keys_values[:, 1],
@@ -294,7 +374,7 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
             dropout=dropout,
             seed=self.dropout_layer.seed_generator if dropout else None,
         )
-        return self.output_dense(backend.of_tokens(outputs, width))
+        return self.output_dense(of_tokens(outputs, width))
 
     def compute_output_spec(
         self,

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from kerasbert.backend.layers import tokens_at
 from kerasbert.base import keras_internals
 from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.families.settings import has_bias
 from kerasbert.layers.attention import SelfAttention
-from kerasbert.layers.dense import TokenDense, activation_function
-from kerasbert.layers.dropout import TokenDropout
-from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.remat import pure_call
+from kerasbert.layers.token_layers import (
+    TokenDense,
+    TokenDropout,
+    TokenNorm,
+    TokenRMSNorm,
+    activation_function,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +31,10 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor
 
 
-def layer_norm(epsilon, use_bias, dtype, name):
-    """Return a layer normalization over the width; without bias it has no `beta`."""
+def layer_norm(epsilon, use_bias, dtype, name, rms=False):
+    """Return a norm over the width; without bias, or in its root-mean-square form, no `beta`."""
+    if rms:
+        return TokenRMSNorm(epsilon=epsilon, dtype=dtype, name=name)
     center = has_bias(use_bias, "norm")
     return TokenNorm(epsilon=epsilon, center=center, dtype=dtype, name=name)
 
@@ -37,18 +44,10 @@ def _is_float(x):
 
 
 def only_blocks_remat(operations):
-    """Exempt all but whole blocks from `keras.RematScope`."""
+    """Exempt all operations except whole blocks from `keras.RematScope`."""
     for operation in operations:
         if not isinstance(operation, TransformerBlock):
             keras_internals.without_remat(operation)
-
-
-def tokens_at(x, positions):
-    """Gather the tokens (B, P, D) of `x` (B, T, D) at int positions (B, P), all below T."""
-    batch, length, _ = ops.shape(x)
-    rows = ops.reshape(x, (-1, x.shape[-1]))  # (B * T, D)
-    first = length * ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
-    return ops.take(rows, ops.cast(positions, "int32") + first, axis=0)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -58,17 +57,19 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     Args:
         num_heads: int.
         intermediate_dim: int. Width of the feed-forward network.
-        activation: string. See `kerasbert.layers.dense.activation_function`.
+        activation: string. See `kerasbert.layers.token_layers.activation_function`.
         dropout: float. Dropout of the outputs of attention and feed-forward.
         attention_dropout: float. Dropout of the attention probabilities.
         layer_norm_epsilon: float.
-        norm_first: bool. Whether norms come before attention and feed-forward (pre-norm), not after
-            the residual.
-        attention_norm: bool. `False`, only with `norm_first`, omits the norm before attention.
-        gated_mlp: bool. GeGLU (arXiv 2002.05202): activation(first half) * second half.
+        norm_first: bool. Whether norms come before attention and feed-forward (pre-norm) instead of
+            after the residual.
+        attention_norm: bool. Whether there is a norm before attention; `False` needs `norm_first`.
+        gated_mlp: bool. Whether the feed-forward is gated as in GeGLU (arXiv 2002.05202):
+            activation(first half) * second half.
         use_bias: bool, or a list of the parts with biases: "attention", "intermediate" and
             "output" (both in the feed-forward), "norm".
-        rotary_base, rotary_factor: see `SelfAttention`.
+        rotary_base, rotary_factor, rotary_value, num_key_value_heads: see `SelfAttention`.
+        rms_norm: bool. Root-mean-square norms, which have no bias, instead of layer norms.
         kernel_initializer: an initializer.
         attention: a layer that replaces `SelfAttention`, such as `RelativeAttention`, with its own
             settings.
@@ -96,6 +97,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         kernel_initializer: Any = "glorot_uniform",
         attention: Any = None,
         rotary_factor: float = 1.0,
+        rotary_value: bool = False,
+        num_key_value_heads: int | None = None,
+        rms_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -111,6 +115,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.use_bias = use_bias
         self.rotary_base = rotary_base
         self.rotary_factor = rotary_factor
+        self.rotary_value = rotary_value
+        self.num_key_value_heads = num_key_value_heads
+        self.rms_norm = rms_norm
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.given_attention = attention
 
@@ -127,6 +134,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             use_bias=has_bias(self.use_bias, "attention"),
             rotary_base=self.rotary_base,
             rotary_factor=self.rotary_factor,
+            rotary_value=self.rotary_value,
+            num_key_value_heads=self.num_key_value_heads,
             kernel_initializer=self.kernel_initializer.clone(),
             dtype=dtype,
             name="attention",
@@ -135,7 +144,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.attention_layer_norm = None
         if self.attention_norm:
             self.attention_layer_norm = layer_norm(
-                self.layer_norm_epsilon, self.use_bias, dtype, "attention_layer_norm"
+                *(self.layer_norm_epsilon, self.use_bias, dtype, "attention_layer_norm"),
+                self.rms_norm,
             )
             self.attention_layer_norm.build(inputs_shape)
 
@@ -158,23 +168,24 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         self.output_dense = dense(inputs_shape[-1], "output")
         self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
         self.output_layer_norm = layer_norm(
-            self.layer_norm_epsilon, self.use_bias, dtype, "output_layer_norm"
+            *(self.layer_norm_epsilon, self.use_bias, dtype, "output_layer_norm"),
+            self.rms_norm,
         )
         self.output_layer_norm.build(inputs_shape)
         self.dropout_layer = TokenDropout(self.dropout, dtype=dtype, name="dropout")
         only_blocks_remat(keras_internals.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Rematerialize the whole block in the backward pass, under `keras.RematScope`.
+        """Return a call that recomputes the whole block in the backward pass; for `RematScope`.
 
-        Keras itself would pass all arguments and the block's variables to the backend, but JAX
+        Keras would pass all arguments and the block's variables to the backend. JAX, however,
         cannot branch on a traced `training`, and TensorFlow would draw different dropout masks in
         the recomputation. This method passes a pure function of tensors and random states.
         """
 
         def call(inputs, attention_inputs=None, **settings):
             variables = self.variables
-            # Inputs of a custom attention may need gradients too, such as distance embeddings.
+            # Further inputs of the attention, such as distance embeddings, may need gradients too.
             shared = dict(attention_inputs or {})
             floats = [name for name, x in shared.items() if _is_float(x)]
             weights = {id(weight) for weight in self.weights}
@@ -187,7 +198,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
                 return call(values, inputs, attention_inputs=given, **settings)
 
             remat = super(TransformerBlock, self).rematerialized_call(pure, inputs)
-            # Random states are copied, since PyTorch assigns in place.
+            # Random states are copied, because PyTorch changes them in place.
             values = [ops.copy(v) if id(v) not in weights else v.value for v in variables]
             outputs, states = remat(inputs, *values, *(shared[name] for name in floats))
             for variable, state in zip(random_states, states, strict=True):
@@ -207,10 +218,10 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         cache_update_index: Any = 0,
         attention_inputs: Any = None,
     ) -> Tensor:
-        """Map (B, T, D) to (B, T, D), or to (B, P, D) at `positions` (B, P) only.
+        """Map (B, T, D) to (B, T, D), or only to (B, P, D), at `positions` (B, P).
 
-        `attention_inputs` is a dict of additional arguments for a custom attention; for other
-        arguments, see `SelfAttention.call`.
+        `attention_inputs` is a dict of additional arguments of the attention layer, such as its
+        `bias`; for other arguments, see `SelfAttention.call`.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
@@ -222,7 +233,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             inside = {"return_attention_scores": True}
         given = {"attention_mask": attention_mask, **(attention_inputs or {}), **inside}
         x = self.attention(x, training=training, **given)
-        x, more = x if inside else (x, None)  # `more`: attention probabilities, or the cache.
+        x, more = x if inside else (x, None)  # `more` is the attention probabilities or the cache.
         x = inputs + self._drop(x, training)
         if positions is not None:  # The feed-forward network treats tokens independently.
             x = tokens_at(x, positions)
@@ -241,7 +252,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         return self._drop(self.output_dense(x), training)
 
     def _drop(self, x, training):
-        # Skipped at inference, since an uncompiled layer call costs 0.1 ms.
+        # Dropout is skipped at inference, because an uncompiled layer call takes 0.1 ms.
         return self.dropout_layer(x, training=True) if training else x
 
     def compute_output_spec(
@@ -278,6 +289,9 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
             "use_bias": self.use_bias,
             "rotary_base": self.rotary_base,
             "rotary_factor": self.rotary_factor,
+            "rotary_value": self.rotary_value,
+            "num_key_value_heads": self.num_key_value_heads,
+            "rms_norm": self.rms_norm,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "attention": keras.saving.serialize_keras_object(self.given_attention),
         }

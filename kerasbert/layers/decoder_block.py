@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class TransformerDecoderBlock(TransformerBlock):
     """A `TransformerBlock` with cross-attention between self-attention and feed-forward.
 
-    Takes the arguments of `TransformerBlock`. It is not rematerialized under `keras.RematScope`.
+    The arguments are those of `TransformerBlock`. It is not rematerialized under
+    `keras.RematScope`.
 
     Example:
 
@@ -82,7 +83,7 @@ class TransformerDecoderBlock(TransformerBlock):
                 may then be (B * K, T, D), with K consecutive rows per text.
 
         Returns:
-            (B, T, D); with `cache` also the updated cache.
+            (B, T, D). With `cache`, also the updated cache.
         """
         first = self.norm_first
         inside = {}
@@ -97,7 +98,7 @@ class TransformerDecoderBlock(TransformerBlock):
         if keys_values is None:
             y = self.cross_attention(y, memory, memory_mask=memory_mask, training=training)
         else:
-            # All beams of a text share its keys, without a copy per beam.
+            # The beams of a text become rows of one text, so that its keys need no copy per beam.
             shape = ops.shape(y)
             y = ops.reshape(y, (ops.shape(keys_values)[0], -1, shape[-1]))
             y = self.cross_attention(y, memory_mask=memory_mask, keys_values=keys_values)

@@ -11,34 +11,36 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend.attention import heads_attention, split_heads
+from kerasbert.backend.layers import is_known, matmul_transposed, of_tokens
 from kerasbert.base.errors import check_whole
 from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.families.settings import has_bias
-from kerasbert.layers.attention import SelfAttention
-from kerasbert.layers.dropout import TokenDropout
-from kerasbert.layers.norm import TokenNorm
+from kerasbert.layers.attention import SelfAttention, projection
 from kerasbert.layers.relative_attention import relative_shift
+from kerasbert.layers.token_layers import TokenDropout, TokenNorm
 
 if TYPE_CHECKING:
     from typing import Any
 
     from kerasbert.base.aliases import Tensor
 
-# Upper limit of the precomputed distances; no text is longer.
+# Distances are precomputed up to this one; no text is longer.
 _FARTHEST = 2**20
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
-    """Learned, normalized relative position embeddings, shared by all layers.
+    """Learned relative position embeddings, shared by all layers.
 
     Args:
         max_distance: int. Larger distances share the embedding of this one.
         bucket_size: int or None. The table has `2 * bucket_size` rows: one for each distance up to
-            half of `bucket_size`, then logarithmic buckets. `None` gives each distance a row.
+            half of `bucket_size`, and logarithmic buckets for larger distances. With `None`, each
+            distance has its own row.
         layer_norm_epsilon: float.
         use_bias: bool. Whether the norm has a bias.
+        normalized: bool. Whether the embeddings are normalized; those of the first DeBERTa are not.
         initializer: the initializer of the table.
 
     Example:
@@ -58,9 +60,11 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
         layer_norm_epsilon: float = 1e-7,
         use_bias: bool = True,
         initializer: Any = "glorot_uniform",
+        normalized: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.normalized = normalized
         self.max_distance = max_distance
         self.bucket_size = bucket_size
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -74,6 +78,8 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
         self.embeddings = self.add_weight(
             name="embeddings", shape=(2 * span, inputs_shape[-1]), initializer=self.initializer
         )
+        if not self.normalized:
+            return
         self.layer_norm = TokenNorm(
             epsilon=self.layer_norm_epsilon,
             center=self.use_bias,
@@ -89,16 +95,16 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             inputs: (B, T, D), used for its shape only.
 
         Returns:
-            A dict for `DisentangledAttention`: `distances` (U, D), and `places`, ints (R,), the
-            rows of `distances` for the distances T, T - 1, ... -T.
+            A dict for `DisentangledAttention`: `distances` (U, D), the embeddings, and `places`,
+            ints (R,), their row for each of the distances T, T - 1, ... -T.
         """
         length = ops.shape(inputs)[1]
         table = ops.convert_to_tensor(self.embeddings)
-        if backend.is_known(length):
+        if is_known(length):
             far = np.clip(length - np.arange(2 * length + 1), -self._reach, self._reach)
             places = self._rows[far + self._reach]
             first = int(places[-1])
-            rows = table[first : int(places[0]) + 1]  # Row numbers increase with the distance.
+            rows = table[first : int(places[0]) + 1]  # A larger distance has a larger row number.
             places = ops.convert_to_tensor(places - first, dtype="int32")
         else:
             far = ops.clip(
@@ -107,7 +113,9 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             known = ops.convert_to_tensor(self._rows, dtype="int32")
             rows = ops.take(table, ops.take(known, far + self._reach, axis=0), axis=0)
             places = ops.arange(2 * length + 1, dtype="int32")
-        return {"distances": self.layer_norm(rows[None])[0], "places": places}
+        if self.normalized:
+            rows = self.layer_norm(rows[None])[0]
+        return {"distances": ops.cast(rows, self.compute_dtype), "places": places}
 
     def compute_output_spec(self, inputs: Tensor) -> Any:
         return {
@@ -122,6 +130,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             "bucket_size": self.bucket_size,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "use_bias": self.use_bias,
+            "normalized": self.normalized,
             "initializer": keras.initializers.serialize(self.initializer),
         }
 
@@ -135,7 +144,7 @@ def rows_of_distances(reach, max_distance, bucket_size=None):
     distance = np.arange(-reach, reach + 1)
     span = bucket_size or max_distance
     if bucket_size is not None:
-        # float32, as in the training of the checkpoints.
+        # Compute in float32, as when the checkpoints were trained.
         middle = bucket_size // 2
         far = np.maximum(np.abs(distance), middle).astype("float32") / np.float32(middle)
         most = np.log(np.float32(max(max_distance - 1, middle + 1) / middle))
@@ -150,13 +159,15 @@ class DisentangledAttention(SelfAttention):
     """Multi-head attention of DeBERTa, for `TransformerBlock(attention=...)`.
 
     The score of a query and a key is the sum of content-to-content, content-to-position and
-    position-to-content terms. Distance and token embeddings share the projections.
+    position-to-content terms.
 
     Args:
         num_heads: int. Must divide the width of the input.
         dropout: float. Dropout of the attention probabilities in training.
         use_bias: bool.
         position_dropout: float. Dropout of the distance embeddings.
+        shares_projections: bool. Whether distance and token embeddings share the projections. In
+            the first DeBERTa they do not, and keys have no bias.
         kernel_initializer: an initializer.
 
     Example:
@@ -175,16 +186,51 @@ class DisentangledAttention(SelfAttention):
         use_bias: bool = True,
         position_dropout: float = 0.0,
         kernel_initializer: Any = "glorot_uniform",
+        shares_projections: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_heads, dropout, use_bias, None, kernel_initializer, **kwargs)
         self.position_dropout = position_dropout
+        self.shares_projections = shares_projections
 
     def build(self, inputs_shape: Any) -> None:
-        super().build(inputs_shape)
+        if self.shares_projections:
+            super().build(inputs_shape)
+        else:
+            self._build_own_projections(inputs_shape)
         self.position_dropout_layer = TokenDropout(
             self.position_dropout, dtype=self.dtype_policy, name="position_dropout"
         )
+
+    def _build_own_projections(self, inputs_shape):
+        width, dtype = inputs_shape[-1], self.dtype_policy
+        self.qkv = projection(self, inputs_shape, 3 * width, "qkv", use_bias=False)
+        self.query_bias = self.value_bias = None
+        if self.use_bias:
+            self.query_bias = _Bias(dtype=dtype, name="query")
+            self.value_bias = _Bias(dtype=dtype, name="value")
+            self.query_bias.build(inputs_shape)
+            self.value_bias.build(inputs_shape)
+        self.position_key = projection(self, inputs_shape, width, "position_key", use_bias=False)
+        self.position_query = projection(self, inputs_shape, width, "position_query", self.use_bias)
+        self.output_dense = projection(self, inputs_shape, width, "output", self.use_bias)
+        self.dropout_layer = TokenDropout(self.dropout, dtype=dtype, name="dropout")
+
+    def _heads(self, x):
+        """Split (B, T, D) into heads: (B, T, N, H)."""
+        return of_tokens(x, self.num_heads, x.shape[-1] // self.num_heads)
+
+    def _projections(self, inputs, rows):
+        """Compute queries, keys and values of tokens, and queries and keys of distances."""
+        if self.shares_projections:
+            tokens = split_heads(self.qkv(inputs), self.num_heads, None)
+            far_query, far_key, _ = split_heads(self.qkv(rows), self.num_heads, None)
+            return *tokens, far_query, far_key
+        query, key, value = ops.split(self.qkv(inputs), 3, axis=-1)
+        if self.use_bias:
+            query, value = self.query_bias(query), self.value_bias(value)
+        parts = query, key, value, self.position_query(rows), self.position_key(rows)
+        return tuple(map(self._heads, parts))
 
     def call(
         self,
@@ -205,38 +251,33 @@ class DisentangledAttention(SelfAttention):
             return_attention_scores: bool.
 
         Returns:
-            (B, T, D); with `return_attention_scores` also the attention probabilities
+            (B, T, D). With `return_attention_scores`, also the attention probabilities
             (B, N, T, T).
         """
         rows = distances[None]
         if training:
             rows = self.position_dropout_layer(rows, training=True)
-        query, key, value = self._heads(inputs)
-        far_query, far_key, _ = self._heads(rows)  # (1, N, U, H)
-        # The score sums three terms, so it is scaled by 1 / sqrt(3 * H); `attend` divides by
-        # sqrt(H) alone.
+        query, key, value, far_query, far_key = self._projections(inputs, rows)
+        # A score is the sum of three terms, so it is divided by sqrt(3 * H). The kernel divides by
+        # sqrt(H), so only sqrt(3) is divided here.
         query = query * ops.cast(3**-0.5, query.dtype)
         scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
-        by_query = _by_distance(query * scale, ops.take(far_key, places, axis=2))
+        by_query = _by_distance(query * scale, ops.take(far_key, places, axis=1))
         far_query = far_query * ops.cast(3**-0.5, query.dtype) * scale
-        by_key = _by_distance(key, ops.take(far_query, ops.flip(places), axis=2))
+        by_key = _by_distance(key, ops.take(far_query, ops.flip(places), axis=1))
         rate = self.dropout if training else 0.0
-        outputs, maps = backend.attend(
+        outputs, maps = heads_attention(
             query,
             key,
             value,
             attention_mask,
             rate,
             self.dropout_layer.seed_generator if rate else None,
-            by_query + ops.swapaxes(by_key, 2, 3),
+            return_attention_scores,
+            bias=by_query + ops.swapaxes(by_key, 2, 3),
         )
-        outputs = self.output_dense(backend.of_tokens(outputs, inputs.shape[-1]))
+        outputs = self.output_dense(of_tokens(outputs, inputs.shape[-1]))
         return (outputs, maps) if return_attention_scores else outputs
-
-    def _heads(self, x):
-        """Compute queries, keys and values (B, N, T, H) of (B, T, D)."""
-        heads = backend.split_heads(self.qkv(x), self.num_heads, None)
-        return [ops.transpose(part, (0, 2, 1, 3)) for part in heads]
 
     def compute_output_spec(
         self, inputs: Tensor, distances: Tensor = None, places: Tensor = None, **kwargs: Any
@@ -245,13 +286,29 @@ class DisentangledAttention(SelfAttention):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        del config["rotary_base"], config["rotary_factor"]
-        return {**config, "position_dropout": self.position_dropout}
+        for name in ("rotary_base", "rotary_factor", "rotary_value", "num_key_value_heads"):
+            del config[name]
+        return {
+            **config,
+            "position_dropout": self.position_dropout,
+            "shares_projections": self.shares_projections,
+        }
+
+
+class _Bias(keras.layers.Layer):
+    """A bias alone, for a part of a projection."""
+
+    def build(self, inputs_shape):
+        self.bias = self.add_weight(name="bias", shape=(inputs_shape[-1],), initializer="zeros")
+
+    def call(self, inputs):
+        return inputs + ops.cast(self.bias, inputs.dtype)
 
 
 def _by_distance(x, rows):
-    """Compute scores (B, N, T, T) of tokens (B, N, T, H) and their distances (1, N, R, H)."""
-    return relative_shift(backend.matmul_transposed(x, rows), ops.shape(x)[2])
+    """Compute scores (B, N, T, T) of tokens `x` (B, T, N, H) with distances `rows` (1, R, N, H)."""
+    x, rows = (ops.transpose(each, (0, 2, 1, 3)) for each in (x, rows))
+    return relative_shift(matmul_transposed(x, rows), ops.shape(x)[2])
 
 
 def shared_distances(encoder, initializer, dtype):
@@ -262,6 +319,11 @@ def shared_distances(encoder, initializer, dtype):
     """
     if encoder.position_embedding != "disentangled":
         return None
+    if encoder.num_key_value_heads not in (None, encoder.num_heads):
+        raise ValueError(
+            f"position_embedding='disentangled' needs num_key_value_heads=None, got "
+            f"{encoder.num_key_value_heads}."
+        )
     if encoder.bucket_size is not None:
         check_whole("bucket_size", encoder.bucket_size, 2)
     if encoder.is_causal or encoder.local_window is not None:
@@ -276,6 +338,7 @@ def shared_distances(encoder, initializer, dtype):
         layer_norm_epsilon=encoder.layer_norm_epsilon,
         use_bias=has_bias(encoder.use_bias, "norm"),
         initializer=initializer,
+        normalized=encoder.shares_projections,
         dtype=dtype,
         name="distance_embedding",
     )
@@ -290,6 +353,7 @@ def own_attention(encoder, initializer, dtype):
         dropout=encoder.attention_dropout,
         use_bias=has_bias(encoder.use_bias, "attention"),
         position_dropout=encoder.dropout,
+        shares_projections=encoder.shares_projections,
         kernel_initializer=initializer,
         dtype=dtype,
         name="attention",

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from kerasbert.base.keywords import ChecksKeywords
-from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.token_layers import TokenDropout
 
 
 def by_inputs():
@@ -154,7 +154,7 @@ class ProjectedLSTMCell(ChecksKeywords, keras.layers.Layer):
         self.projection_dim = projection_dim
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
-        # The output must be the first state, which Keras on JAX repeats at masked steps.
+        # The output must be the first state, because Keras on JAX repeats it at masked steps.
         self.state_size = [projection_dim, units]
         self.output_size = projection_dim
 

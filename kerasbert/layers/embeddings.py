@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend.layers import at_least_float32, positions
 from kerasbert.base.keywords import ChecksKeywords
 
 if TYPE_CHECKING:
@@ -56,20 +56,24 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
             initializer=self.initializer,
         )
 
-    def call(self, inputs: Tensor, start_index: Any = None) -> Tensor:
+    def call(self, inputs: Tensor, start_index: Any = None, position_ids: Tensor = None) -> Tensor:
         """Return the embeddings of T positions, broadcastable to the inputs (B, T, D).
 
-        Positions start at 0, or at `start_index`, an int or a tensor.
+        Positions start at 0, or at `start_index`, an int or a tensor, or are `position_ids` (B, T).
         """
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
+        if position_ids is not None:
+            return ops.take(self.position_embeddings, position_ids + self.offset, axis=0)
         if start_index is not None:
             rows = ops.arange(length, dtype="int32") + (self.offset + start_index)
             return ops.expand_dims(ops.take(self.position_embeddings, rows, axis=0), 0)
-        return backend.positions(self.position_embeddings, self.offset, inputs)
+        return positions(self.position_embeddings, self.offset, inputs)
 
-    def compute_output_shape(self, inputs_shape: Any, start_index_shape: Any = None) -> Any:
-        return (1, *inputs_shape[1:])
+    def compute_output_shape(
+        self, inputs_shape: Any, start_index_shape: Any = None, position_ids_shape: Any = None
+    ) -> Any:
+        return inputs_shape if position_ids_shape is not None else (1, *inputs_shape[1:])
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -139,6 +143,24 @@ def check_length(length, limit):
         )
 
 
+def restarted_positions(segment_ids):
+    """Return positions (B, T) that count from 0 again at the second text of a row.
+
+    The second text begins at the first token whose segment id differs from the first token's.
+
+    Args:
+        segment_ids: ints (B, T).
+
+    >>> [int(x) for x in restarted_positions(np.array([[3, 3, 1, 1, 1]]))[0]]
+    [0, 1, 0, 1, 2]
+    """
+    segment_ids = ops.cast(segment_ids, "int32")
+    places = ops.cumsum(ops.ones_like(segment_ids), axis=1) - 1
+    differs = ops.cumsum(ops.cast(segment_ids != segment_ids[:, :1], "int32"), axis=1) > 0
+    first = ops.sum(ops.cast(ops.logical_not(differs), "int32"), axis=1, keepdims=True)
+    return ops.where(differs, places - first, places)
+
+
 def rotate(x, base, start_index=None, factor=1.0):
     """Apply rotary position embedding (RoFormer, arXiv 2104.09864) in its half-split form.
 
@@ -146,14 +168,15 @@ def rotate(x, base, start_index=None, factor=1.0):
         x: tensor (B, T, N, H), H even.
         base: float. Base of the wavelengths.
         start_index: int or tensor. Position of the first token; `None` means 0.
-        factor: float. Divisor of the positions (position interpolation, arXiv 2306.15595).
+        factor: float. Number by which positions are divided (position interpolation, arXiv
+            2306.15595).
 
     Returns:
         (B, T, N, H), in the dtype of `x`.
     """
     width = x.shape[-1]
     length = ops.shape(x)[1]
-    wide = backend.at_least_float32(x)
+    wide = at_least_float32(x)
     dtype = keras.backend.standardize_dtype(wide.dtype)
     frequency = 1.0 / base ** (np.arange(0, width, 2, dtype=dtype) / width)
     frequency = (frequency / factor).astype(dtype)

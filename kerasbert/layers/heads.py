@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend.layers import highest_of_tokens, matmul_transposed, tokens_at
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_choice
 from kerasbert.base.keywords import ChecksKeywords
-from kerasbert.layers.block import layer_norm, only_blocks_remat, tokens_at
-from kerasbert.layers.dense import TokenDense, activation_function
+from kerasbert.layers.block import layer_norm, only_blocks_remat
+from kerasbert.layers.token_layers import TokenDense, activation_function
 
 if TYPE_CHECKING:
     from typing import Any, Self
 
     from kerasbert.base.aliases import Tensor
 
-# Logit of a missing choice: finite to avoid NaN; softmax makes it exactly 0.
+# Logit of a missing choice. It is finite to avoid NaN, and its probability is exactly 0.
 MISSING = -1e9
-# How to pool the weights of a word of the vocabulary over tokens.
+# Ways to pool a vocabulary word's weights over tokens.
 WORD_POOLINGS = ("max", "sum")
 SPARSITIES = ("relu", "log1p_relu")
 
@@ -34,8 +34,8 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
     """Pooling of token embeddings into one embedding per text.
 
     Args:
-        mode: "cls" (first token), "last" (last token), "mean" or "max" over all tokens, without
-            padding. With "mean" and "max" a row that is all padding gives zeros.
+        mode: "cls" (first token), "last" (last token), "mean" or "max" (over all tokens except
+            padding). With "mean" and "max", the result for a row that is all padding is zeros.
 
     Example:
 
@@ -77,7 +77,9 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
 
 
 def last_positions(padding_mask):
-    """Return the position of the last token of each row of a mask (B, T): int32 (B, 1), 0 if none.
+    """Return the position of the last token of each row of a mask (B, T), as int32 (B, 1).
+
+    For a row without tokens it is 0.
 
     >>> [int(place) for place in last_positions(np.array([[1, 1, 0], [0, 1, 1]]))[:, 0]]
     [1, 2]
@@ -111,8 +113,8 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
             layer = keras.layers.LSTM(
                 self.units,
                 return_sequences=True,
-                # cuDNN does not run under XLA, and supports neither padding before tokens nor rows
-                # that are all padding.
+                # cuDNN is not used, because it does not run under XLA, and supports neither padding
+                # before tokens nor rows that are all padding.
                 use_cudnn=False,
                 dtype=self.dtype_policy,
                 name=name,
@@ -140,7 +142,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
-    """Flatten the choices of all examples into rows for the encoder.
+    """Layer that flattens the choices, or windows, of all examples into rows for the encoder.
 
     Example:
 
@@ -154,24 +156,29 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Tensor) -> Tensor:
-        """Map a dict of (B, C, T), with `padding_mask`, to a dict of (B * C, T)."""
-        rows = {name: ops.reshape(x, (-1, ops.shape(x)[-1])) for name, x in inputs.items()}
+        """Map a dict of (B, C, T), with `padding_mask`, to a dict of (B * C, T).
+
+        Choices of several windows, (B, C, W, T), become (B * C, W, T).
+        """
+        rows = {name: ops.reshape(x, (-1, *ops.shape(x)[2:])) for name, x in inputs.items()}
         mask = ops.cast(rows["padding_mask"], "int32")
-        # Attention over zero tokens is undefined, so a missing choice keeps its first token.
-        is_missing = ops.cast(ops.sum(mask, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
-        is_first = ops.cast(ops.arange(ops.shape(mask)[-1], dtype="int32") == 0, "int32")  # (T,)
-        return {**rows, "padding_mask": mask + is_missing * is_first}
+        flat = ops.reshape(mask, (ops.shape(mask)[0], -1))
+        # Attention over no tokens is undefined, so the first token of a missing choice is unmasked.
+        is_missing = ops.cast(ops.sum(flat, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
+        is_first = ops.cast(ops.arange(ops.shape(flat)[-1], dtype="int32") == 0, "int32")
+        flat = flat + is_missing * is_first
+        return {**rows, "padding_mask": ops.reshape(flat, ops.shape(mask))}
 
     def compute_output_spec(self, inputs: Tensor) -> Any:
         return {
-            name: keras.KerasTensor((None, x.shape[-1]), dtype=x.dtype)
+            name: keras.KerasTensor((None, *x.shape[2:]), dtype=x.dtype)
             for name, x in inputs.items()
         }
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RowsToChoices(ChecksKeywords, keras.layers.Layer):
-    """Reshape the logits of the rows back into choices; missing choices get -1e9.
+    """Layer that reshapes the logits of rows back into choices; missing choices get -1e9.
 
     Example:
 
@@ -186,9 +193,10 @@ class RowsToChoices(ChecksKeywords, keras.layers.Layer):
         self.built = True
 
     def call(self, logits: Tensor, padding_mask: Tensor) -> Tensor:
-        """Map logits (B * C, 1) and the mask (B, C, T) to (B, C)."""
+        """Map logits (B * C, 1) and the mask (B, C, T) or (B, C, W, T) to (B, C)."""
         logits = ops.reshape(logits, ops.shape(padding_mask)[:2])
-        return ops.where(ops.any(padding_mask, axis=-1), logits, ops.cast(MISSING, logits.dtype))
+        is_there = ops.any(padding_mask, axis=tuple(range(2, len(padding_mask.shape))))
+        return ops.where(is_there, logits, ops.cast(MISSING, logits.dtype))
 
     def compute_output_spec(self, logits: Tensor, padding_mask: Tensor) -> Any:
         return keras.KerasTensor(padding_mask.shape[:2], dtype=self.compute_dtype)
@@ -209,9 +217,14 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         norm_bias: bool. Whether the norm has a bias.
         output_bias: bool. Whether the logits have a bias per vocabulary entry.
         tie_weights: bool. Whether the projection shares the token embedding's weights.
-        transform: bool. `False` omits dense layer and norm, as in GPT; `inputs` must then be as
-            wide as the embedding.
+        transform: bool. Whether there are a dense layer and a norm; GPT has none. If not, `inputs`
+            must have the width of the embedding.
+        hidden_dim: int. Width of the dense layer, with `tie_weights=False` (RemBERT); `None` means
+            the width of the embedding.
         kernel_initializer: an initializer.
+
+    Raises:
+        ValueError: if the weights are tied and `hidden_dim` is not the width of the embedding.
 
     Example:
 
@@ -235,9 +248,16 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         tie_weights: bool = True,
         transform: bool = True,
         kernel_initializer: Any = "glorot_uniform",
+        hidden_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        width = token_embedding.output_dim
+        if tie_weights and hidden_dim not in (None, width):
+            raise ValueError(
+                f"The dense layer of the masked-LM head has width {hidden_dim}, but the token "
+                f"embedding, whose weights it shares, has width {width}; pass tie_weights=False."
+            )
         self.token_embedding = token_embedding
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -246,12 +266,13 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         self.output_bias = output_bias
         self.tie_weights = tie_weights
         self.transform = transform
+        self.hidden_dim = hidden_dim
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, inputs_shape: Any, mask_positions_shape: Any = None) -> None:
         if not self.token_embedding.built:
             self.token_embedding.build()
-        width = self.token_embedding.output_dim
+        width = self.hidden_dim or self.token_embedding.output_dim
         dtype = self.dtype_policy
         self.dense = self.layer_norm = None
         if self.transform:
@@ -316,7 +337,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         embedding = self.token_embedding
         if embedding.quantization_mode is not None:
             return embedding(x, reverse=True)
-        return backend.matmul_transposed(x, ops.cast(embedding.embeddings, x.dtype))
+        return matmul_transposed(x, ops.cast(embedding.embeddings, x.dtype))
 
     def compute_output_spec(self, inputs: Tensor, mask_positions: Tensor = None) -> Any:
         tokens = inputs.shape[:2] if mask_positions is None else mask_positions.shape
@@ -333,6 +354,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
             "output_bias": self.output_bias,
             "tie_weights": self.tie_weights,
             "transform": self.transform,
+            "hidden_dim": self.hidden_dim,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 
@@ -345,12 +367,13 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
 class WordWeights(MaskedLMHead):
     """Sparse embedding of a text over the vocabulary (SPLADE), from a `MaskedLMHead`.
 
-    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most are 0. With
-    "max", the maximum of the logits is taken first, which saves memory.
+    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most weights are 0.
+    With "max", the maximum of the logits is computed first, which saves memory.
 
     Args:
         pooling: "max" or "sum", over the tokens that are not padding.
-        sparsity: "relu", or "log1p_relu" to apply log(1 + x) a second time to each token's weight.
+        sparsity: "relu", or "log1p_relu", which applies log(1 + x) to each token's weight once
+            more.
         **kwargs: see `MaskedLMHead`.
 
     Example:
@@ -393,11 +416,11 @@ class WordWeights(MaskedLMHead):
         """Return the largest logit of each word over all tokens but padding: float32 (B, V)."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         x = self._transformed(inputs)  # (B, T, E)
-        # Replacing padding by the first token changes no maximum, and costs less than masking
-        # logits.
+        # Padding is replaced by the first token, which changes no maximum and takes less time than
+        # masking logits.
         first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
         x = ops.where(mask, x, tokens_at(x, first))
-        return self._biased(backend.highest_of_tokens(self._projected(x)))
+        return self._biased(highest_of_tokens(self._projected(x)))
 
     def _weights(self, logits):
         weights = ops.log1p(ops.relu(logits))
@@ -426,7 +449,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """
 
     def build(self, inputs_shape: Any) -> None:
-        # Weights and sum are float32, because half precision would change the weights by 1%.
+        # The weights and the sum are float32; half precision would change the weights by 1%.
         full = {"autocast": False}
         self.scalars = self.add_weight(
             shape=(len(inputs_shape),), initializer="zeros", name="scalars", **full

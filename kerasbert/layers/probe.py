@@ -23,7 +23,9 @@ PROBES = ("distance", "depth")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class WordMean(ChecksKeywords, keras.layers.Layer):
-    """Word embeddings: the mean of the subword embeddings, or zeros without subwords.
+    """Layer that computes word embeddings: the mean of a word's subword embeddings.
+
+    The embedding of a word without subwords is zeros.
 
     Example:
 
@@ -58,11 +60,11 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class StructuralProbe(ChecksKeywords, keras.layers.Layer):
-    """Squared distances or norms of word embeddings after one learned linear map B.
+    """Layer that computes squared distances or norms of word embeddings after a learned map B.
 
-    `|B (h_i - h_j)|^2` predicts the number of edges between two words in the parse tree,
-    `|B h_i|^2` the depth of a word. B is initialized uniformly between -0.05 and 0.05, and it is
-    float32 under any dtype policy.
+    `|B (h_i - h_j)|^2` predicts the number of edges between two words in the parse tree, and
+    `|B h_i|^2` predicts the depth of a word. B is linear, initialized uniformly between -0.05 and
+    0.05, and float32 under any dtype policy.
 
     Args:
         kind: string. "distance" or "depth".
@@ -100,7 +102,7 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
         x = ops.matmul(ops.cast(inputs, self.projection.dtype), self.projection)  # (B, W, R)
         if self.kind == "depth":
             return ops.sum(ops.square(x), axis=-1)
-        # Explicit differences: |a|^2 + |b|^2 - 2ab would lose precision for small distances.
+        # Differences are computed, because |a|^2 + |b|^2 - 2ab is imprecise for small distances.
         return ops.sum(ops.square(x[:, :, None, :] - x[:, None, :, :]), axis=-1)
 
     def compute_output_spec(self, inputs: Tensor) -> Any:

@@ -7,16 +7,17 @@ L layers, N heads, H head width.
 import keras
 from keras import ops
 
-from kerasbert import backend
+from kerasbert.backend.attention import heads_attention, split_heads
+from kerasbert.backend.layers import of_tokens
 from kerasbert.base.keywords import ChecksKeywords
 from kerasbert.layers.attention import projection
 from kerasbert.layers.block import only_blocks_remat
-from kerasbert.layers.dropout import TokenDropout
+from kerasbert.layers.token_layers import TokenDropout
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RelativeContext(ChecksKeywords, keras.layers.Layer):
-    """Call arguments that all `RelativeAttention` layers of a model share.
+    """Layer that computes the call arguments that all `RelativeAttention` layers share.
 
     Args:
         is_causal: bool. Whether a token attends only to itself and earlier tokens.
@@ -75,10 +76,11 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             training: bool.
 
         Returns:
-            A dict of `positions` (R, D), encodings of distances from K down; `attention_mask`, and
-            `query_mask` for predictions, which do not attend to themselves, both bool and
-            broadcastable to (B, 1, T, K); with `segment_ids` also `other_segment`, bool
-            (B, 1, T, K); with `bias_shape` also `biases` (2, N, H).
+            A dict of `positions` (R, D), the encodings of distances from K downward;
+            `attention_mask`; and `query_mask`, for predictions, which do not attend to themselves.
+            Both masks are bool and broadcastable to (B, 1, T, K). With `segment_ids`, also
+            `other_segment`, bool (B, 1, T, K), true for two different segments. With `bias_shape`,
+            also `biases` (2, N, H).
         """
         batch, length, width = ops.shape(inputs)
         past = 0 if memory is None else ops.shape(memory)[2]
@@ -97,7 +99,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             seen = ops.logical_and(seen, distance < self.span)
 
         def with_past(mask):
-            """Extend a mask (..., T) to (..., K); all of the memory is visible."""
+            """Extend a mask (..., T) to (..., K): all tokens attend to all of the memory."""
             if memory is None:
                 return mask
             shape = (*ops.shape(mask)[:-1], past)
@@ -109,7 +111,7 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         if hidden_mask is not None:
             shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
             seen = ops.logical_and(seen, with_past(shown)[:, None])
-        # Always returned, since Keras expects the same outputs from every call of a layer.
+        # `query_mask` is always returned, because Keras expects the same outputs from every call.
         found["query_mask"] = seen
         # Every token, padding included, attends to itself, so that each row has a key.
         found["attention_mask"] = ops.logical_or(seen, distance == 0)
@@ -181,7 +183,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head attention of Transformer-XL and XLNet, for `TransformerBlock(attention=...)`.
 
     A score is the sum of a content term, a distance term and, with segments, a term for whether the
-    tokens share one.
+    two tokens have the same segment.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -243,7 +245,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         query_mask=None,
         target_mapping=None,
     ):
-        """Apply relative attention; `RelativeContext` returns the arguments not listed here.
+        """Apply relative attention; arguments that are not listed are those of `RelativeContext`.
 
         Args:
             inputs: (B, T, D), or with `target_mapping` (B, T + P, D): tokens, then the query stream
@@ -253,59 +255,57 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
             return_attention_scores: bool.
 
         Returns:
-            The outputs, in the shape of the inputs; with `return_attention_scores` also the
+            The outputs, in the shape of the inputs. With `return_attention_scores`, also the
             attention probabilities of the tokens (B, N, T, K).
         """
         width = inputs.shape[-1]
         length = ops.shape(inputs)[1] if target_mapping is None else ops.shape(target_mapping)[2]
         past = 0 if memory is None else ops.shape(memory)[1]
-        # A single projection; the memory's queries are dropped.
+        # Memory and inputs are projected together; the queries of the memory are dropped.
         x = inputs if memory is None else ops.concatenate([memory, inputs], axis=1)
         heads = (self.num_heads, width // self.num_heads)
-        query, key, value = (
-            ops.transpose(backend.of_tokens(part, *heads), (0, 2, 1, 3))
-            for part in ops.split(self.qkv(x), 3, axis=-1)
-        )  # (B, N, S, H)
+        query, key, value = split_heads(self.qkv(x), self.num_heads, None)  # (B, S, N, H)
         keys = past + length
-        query, targets = query[:, :, past:keys], query[:, :, keys:]
-        key, value = key[:, :, :keys], value[:, :, :keys]
+        query, targets = query[:, past:keys], query[:, keys:]
+        key, value = key[:, :keys], value[:, :keys]
         distances = ops.reshape(self.position_dense(positions[None]), (-1, *heads))  # (R, N, H)
         distances = ops.transpose(distances, (1, 2, 0))[None]  # (1, N, H, R)
-
-        def attend(query, mask):
-            scores = self._scores(query, key, distances, other_segment, biases)
-            scores = backend.at_least_float32(scores)
-            if mask is not None:
-                # Replaced, not added, so that a fully masked row (some predictions) stays uniform.
-                scores = ops.where(mask, scores, ops.cast(-1e9, scores.dtype))
-            maps = ops.cast(ops.softmax(scores), query.dtype)
-            if training and self.dropout:
-                maps = backend.dropout(maps, self.dropout, self.dropout_layer.seed_generator)
-            return ops.matmul(maps, value), maps
-
-        outputs, maps = attend(query, attention_mask)
-        if target_mapping is not None:
-            mapping = ops.cast(target_mapping, inputs.dtype)[:, None]  # (B, 1, P, T)
-            # Move queries to the positions of their tokens, so that distances are right.
-            placed = ops.matmul(ops.transpose(mapping, (0, 1, 3, 2)), targets)
-            found, _ = attend(placed, query_mask)
-            outputs = ops.concatenate([outputs, ops.matmul(mapping, found)], axis=2)
-        outputs = backend.of_tokens(ops.transpose(outputs, (0, 2, 1, 3)), width)
-        outputs = self.output_dense(outputs)
-        return (outputs, maps) if return_attention_scores else outputs
-
-    def _scores(self, query, key, distances, other_segment, biases):
-        """Compute the attention scores (B, N, T, K)."""
         content, position = (
             (self.content_bias, self.position_bias) if biases is None else (biases[0], biases[1])
         )
+        rate = self.dropout if training else 0.0
+
+        def attend(query, mask):
+            return heads_attention(
+                query + ops.cast(content, query.dtype),
+                key,
+                value,
+                mask,
+                rate,
+                self.dropout_layer.seed_generator if rate else None,
+                return_attention_scores,
+                bias=self._bias(query, keys, distances, position, other_segment),
+            )
+
+        outputs, maps = attend(query, attention_mask)
+        if target_mapping is not None:
+            mapping = ops.cast(target_mapping, inputs.dtype)  # (B, P, T)
+            # Queries are moved to the positions of their tokens, so that distances are correct.
+            placed = ops.einsum("bpt,bpnh->btnh", mapping, targets)
+            found, _ = attend(placed, query_mask)
+            found = ops.einsum("bpt,btnh->bpnh", mapping, found)
+            outputs = ops.concatenate([outputs, found], axis=1)
+        outputs = self.output_dense(of_tokens(outputs, width))
+        return (outputs, maps) if return_attention_scores else outputs
+
+    def _bias(self, query, keys, distances, position, other_segment):
+        """Compute the terms (B, N, T, K) of distances and segments, scaled as the content term."""
 
         def biased(bias):
-            return query + ops.cast(bias, query.dtype)[:, None]  # (B, N, T, H)
+            both = query + ops.cast(bias, query.dtype)
+            return ops.transpose(both, (0, 2, 1, 3))  # (B, N, T, H)
 
-        scores = backend.matmul_transposed(biased(content), key)
-        far = relative_shift(ops.matmul(biased(position), distances), ops.shape(key)[2])
-        scores = scores + far
+        scores = relative_shift(ops.matmul(biased(position), distances), keys)
         if self.has_segments and other_segment is not None:
             table = ops.transpose(self.segment_embedding, (1, 2, 0))[None]  # (1, N, H, 2)
             of_segment = ops.matmul(biased(self.segment_bias), ops.cast(table, query.dtype))
@@ -328,7 +328,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
 
 
 def relative_shift(x, keys):
-    """Turn scores by distance into scores by key; key j for token i is in column T - i + j.
+    """Convert scores by distance to scores by key: those of token i and key j in column T - i + j.
 
     Reshaping to rows that are one column shorter shifts each row by one more, without a gather.
 

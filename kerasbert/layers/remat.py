@@ -3,9 +3,10 @@
 import keras
 from keras import ops
 
-from kerasbert.backend import one_by_one
+from kerasbert.backend.layers import one_by_one
 
-# Offset between the random states of two chunks; a chunk draws less often per generator.
+# Offset between the random states of two chunks. A chunk draws fewer times than this from a
+# generator, so that no two chunks draw the same numbers.
 _STRIDE = 4096
 
 
@@ -15,7 +16,7 @@ def pure_call(call, variables, states):
     Args:
         call: function of tensors that uses variables.
         variables: list of `keras.Variable`.
-        states: list of the variables that it changes.
+        states: list of those of the variables that `call` changes.
     """
 
     def pure(values, *args, **kwargs):
@@ -30,13 +31,13 @@ def pure_call(call, variables, states):
 def in_chunks(call, layers, inputs, size):
     """Compute `call`, and its gradient, on B rows in chunks of `size` rows.
 
-    The backward pass recomputes each chunk, so that memory holds one chunk's activations at a time
-    (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
-    arXiv 2101.06983).
+    The backward pass recomputes each chunk, so that only one chunk's activations are in memory at a
+    time (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup", arXiv 2101.06983).
 
     Args:
-        call: function from a dict of tensors to a tensor, which treats rows independently.
-        layers: list of the layers that it uses.
+        call: function from a dict of tensors to a tensor. It must treat rows independently.
+        layers: list of the layers that `call` uses.
         inputs: dict of tensors (B, ...).
         size: int. Rows per chunk.
 
@@ -71,7 +72,7 @@ def in_chunks(call, layers, inputs, size):
             value if id(v) in weights else moved(value, number)
             for v, value in zip(variables, values, strict=True)
         ]
-        # `part` is captured, not passed: TensorFlow would ask for the gradient of token ids.
+        # `part` is not an argument, because TensorFlow would then need the gradient of token ids.
         return keras.remat(lambda *values: pure(values, part)[0])(*own)
 
     parts = {name: parted(x) for name, x in inputs.items()}

@@ -1,4 +1,4 @@
-"""Segment-level memory of Transformer-XL and XLNet, an explicit input and output.
+"""Segment-level memory of Transformer-XL and XLNet, which is an explicit input and output.
 
 B batch, T tokens, M memory tokens, L layers, D width.
 """

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from kerasbert.base import host  # noqa: F401
 from kerasbert.base.lazy import deprecated
+from kerasbert.losses.chains import ChainCrossEntropy
 from kerasbert.losses.distillation import (
     DistillKL,
     EmbeddingLoss,
@@ -38,6 +39,7 @@ __all__ = [
     "ActiveWords",
     "AdaptiveLayer",
     "BatchHardTriplet",
+    "ChainCrossEntropy",
     "ClassAccuracy",
     "CoSENT",
     "Contrastive",
@@ -58,7 +60,7 @@ __all__ = [
     "max_similarity",
 ]
 
-# Aliases until the next version; see the CHANGELOG.
+# Deprecated aliases, which stay until the next version; see the CHANGELOG.
 _NO_LONGER_PUBLIC = (
     "BinaryTokenAccuracy",
     "BinaryTokenCrossEntropy",

@@ -1,4 +1,4 @@
-"""Distillation of a teacher's scores or embeddings; shapes as in `similarity`."""
+"""Losses for distillation of a teacher's scores or embeddings; shapes as in `similarity`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarginMSE(VectorLoss):
-    """Squared error between this model's and a teacher's margins of positives over negatives.
+    """Squared error between the model's margins of positives over negatives and a teacher's.
 
     Embeddings are (B, C, D): anchors, positives and N - 1 negatives. Labels are the teacher's
     margins (B,) or (B, N - 1), or its scores (B, N) of positives and negatives.
@@ -123,7 +123,7 @@ class DistillKL(VectorLoss):
         scores = ops.stack([similar(self.similarity, anchor, other) for other in others], axis=1)
         if self.normalize_scores:
             least, most = (f(scores, axis=1, keepdims=True) for f in (ops.min, ops.max))
-            # With equal scores, the gradient of 0 / 1e-8 would be 1e8.
+            # If all scores are equal, divide by 1: the gradient of 0 / 1e-8 would be 1e8.
             span = ops.where(most > least, most - least, 1.0)
             scores = (scores - least) / (span + 1e-8)
         teacher = ops.cast(y_true, scores.dtype) / self.temperature

@@ -11,6 +11,8 @@ import keras
 from keras import ops
 
 from kerasbert import backend
+from kerasbert.backend.layers import at_least_float32
+from kerasbert.backend.losses import cross_entropy, first_choice, log_sum_exp
 from kerasbert.base.errors import check_choice, check_value
 
 if TYPE_CHECKING:
@@ -31,24 +33,24 @@ def token_cross_entropy(labels: Any, logits: Tensor, label_smoothing: float = 0.
         floats (B, P).
     """
     labels, logits = ops.cast(labels, "int32"), ops.convert_to_tensor(logits)
-    entropy = backend.cross_entropy(labels, logits)
+    entropy = cross_entropy(labels, logits)
     if not label_smoothing:
         return entropy
-    logits = backend.at_least_float32(logits)
-    even = backend.logarithm_of_odds(logits) - ops.mean(logits, axis=-1)
+    logits = at_least_float32(logits)
+    even = log_sum_exp(logits) - ops.mean(logits, axis=-1)
     return (1 - label_smoothing) * ops.cast(entropy, even.dtype) + label_smoothing * even
 
 
 def is_first_choice(labels: Any, logits: Tensor) -> Tensor:
-    """Return 1.0 where the label has the largest logit (the first of ties), else 0.0: (B, P)."""
-    chosen = backend.first_choice(ops.convert_to_tensor(logits))
+    """Return 1.0 where the label has the (first) largest logit, and 0.0 elsewhere: (B, P)."""
+    chosen = first_choice(ops.convert_to_tensor(logits))
     return ops.cast(ops.equal(ops.cast(chosen, "int32"), ops.cast(labels, "int32")), "float32")
 
 
 class MeanOfWeights(keras.losses.Loss):
     """Base class of losses that are weighted means over all replicas of a step.
 
-    Keras averages per replica first, which overweights tokens on replicas that have few.
+    Keras averages per replica first, which gives tokens on replicas with few tokens more weight.
     """
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
@@ -98,7 +100,7 @@ class TokenCrossEntropy(MeanOfWeights):
 class TokenMean(keras.metrics.Mean):
     """Base class of metrics that are weighted means over the tokens of all batches.
 
-    Keras' own metrics average each row first, which underweights the tokens of long rows.
+    Keras' own metrics average each row first, which gives the tokens of long rows less weight.
     """
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
@@ -226,7 +228,9 @@ def _are_rows(y_true, y_pred):
 class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentropy):
     """Cross-entropy for class ids (...), or for one-hot or soft labels (..., C).
 
-    Takes the arguments of `keras.losses.SparseCategoricalCrossentropy`.
+    Args:
+        label_smoothing: float. Share of each label that is spread evenly over all classes.
+        *args, **kwargs: those of `keras.losses.SparseCategoricalCrossentropy`.
 
     Example:
 
@@ -237,11 +241,39 @@ class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentrop
     0.3567
     """
 
+    def __init__(self, *args: Any, label_smoothing: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check_value("label_smoothing", label_smoothing, "share")
+        ignored = super().get_config()["ignore_class"]
+        if label_smoothing and ignored is not None:
+            raise ValueError(
+                f"label_smoothing={label_smoothing} cannot be combined with ignore_class={ignored}"
+                "; give these labels the sample weight 0 instead."
+            )
+        self.label_smoothing = label_smoothing
+
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        if not _are_rows(y_true, y_pred):
-            return super().call(y_true, y_pred)
-        from_logits = self.get_config()["from_logits"]
-        return keras.losses.categorical_crossentropy(y_true, y_pred, from_logits=from_logits)
+        config, share = super().get_config(), self.label_smoothing
+        if _are_rows(y_true, y_pred):
+            return keras.losses.categorical_crossentropy(
+                y_true, y_pred, from_logits=config["from_logits"], label_smoothing=share
+            )
+        loss = super().call(y_true, y_pred)
+        if not share:
+            return loss
+        tiny = keras.config.epsilon()
+        odds = (
+            ops.log_softmax(y_pred, axis=-1)
+            if config["from_logits"]
+            else ops.log(ops.clip(y_pred, tiny, 1 - tiny))
+        )
+        even = -ops.mean(odds, axis=-1)
+        return (1 - share) * loss + share * even
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        # Left out if unused, so that earlier versions can read the config.
+        return config | ({"label_smoothing": self.label_smoothing} if self.label_smoothing else {})
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -330,7 +362,7 @@ class ClassScore(keras.metrics.Metric):
 
 
 def _of_lists(values, y_true):
-    """Return values of pairs (B,) unchanged; average lists (B, C) over labels that are not -1."""
+    """Average values of lists (B, C) over labels that are not -1; return pairs (B,) unchanged."""
     if len(values.shape) < 2:
         return values
     is_known = y_true >= 0
@@ -352,7 +384,7 @@ class _PairLoss(keras.losses.Loss):
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true = ops.cast(y_true, y_pred.dtype)
         if len(y_pred.shape) == 2:
-            # The very low logits of missing texts would make their losses overflow.
+            # Replace the very low logits of missing texts, whose losses would overflow.
             y_pred = ops.where(y_true >= 0, y_pred, 0.0)
         return _of_lists(self.of_pairs(y_true, y_pred), y_true)
 
@@ -365,7 +397,8 @@ class _PairLoss(keras.losses.Loss):
 class PairCrossEntropy(_PairLoss):
     """Binary cross-entropy of pairs (B,) or lists of pairs (B, C); labels from 0 to 1.
 
-    The loss is averaged over each list, so lists count equally; the label -1 marks a missing text.
+    The loss is averaged over each list, so that all lists count equally. The label -1 marks a
+    missing text.
 
     Example:
 
@@ -423,8 +456,8 @@ def _is_right_of_pairs(y_true, y_pred):
 class TreeLoss(keras.losses.Loss):
     """Mean absolute error of predicted distances or depths in parse trees.
 
-    Labels are (B, W, W) or (B, W); -1 is ignored. The errors of a sentence of W words are divided
-    by their number, W * W or W, so that all sentences count equally.
+    Labels are (B, W, W) or (B, W); -1 is ignored. The sum of the errors of a sentence of W words is
+    divided by their number, W * W or W, so that all sentences count equally.
 
     Example:
 

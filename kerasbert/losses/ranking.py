@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert.backend import logarithm_of_odds, of_all_replicas, unit_length
+from kerasbert.backend import of_all_replicas
+from kerasbert.backend.layers import unit_length
+from kerasbert.backend.losses import log_sum_exp
 from kerasbert.base.errors import check_choice, check_value
 from kerasbert.losses.similarity import (
     DISTANCES,
@@ -31,14 +33,15 @@ class MultipleNegativesRanking(VectorLoss):
     """Cross-entropy of ranking each anchor's positive before all other texts of the batch.
 
     Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Positives and
-    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C), used to
-    exclude duplicates of the positive, and positives of equal anchors, from the negatives. Ids
-    below 0 and labels of any other shape exclude nothing. The batch spans all replicas.
+    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C); with them,
+    duplicates of the positive, and positives of equal anchors, are excluded from the negatives. Ids
+    below 0 and labels of any other shape exclude nothing. The batch includes the rows of all
+    replicas.
 
     Args:
         scale: float. Factor of the similarities.
-        symmetric: bool. Whether to average with the reverse loss, which ranks each positive's
-            anchor among all anchors.
+        symmetric: bool. Whether the loss is averaged with the reverse one, which ranks each
+            positive's anchor among all anchors.
         similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
             the loss is PyLate's `Contrastive`.
         reduction, name, dtype: see `keras.losses.Loss`.
@@ -75,12 +78,12 @@ class MultipleNegativesRanking(VectorLoss):
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         anchors, seconds, *_ = columns = self.columns(y_pred)
-        # The rows of all replicas (A), those of this replica first.
+        # Gather the A rows of all replicas; those of this replica come first.
         every = of_all_replicas(y_pred)
         is_alone = every is y_pred
         columns = columns if is_alone else self.columns(every)
         count = len(columns) - 1  # N
-        # Column by column, so that the positives of all rows come first.
+        # Concatenate by columns, so that the positives of all rows come first.
         others = ops.concatenate(columns[1:])  # (N * A, ...)
         scores = self.scale * all_similar(self.similarity, anchors, others)  # (B, N * A)
         total = ops.shape(columns[0])[0]
@@ -90,16 +93,16 @@ class MultipleNegativesRanking(VectorLoss):
         if excluded is not None:
             scores = ops.where(excluded, NEVER, scores)
         right = ops.sum(ops.where(is_own, scores[:, :total], 0.0), axis=-1)  # (B,)
-        loss = logarithm_of_odds(scores) - right
+        loss = log_sum_exp(scores) - right
         if self.symmetric:
             back = scores[:, :total]
             if not is_alone:
                 back = self.scale * all_similar(self.similarity, columns[0], seconds)  # (A, B)
             back = ops.transpose(back)  # (B, A)
             if not is_alone and excluded is not None:
-                # Excluded negatives are excluded in both directions.
+                # A text that is excluded in one direction is excluded in the other one too.
                 back = ops.where(excluded[:, :total], NEVER, back)
-            loss = (loss + logarithm_of_odds(back) - right) / 2
+            loss = (loss + log_sum_exp(back) - right) / 2
         return loss
 
     def _excluded(self, y_true, is_own, count):
@@ -126,7 +129,7 @@ def _equal(x, y):
 class CoSENT(VectorLoss):
     """Ranking loss: of any two pairs, the one with the higher label should have the higher cosine.
 
-    Embeddings are (B, 2, D), labels scores (B,), of which only the order matters. There is one
+    Embeddings are (B, 2, D), labels are scores (B,), of which only the order matters. There is one
     loss for the whole batch.
 
     Args:
@@ -159,14 +162,15 @@ class CoSENT(VectorLoss):
         differences = scores[:, None] - scores[None]
         is_wrong_way = labels[:, None] < labels[None]
         differences = ops.reshape(ops.where(is_wrong_way, differences, NEVER), (-1,))
-        return logarithm_of_odds(ops.concatenate([ops.zeros_like(scores[:1]), differences]))
+        return log_sum_exp(ops.concatenate([ops.zeros_like(scores[:1]), differences]))
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CosineRegression(VectorLoss):
     """Squared error between a pair's cosine and its label.
 
-    Embeddings are (B, 2, D), labels floats (B,). Takes the arguments of `keras.losses.Loss`.
+    Embeddings are (B, 2, D), labels are floats (B,). The arguments are those of
+    `keras.losses.Loss`.
 
     Example:
 
@@ -191,9 +195,9 @@ class CosineRegression(VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class Contrastive(VectorLoss):
-    """Contrastive loss: pulls pairs with label 1 together and pushes those with label 0 apart.
+    """Contrastive loss: pulls pairs with label 1 together and pushes pairs with label 0 apart.
 
-    Embeddings are (B, 2, D), labels (B,).
+    Embeddings are (B, 2, D), labels are (B,).
 
     Args:
         margin: float. Distance beyond which pairs with label 0 have no loss.
@@ -274,7 +278,7 @@ class Triplet(VectorLoss):
 class BatchHardTriplet(VectorLoss):
     """Triplet loss with each text's hardest positive and hardest negative in the batch.
 
-    Embeddings are (B, D), labels class ids (B,).
+    Embeddings are (B, D), labels are class ids (B,).
 
     Args:
         margin: float.
@@ -313,7 +317,7 @@ class BatchHardTriplet(VectorLoss):
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
-        # Without a text of another class, the largest distance is used.
+        # If there is no text of another class, the largest distance is used.
         most = ops.max(far, axis=1, keepdims=True)
         others = ops.where(is_same, far + most, far)
         return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)
@@ -323,10 +327,10 @@ class BatchHardTriplet(VectorLoss):
 class MatchingCosine(keras.metrics.Mean):
     """Weighted mean cosine of matching embeddings.
 
-    - Target embeddings as labels: cosine of the model's and the target embedding.
-    - Pairs or more: cosine of the first and second text; for token embeddings, MaxSim divided by
-      the number of tokens of the first text.
-    - Texts with classes: cosine of all texts of the same class in the batch.
+    - If labels are target embeddings: the cosine of the model's and the target embedding.
+    - For pairs or longer tuples of texts: the cosine of the first and the second text; for token
+      embeddings, MaxSim divided by the number of tokens of the first text.
+    - For texts with classes: the cosine of any two texts of the same class in the batch.
 
     Example:
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert.backend import unit_length
+from kerasbert.backend.layers import unit_length
 
 if TYPE_CHECKING:
     from typing import Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Dtype, Tensor
 
 
-# Score that removes a text from a softmax.
+# Score of a text that a softmax must ignore.
 NEVER = -1e9
 
 
@@ -39,11 +39,7 @@ def _distance(x, y):
     return ops.where(is_zero, 0.0, ops.sqrt(ops.where(is_zero, 1.0, squares)))
 
 
-def _cosine_distance(x, y):
-    return 1 - cosine(x, y)
-
-
-DISTANCES = {"euclidean": _distance, "cosine": _cosine_distance}
+DISTANCES = {"euclidean": _distance, "cosine": lambda x, y: 1 - cosine(x, y)}
 
 
 SIMILARITIES = ("cosine", "dot", "maxsim")
@@ -54,7 +50,7 @@ def max_similarity(queries: Tensor, texts: Tensor) -> Tensor:
 
     Args:
         queries: floats (Q, S, D), one embedding per token, zeros at padding.
-        texts: floats (N, T, D), likewise.
+        texts: floats (N, T, D), one embedding per token, zeros at padding.
 
     Returns:
         Floats (Q, N).
@@ -77,7 +73,7 @@ def max_similarity(queries: Tensor, texts: Tensor) -> Tensor:
 
 
 def _best(products, texts):
-    """Take the maximum of products (..., N, T) over T: (..., N); 0 for a text without tokens."""
+    """Return the maximum (..., N) of products (..., N, T) over T; 0 for a text without tokens."""
     is_token = ops.any(texts != 0, axis=-1)  # (N, T)
     best = ops.max(ops.where(is_token, products, NEVER), axis=-1)
     # Padding in queries needs no mask: its products are all 0.
@@ -116,7 +112,7 @@ class VectorLoss(keras.losses.Loss):
     """Base class of losses on embeddings.
 
     Args:
-        settings: settings of the subclass, which become attributes and config.
+        settings: settings of the subclass. They become attributes, and part of the config.
     """
 
     least, most, what = 2, 2, "pairs of texts"
@@ -158,7 +154,7 @@ class VectorLoss(keras.losses.Loss):
 
 
 def check_widths(y_true, y_pred):
-    """Raise if target embeddings (B, D) differ in width from the model's and would broadcast."""
+    """Raise if target embeddings do not have the width of the model's; they might be broadcast."""
     if y_true.shape[-1] not in (None, y_pred.shape[-1]):
         raise ValueError(
             f"The labels are embeddings of width {y_true.shape[-1]}, but the model's have width "

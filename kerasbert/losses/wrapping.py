@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert.backend import unit_length
+from kerasbert.backend.layers import unit_length
 from kerasbert.base.errors import check_choice, check_value
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _AroundLoss(keras.losses.Loss):
-    """Base class of losses that wrap another one, `loss`, an object or its config."""
+    """Base class of losses that wrap another one: `loss`, an object or the config of one."""
 
     def __init__(self, loss: Any, name: str, dtype: Dtype) -> None:
         super().__init__(name=name, reduction=None, dtype=dtype)
@@ -144,19 +144,21 @@ class AdaptiveLayer(_AroundLoss):
     The trained model can be truncated after any layer: `embedder.with_layers(range(3))` keeps the
     first three, which take half the time of six. A `BertTextEmbedder` with `layers="last"` passes
     this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts, of the embedding layer
-    (layer 0) and of L layers, pooled, projected and normalized like the last. Metrics get only
-    the last layer's. Wrapped around `Matryoshka`, this is the 2D Matryoshka loss.
+    (layer 0) and of L layers. Those of earlier layers are pooled, projected and normalized like
+    those of the last layer. Metrics get only the last layer's embeddings. Wrapped around
+    `Matryoshka`, this is the 2D Matryoshka loss.
 
-    The loss is the sum of `last_layer_weight` times the loss of the last layer,
-    `prior_layers_weight` times the mean of the weighted losses of the sampled layers, and for each
-    sampled layer `kl_div_weight` times `kl_temperature` times the Kullback-Leibler divergence from
+    The loss is a sum of three terms: `last_layer_weight` times the loss of the last layer;
+    `prior_layers_weight` times the mean of the weighted losses of the sampled layers; and for each
+    sampled layer, `kl_div_weight` times `kl_temperature` times the Kullback-Leibler divergence from
     the last layer's embeddings.
 
     Args:
         loss: a loss on embeddings.
-        n_layers_per_step: int. Number of earlier layers to sample in each step; -1 takes all.
+        n_layers_per_step: int. Number of earlier layers to sample in each step; -1 means all.
         last_layer_weight, prior_layers_weight, kl_div_weight: floats.
-        kl_temperature: float. Divisor of the embeddings in the divergence; 0 disables it.
+        kl_temperature: float. Number by which the embeddings are divided for the divergence; 0
+            disables the divergence.
         layer_weighting: weight of layer i: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
             1 / (1 + i).
         seed: int. Seed of the sampling; must be the same in all processes.
@@ -209,7 +211,7 @@ class AdaptiveLayer(_AroundLoss):
 
     @property
     def variables(self) -> list[Any]:
-        """The random state, to be tracked by the model that is trained."""
+        """The random state, which the model that is trained must track."""
         return [self.seed_generator.state]
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Tensor:
@@ -224,7 +226,7 @@ class AdaptiveLayer(_AroundLoss):
             [LAYER_WEIGHTINGS[self.layer_weighting](i) for i in range(count)], last.dtype
         )
         if 0 < self.n_layers_per_step < count:
-            # Indices, not branches, so that one graph serves all samples.
+            # Layers are selected by indices, not by branches, so that one graph is enough.
             order = ops.argsort(keras.random.uniform((count,), seed=self.seed_generator))
             count = self.n_layers_per_step
             layers = ops.take(layers, order[:count], axis=-2)

@@ -1,7 +1,7 @@
 """`bench`: compare a model's export formats on this machine, on given texts.
 
-Each format has its own process. After all are prepared, they run one at a time in rounds
-A B C A B C, so that a slow phase of the machine affects all.
+Each format has its own process. After all formats are prepared, they run one at a time, in rounds,
+so that a slow phase of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import numpy as np
 from kerasbert import backend
 from kerasbert.base.errors import check_value, check_whole, did_you_mean, need_packages
 from kerasbert.base.files import write_json
+from kerasbert.base.system import child_environment, cores
 from kerasbert.converter import load_source
 from kerasbert.export import export_litert, export_onnx, export_openvino, export_serving
 from kerasbert.heads.base.file_readers import read_inputs
-from kerasbert.heads.base.served import load, quantization_modes, saved_class, served
+from kerasbert.heads.base.served import columns_of, packed
+from kerasbert.heads.base.served_models import load, quantization_modes, saved_class, served
 from kerasbert.heads.base.spans import MASKED
 from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import KINDS
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# Each format's extra, and the packages in it.
+# For each format, its extra and the extra's packages.
 NEEDS = {
     "keras": None,
     "saved_model": None,
@@ -53,7 +55,8 @@ FORMATS = (
     "litert/float32",
     "litert/int8",
 )
-# Number of texts whose outputs are compared with the model's, and batch size of the comparison.
+# Number of texts for which a format's outputs are compared with the model's, and the batch size of
+# the comparison.
 COMPARED = 256
 PART = 32
 # Number of texts for the calibration of OpenVINO's int8.
@@ -79,31 +82,33 @@ def bench(
 ) -> dict[str, Any]:
     """Benchmark a model on your texts in every format and precision that runs here.
 
-    Requests are raw texts. Keras runs the model's inference method, such as `classify`, on the
-    current backend; a SavedModel runs in a session, as in TensorFlow Serving; the other formats run
-    `tokenizers` and their runtime, up to the network's outputs.
+    Requests are raw texts. With Keras, the model's inference method, such as `classify`, runs on
+    the current backend. A SavedModel runs in a session, as in TensorFlow Serving. With the other
+    formats, `tokenizers` and the format's runtime run, up to the network's outputs.
 
     Args:
         model: string or model. A preset with a head: a directory, a handle or a name.
         texts: string or list. A file with one text per line, or a table (see `columns`); a `.jsonl`
-            file may also hold lists, such as a question and its context. Or the same as a list.
-        task: string. Task to read the preset as, such as "text_embedder" for one without a head.
+            file may also hold lists, such as a question and its context. Or a list of such texts or
+            lists.
+        task: string. Task as which the preset is loaded, such as "text_embedder" for a preset
+            without a head.
         columns: list of strings. Text columns of a table; two for pairs.
         encoding: string. Encoding of a file that is not UTF-8.
         batch_size: int. Texts per request for throughput.
         rounds: int.
-        seconds: float. Time per format and round, for single texts and again for batches.
+        seconds: float. Time per format and round for single texts, and the same again for batches.
         threads: int. `None` uses all cores.
-        formats: list of strings, such as "onnx" or "onnx/int8"; `None` runs all.
-        verbose: bool. Print progress.
+        formats: list of strings, such as "onnx" or "onnx/int8"; `None` runs all formats.
+        verbose: bool. Whether to print progress.
 
     Returns:
         A dict: `model`, `texts` (their number), `batch_size`, `threads`, `machine`, `results`,
         `left_out` (a sentence for each format whose extra is missing) and `advice`. A result has
-        `format`, `precision`, and either `error` or `latency_ms` (`p50`, `p95` and `p99` of single
-        texts), `texts_per_second` in batches, `memory_mb` (peak of the process), `size_mb` on disk,
-        `difference` (the largest between any output and the model's own), `share` (its ratio to the
-        largest output) and `note`.
+        `format`, `precision`, and either `error` or the following: `latency_ms` (`p50`, `p95` and
+        `p99` of single texts), `texts_per_second` in batches, `memory_mb` (peak of the process),
+        `size_mb` on disk, `difference` (the largest difference between any output and the model's
+        own), `share` (the ratio of `difference` to the largest output) and `note`.
 
     Raises:
         ValueError: for a model, texts or settings that cannot be measured.
@@ -113,14 +118,14 @@ def bench(
     check_value("seconds", seconds, "positive")
     if threads is not None:
         check_whole("threads", threads)
-    threads = threads or _cores()
+    threads = threads or cores()
     specs, left_out = _chosen(formats)
     found, tokenizer = load_source(model, task)
     served_task = _check_model(found, model)
     columns = columns or served_task.columns
     if isinstance(texts, (str, os.PathLike)):
         texts = read_inputs(os.fspath(texts), columns, encoding)
-    signature, rows = served_task.columns_of(texts)
+    signature, rows = columns_of(served_task, texts)
     say = print if verbose else lambda *_: None
     with tempfile.TemporaryDirectory(prefix="kerasbert-bench-") as folder:
         job = _write_job(folder, served_task, signature, rows)
@@ -144,13 +149,8 @@ def bench(
     }
 
 
-def _cores():
-    has_affinity = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-
-
 def _chosen(formats):
-    """Return the formats to run, and a sentence for each whose packages are missing."""
+    """Return the formats to run, and a sentence for each format whose packages are missing."""
     names = list(NEEDS)
     wanted = [formats] if isinstance(formats, str) else list(formats or names)
     for name in wanted:
@@ -201,11 +201,11 @@ def _check_model(model, source):
 
 
 def _write_job(folder, task, signature, rows):
-    """Write the model and its outputs for some texts; return the run's settings as a dict."""
+    """Write the model, and its outputs for some texts; return the settings of the measurement."""
     model = task.model
     preset = os.path.join(folder, "keras")
     method = KINDS[model.kind].method
-    # Called once, so that its own errors are raised before any format is prepared.
+    # The method is called once, so that its errors are raised before any format is prepared.
     first = [column[0] for column in rows.values()]
     is_pair = len(first) > len(task.columns)
     try:
@@ -217,7 +217,7 @@ def _write_job(folder, task, signature, rows):
     count = min(COMPARED, len(next(iter(rows.values()))))
     for start in range(0, count, PART):
         columns = {name: column[start : min(start + PART, count)] for name, column in rows.items()}
-        features = task.packed(columns)
+        features = packed(task, columns)
         with backend.full_float32():
             outputs = task.tokens_of("tokens", features)
         for name, x in features.items():
@@ -250,7 +250,7 @@ def _write_job(folder, task, signature, rows):
 
 
 def _export(model, folder, spec, job):
-    """Export a model to a format; Keras reads the preset instead."""
+    """Export a model to a format. For Keras nothing is exported, because it reads the preset."""
     format, precision = spec.split("/")
     target = os.path.join(folder, format, precision)
     windows = hasattr(model.preprocessor, "doc_stride")
@@ -330,15 +330,15 @@ class Child:
     """The process of one format; a context manager that ends it."""
 
     def __init__(self, folder, spec, threads):
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
-            # -P, because a `keras.py` in the current folder would be imported instead of Keras.
+            # With -P, a `keras.py` in the current folder is not imported instead of Keras.
             [sys.executable, "-P", "-m", "kerasbert.measuring.contestant", folder, spec],
             env=_environment(spec, threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            text=True,
+            encoding="utf-8",
         )
 
     def __enter__(self):
@@ -362,7 +362,8 @@ class Child:
         """Read the next message of the process.
 
         Raises:
-            RuntimeError: if the process has ended, with its last line of output.
+            RuntimeError: if the process has ended. The message is the last line of its error
+                output, if there is one.
         """
         line = self._process.stdout.readline()
         if line:
@@ -376,29 +377,28 @@ class Child:
 
 
 def _environment(spec, threads):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     name = backend.name() if spec.startswith("keras/") else "tensorflow"
-    return {
-        **os.environ,
-        "KERAS_BACKEND": name,
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    variables = {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": str(threads),
         "RAYON_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "true",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # The processes share the accelerator's memory.
+        # No process may reserve all memory of the accelerator, because all processes share it.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
+    return child_environment(name, **variables)
 
 
 # === Results ===
 
 
 def advice(results, batch_size):
-    """Recommend formats for single texts and for batches, exact and approximate, in one line.
+    """Recommend formats, exact and approximate ones, for single texts and for batches.
+
+    Return one line of text.
 
     >>> row = {"format": "onnx", "precision": "int8", "share": 0.1, "texts_per_second": 100.0}
     >>> advice([{**row, "latency_ms": {"p50": 2.0}}], 32)
@@ -439,11 +439,11 @@ def _name(row):
 
 
 def _machine():
-    """Describe the processor, with the features that int8 and bfloat16 depend on."""
+    """Describe the processor, and its features on which the speed of int8 and bfloat16 depends."""
     model, flags = platform.processor() or platform.machine(), []
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         lines = dict(map(str.strip, line.split(":", 1)) for line in file if ":" in line)
         model = lines.get("model name", model)
         known = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_int8 amx_bf16".split()
         flags = [name for name in known if name in lines.get("flags", "").split()]
-    return f"{model}, {_cores()} cores" + (f" ({' '.join(flags)})" if flags else "")
+    return f"{model}, {cores()} cores" + (f" ({' '.join(flags)})" if flags else "")

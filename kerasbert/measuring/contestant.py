@@ -2,8 +2,8 @@
 
     python -m kerasbert.measuring.contestant FOLDER FORMAT/PRECISION
 
-It imports only what the format needs, because its memory is measured, too. `FOLDER/job.json` holds
-its settings. Each line of input starts a round, and each result is a line of JSON.
+The process imports only what the format needs, because memory is measured, too. `FOLDER/job.json`
+holds the settings. Each line of input starts a round, and each result is a line of JSON.
 
 N texts, T tokens.
 """
@@ -21,15 +21,16 @@ from kerasbert.base.errors import first_line
 from kerasbert.base.files import read_json
 from kerasbert.base.memory import peak_bytes
 from kerasbert.base.strict_json import to_json
+from kerasbert.base.system import hold_to_cores
 
-# Number of texts, of all lengths, in the warm-up; see `_warm`.
+# Number of lengths of texts in the warm-up; see `_warm`.
 WARM = 9
 
 
 def main(folder, spec):
     job = read_json(os.path.join(folder, "job.json"))
-    # Libraries print to stdout; redirect that, so that it does not mix with the results.
-    answers = os.fdopen(os.dup(1), "w")
+    # Libraries print to stdout, so it is redirected and does not mix with the results.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
     def say(**found):
@@ -49,14 +50,8 @@ def main(folder, spec):
         say(singles=singles, batches=batches, memory=peak_bytes())
 
 
-def hold_to_cores(threads):
-    """Limit this process to a number of its cores, where the system supports it."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-
-
 class Rows:
-    """An endless stream of the texts, in the same random order for all formats.
+    """The texts as an endless stream, in the same random order for all formats.
 
     Args:
         columns: dict of name to list of N inputs.
@@ -94,14 +89,14 @@ def _warm(answer, rows, size):
     for place in places:
         answer(rows.at([place]))
     for place in places:
-        # A batch of similar lengths, then a mixed one.
+        # Answer a batch of texts of similar lengths, then a batch of texts of any length.
         at = order.index(place)
         answer(rows.at(itertools.islice(itertools.cycle(order[max(0, at + 1 - size) :]), size)))
         answer(rows.take(size))
 
 
 def _timed(answer, rows, size, seconds):
-    """Answer requests of `size` texts for some seconds and return the seconds of each request."""
+    """Answer requests of `size` texts for some seconds; return the seconds per request."""
     spent, end = [], perf_counter() + seconds
     while not spent or perf_counter() < end:
         texts = rows.take(size)
@@ -115,7 +110,7 @@ def _timed(answer, rows, size, seconds):
 
 
 def _difference(compute, folder, job):
-    """Return the largest difference between any unmasked output and the model's own."""
+    """Return the largest difference between an unmasked output and that of the model itself."""
     worst = 0.0
     with np.load(os.path.join(folder, "expected.npz")) as file:
         for i in range(job["batches"]):
@@ -136,15 +131,15 @@ def _difference(compute, folder, job):
 # === The formats ===
 #
 # Each loader takes the format's folder, the precision and the job. It returns a function that
-# answers texts (a dict of columns) as a user's program would, a function from features to outputs,
-# and a note for the report.
+# answers texts (a dict of columns) as a user's program would, a function from features to the
+# network's outputs, and a note for the report.
 
 
 def _load_keras(_, precision, job):
     import keras
 
     from kerasbert.base.lazy import load_models
-    from kerasbert.heads.base.served import served
+    from kerasbert.heads.base.served_models import served
 
     load_models()
     cls = keras.saving.get_registered_object(job["class"])
@@ -205,7 +200,10 @@ def _padded(rows, length):
 
 
 def _packer(folder, job):
-    """Return a function from texts to a graph's inputs, and a note if tokens differ from ours."""
+    """Return a function from texts to a graph's inputs, and a note.
+
+    The note says if the tokens differ from those of the model's own tokenizer.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))

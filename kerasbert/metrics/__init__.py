@@ -2,9 +2,9 @@
 
 N examples, W words.
 
-Scores are fractions from 0 to 1 (correlations from -1), as in scikit-learn, whatever the official
-script prints. Functions take `(y, predictions)`, N of each, and return a number or a dict of them.
-`ScoreCallback` adds them to the logs of `fit`.
+Scores are fractions from 0 to 1 (correlations from -1 to 1), as in scikit-learn, even if the
+official script prints percentages. Functions take `(y, predictions)`, N of each, and return a
+number or a dict of numbers. `ScoreCallback` adds scores to the logs of `fit`.
 """
 
 import functools
@@ -43,10 +43,13 @@ from kerasbert.metrics.classes import (
     spearman,
 )
 from kerasbert.metrics.ranking import mrr, ndcg
+from kerasbert.metrics.superglue import gender_parity, multirc
 from kerasbert.metrics.tags import entities, entities_by_type, klue_entities
+from kerasbert.metrics.thresholds import best_threshold, conformal_threshold
 from kerasbert.metrics.trees import depth_spearman, distance_spearman, root_accuracy, uuas
 
-#: Metrics by name. `squad2` and `klue_entities` have optional arguments beside `(y, predictions)`.
+#: Metrics by name. `squad2` and `klue_entities` have optional arguments beside `(y, predictions)`;
+#: the `y` of `multirc` also has questions, and that of `gender_parity` has only names of pairs.
 METRICS = types.MappingProxyType(
     {
         "accuracy": accuracy,
@@ -65,18 +68,21 @@ METRICS = types.MappingProxyType(
         "squad2": squad2,
         "korquad": functools.partial(squad, rules="korquad"),
         "jsquad": functools.partial(squad, rules="jsquad"),
+        "multirc": multirc,
+        "gender_parity": gender_parity,
         "entities": entities,
         "klue_entities": klue_entities,
         "ndcg@10": ndcg,
         "mrr@10": mrr,
     }
 )
-#: Main scores of metrics that return several.
+#: Name of the main score of each metric that returns several scores.
 MAIN_SCORES = {
     "squad": "f1",
     "squad2": "best_f1",
     "korquad": "f1",
     "jsquad": "f1",
+    "multirc": "f1a",
     "entities": "f1",
     "klue_entities": "entity_f1",
 }
@@ -90,6 +96,8 @@ __all__ = [
     "ScoreCallback",
     "accuracy",
     "answer_scores",
+    "best_threshold",
+    "conformal_threshold",
     "depth_spearman",
     "distance_spearman",
     "entities",
@@ -98,6 +106,7 @@ __all__ = [
     "f1",
     "f1_from",
     "fit_temperature",
+    "gender_parity",
     "klue_entities",
     "macro_f1",
     "macro_precision",
@@ -105,6 +114,7 @@ __all__ = [
     "matthews",
     "mean_absolute_error",
     "mrr",
+    "multirc",
     "ndcg",
     "pearson",
     "precision",

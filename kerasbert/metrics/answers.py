@@ -148,13 +148,14 @@ def squad2(
     Args:
         y: list of N lists of reference answers, empty for unanswerable questions.
         predictions: list of N strings, "" for no answer.
-        null_scores: floats (N,), higher where "no answer" is likelier. They add the scores at the
-            best thresholds of exact match and F1, above which answers count as "no answer".
+        null_scores: floats (N,), higher where "no answer" is likelier. If they are passed, the
+            result also has the scores at the best thresholds for exact match and for F1. A question
+            with a null score above the threshold counts as "no answer".
 
     Returns:
-        Dict of `exact_match` and `f1`, also prefixed with `has_answer_` and `no_answer_` where such
-        questions exist, and with `null_scores` also `best_exact_match`,
-        `best_exact_match_threshold`, `best_f1` and `best_f1_threshold`.
+        Dict of `exact_match` and `f1`. If there are such questions, also the same scores with the
+        prefixes `has_answer_` and `no_answer_`. If `null_scores` are passed, also
+        `best_exact_match`, `best_exact_match_threshold`, `best_f1` and `best_f1_threshold`.
 
     >>> scores = squad2([["Rome"], []], ["Rome", "Paris"], [-3.0, 2.5])
     >>> scores["f1"], scores["best_f1"], scores["best_f1_threshold"]
@@ -182,7 +183,7 @@ def squad2(
 
 
 def _best_threshold(scores, answered, has_answer, null_scores):
-    """Return the best mean score and its threshold, the highest null score to answer at."""
+    """Return the best mean score and its threshold: the highest null score that is answered."""
     order = np.argsort(null_scores, kind="stable")
     # Start without answers, then accept them by ascending null score.
     gains = np.where(has_answer, scores, -answered.astype("float64"))[order]
@@ -191,7 +192,7 @@ def _best_threshold(scores, answered, has_answer, null_scores):
     if best:
         threshold = null_scores[order[best - 1]]
     else:
-        # Below all null scores, so that no question is answered; 0 for probabilities.
+        # No question is answered, so the threshold is below all null scores (0 for probabilities).
         threshold = min(0.0, np.nextafter(null_scores.min(), -np.inf))
     return float(sums[best] / len(scores)), float(threshold)
 

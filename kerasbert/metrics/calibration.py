@@ -21,21 +21,21 @@ def reliability(y: ArrayLike, probabilities: ArrayLike, bins: int = 15) -> list[
     """Return confidence and accuracy per bin, the data of a reliability diagram.
 
     Args:
-        y: class numbers (N,).
+        y: class indices (N,).
         probabilities: (N, C), rows that sum to 1.
         bins: int. Number of equal-width bins from 0 to 1.
 
     Returns:
-        List of dicts of `confidence` (mean of the bin), `accuracy` and `share` (of the N), for
-        nonempty bins.
+        List with a dict for each nonempty bin: `confidence` (the mean in the bin), `accuracy`, and
+        `share` (of the N examples).
 
     Raises:
-        ValueError: for mismatched shapes, and for rows that are not probabilities.
+        ValueError: for shapes that do not match, and for rows that are not probabilities.
 
     >>> reliability([0, 0], [[0.9, 0.1], [0.8, 0.2]], bins=2)
     [{'confidence': 0.85, 'accuracy': 1.0, 'share': 1.0}]
     """
-    y, rows = _checked(y, probabilities)
+    y, rows = checked(y, probabilities)
     confidence, right = rows.max(axis=1), rows.argmax(axis=1) == y
     # Bins include their upper edge, as in the paper.
     places = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
@@ -80,7 +80,7 @@ def fit_temperature(y: Any, probabilities: Any) -> float:
     """
     import scipy.optimize
 
-    y, rows = _checked(y, probabilities)
+    y, rows = checked(y, probabilities)
     logits = np.log(np.maximum(rows, _LEAST))
 
     def loss(log_temperature):
@@ -107,7 +107,8 @@ def with_temperature(probabilities: Any, temperature: float) -> np.ndarray:
     return scaled / scaled.sum(axis=-1, keepdims=True)
 
 
-def _checked(y, probabilities):
+def checked(y, probabilities):
+    """Check class indices (N,) and probabilities (N, C), and return them as arrays."""
     y, rows = np.asarray(y), np.asarray(probabilities, "float64")
     if rows.ndim != 2 or y.shape != rows.shape[:1] or not len(rows):
         raise ValueError(

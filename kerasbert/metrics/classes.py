@@ -21,7 +21,7 @@ def accuracy(y: ArrayLike, predictions: Any) -> float:
     """Return the share of correct predictions.
 
     Args:
-        y, predictions: class numbers or names (N,).
+        y, predictions: class indices or names (N,).
 
     >>> accuracy(["ham", "spam", "ham"], ["ham", "spam", "spam"])
     0.6666666666666666
@@ -31,10 +31,10 @@ def accuracy(y: ArrayLike, predictions: Any) -> float:
 
 
 def f1(y: ArrayLike, predictions: Any, positive: Any = 1) -> float:
-    """Return the F1 of one class; 0 if it occurs on neither side.
+    """Return the F1 of one class; 0 if it occurs neither in `y` nor in `predictions`.
 
     Args:
-        y, predictions: class numbers or names (N,).
+        y, predictions: class indices or names (N,).
         positive: the class to score.
 
     >>> f1([1, 1, 0, 0], [1, 0, 1, 0])
@@ -62,10 +62,10 @@ def recall(y: Any, predictions: Any, positive: Any = 1) -> float:
 
 
 def macro_f1(y: ArrayLike, predictions: Any) -> float:
-    """Return the mean F1 of all classes that occur on either side.
+    """Return the mean F1 of all classes that occur in `y` or in `predictions`.
 
     Args:
-        y, predictions: class numbers or names (N,).
+        y, predictions: class indices or names (N,).
     """
     return _mean_of_classes("f1", y, predictions)
 
@@ -90,11 +90,11 @@ def scores_by_class(
     """Return F1, precision and recall for each class.
 
     Args:
-        y, predictions: class numbers or names (N,).
-        labels: list of classes; by default all that occur on either side.
+        y, predictions: class indices or names (N,).
+        labels: list of classes; by default all that occur in `y` or in `predictions`.
 
     Returns:
-        Dict of class to a dict of `f1`, `precision`, `recall`, and counts: `gold` (in `y`) and
+        Dict of class to a dict of `f1`, `precision`, `recall`, and two counts: `gold` (in `y`) and
         `predicted`.
 
     >>> scores_by_class(["a", "b"], ["a", "a"])["a"]
@@ -142,7 +142,7 @@ def matthews(y: ArrayLike, predictions: Any) -> float:
     """Return the Matthews correlation of any number of classes; 0 for a single class.
 
     Args:
-        y, predictions: class numbers or names (N,).
+        y, predictions: class indices or names (N,).
 
     >>> matthews([1, 1, 0, 0], [1, 1, 0, 1])
     0.5773502691896258
@@ -151,7 +151,7 @@ def matthews(y: ArrayLike, predictions: Any) -> float:
 
     y, predictions = _classes(y, predictions)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # With a single class, 0 is correct.
+        warnings.simplefilter("ignore", UserWarning)  # The result is 0 for a single class.
         return float(matthews_corrcoef(y, predictions))
 
 
@@ -205,9 +205,9 @@ def _correlation(name, y, predictions):
 
     y, predictions = _numbers(y, predictions)
     if len(y) < 2 or np.ptp(y) == 0 or np.ptp(predictions) == 0:
-        return 0.0  # Undefined; `nan` would stop callbacks.
+        return 0.0  # The correlation is undefined, but NaN would stop callbacks.
     with warnings.catch_warnings():
-        # Near-constant columns have a correlation, though an inexact one.
+        # The correlation of nearly constant columns is inexact, but defined.
         warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
         return float(getattr(scipy.stats, name)(y, predictions).statistic)
 
@@ -228,7 +228,7 @@ def _classes(y, predictions):
     for name, column in (("y", y), ("predictions", predictions)):
         if column.ndim != 1:
             raise ValueError(
-                f"{name} has shape {column.shape}; pass one class number or name for each example."
+                f"{name} has shape {column.shape}; pass one class index or name for each example."
             )
     if (y.dtype.kind in "OSU") != (predictions.dtype.kind in "OSU"):
         raise ValueError(

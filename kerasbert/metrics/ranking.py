@@ -19,7 +19,8 @@ def ndcg(y: Sequence[Any], predictions: Any, k: int = 10) -> float:
 
     Args:
         y: list of N pairs of a query and a text's relevance grade, at least 0.
-        predictions: scores (N,). Of tied texts, the lower grade ranks first.
+        predictions: scores (N,). Of texts with equal scores, the one with the lower grade ranks
+            first.
         k: int. Number of top-ranked texts to score.
 
     Raises:
@@ -60,8 +61,8 @@ def _mean(score, y, predictions, k):
     return float(np.mean(scores))
 
 
-# Scores of one query, from the grades of its top-ranked texts (K,), the grades of all relevant
-# texts in descending order, and k.
+# The functions below return the score of one query. Their arguments are the grades of its
+# top-ranked texts (K,), the grades of all relevant texts in descending order, and k.
 
 
 def gain_share(gains, ideal, k):

@@ -73,8 +73,8 @@ def klue_entities(
     Args:
         y: list of N lists of tags, one per non-space character.
         predictions: the same.
-        labels: list of strings. All tags; tags that occur nowhere have an F1 of 1. `None`
-            takes the tags that occur.
+        labels: list of strings. All tags; a tag that occurs nowhere has an F1 of 1. `None` means
+            the tags that occur.
 
     Returns:
         Dict of `entity_f1` and `char_f1`.
@@ -102,10 +102,10 @@ def _check_tags(y, predictions):
 
 
 def _entity_counts(y, predictions):
-    """Count entities in `y`, in predictions and in both, by type: ints (3,)."""
+    """Return a dict of type to counts, ints (3,): entities in `y`, in predictions and in both."""
     names = sorted({tag for rows in (y, predictions) for row in rows for tag in row})
     if set(names) <= {OUTSIDE, *"BIELSUMW"}:
-        names.append("B")  # So that `TagSet` reads bare letters as tags.
+        names.append("B")  # With it, `TagSet` reads single letters as tags.
     names = list(dict.fromkeys(names))
     tags = TagSet(names)
     number = {name: number for number, name in enumerate(names)}

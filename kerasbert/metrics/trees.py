@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-LENGTHS = range(5, 51)  # Sentence lengths that Spearman correlations include.
+LENGTHS = range(5, 51)  # Only sentences of these lengths count in Spearman correlations.
 
 
 def uuas(y: Sequence[Any], predictions: Any) -> float:
     """Return the undirected unlabeled attachment score: the share of recovered edges.
 
-    True and predicted edges are those of the minimum spanning tree over all words except
-    punctuation; they are pooled over sentences.
+    True and predicted edges are those of the minimum spanning trees of the true and the predicted
+    distances, over all words except punctuation. The edges of all sentences are counted together.
 
     Args:
         y: list of N trees.
@@ -65,7 +65,8 @@ def spanning_edges(distances, words=None):
     if len(words) < 2:
         return set()
     rows, columns = np.triu_indices(len(words), 1)
-    # Ranks break ties in favor of the first pair and avoid 0, which would mean no edge.
+    # Distances are replaced by their ranks: of equal distances, the first is smaller, and none is
+    # 0, which would mean "no edge".
     order = np.argsort(distances[words[rows], words[columns]], kind="stable")
     ranks = np.zeros((len(words), len(words)))
     ranks[rows[order], columns[order]] = np.arange(1, len(order) + 1)
@@ -130,7 +131,7 @@ def root_accuracy(y: Sequence[Any], predictions: Any) -> float:
 
 
 def _checked(y, predictions, rank):
-    """Return the predictions as arrays with `rank` axes, each as long as its tree."""
+    """Return the predictions as arrays with `rank` axes; raise if one does not fit its tree."""
     check_sizes(y, predictions)
     arrays = []
     for position, (tree, prediction) in enumerate(zip(y, predictions)):
@@ -165,7 +166,7 @@ def _spearman(predicted, gold):
 
 
 def _mean_of_lengths(pairs):
-    """Average `(length, correlation)` pairs per length, then over lengths."""
+    """Average the correlations of `(length, correlation)` pairs per length, then over lengths."""
     of_length = collections.defaultdict(list)
     for length, correlation in pairs:
         if length in LENGTHS:

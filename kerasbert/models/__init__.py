@@ -5,6 +5,7 @@ from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.causal_lm.model import BertCausalLM
 from kerasbert.heads.distiller.model import BertDistiller
 from kerasbert.heads.electra_pretrainer.model import ElectraPretrainer
+from kerasbert.heads.ensemble.model import BertEnsemble
 from kerasbert.heads.masked_lm.model import BertMaskedLM
 from kerasbert.heads.multi_task.model import BertMultiTask
 from kerasbert.heads.multiple_choice.model import BertMultipleChoice
@@ -41,12 +42,17 @@ from kerasbert.tokenizers import (
     AlbertTokenizer,
     BertTokenizer,
     ByteFallbackTokenizer,
+    CamembertTokenizer,
     DebertaV3Tokenizer,
+    FlaubertTokenizer,
     GPT2Tokenizer,
     GPTTokenizer,
     ModernBertTokenizer,
+    MPNetTokenizer,
+    RemBertTokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
+    XLMTokenizer,
     XLNetTokenizer,
 )
 
@@ -56,6 +62,7 @@ __all__ = [
     "BertCausalLM",
     "BertCausalLMPreprocessor",
     "BertDistiller",
+    "BertEnsemble",
     "BertMaskedLM",
     "BertMaskedLMPreprocessor",
     "BertMultiTask",
@@ -86,13 +93,18 @@ __all__ = [
     "BertTokenClassifierPreprocessor",
     "BertTokenizer",
     "ByteFallbackTokenizer",
+    "CamembertTokenizer",
     "DebertaV3Tokenizer",
     "ElectraPretrainer",
     "ElectraPretrainerPreprocessor",
+    "FlaubertTokenizer",
     "GPT2Tokenizer",
     "GPTTokenizer",
+    "MPNetTokenizer",
     "ModernBertTokenizer",
+    "RemBertTokenizer",
     "RobertaTokenizer",
     "XLMRobertaTokenizer",
+    "XLMTokenizer",
     "XLNetTokenizer",
 ]

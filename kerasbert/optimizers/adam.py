@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
+from kerasbert.backend.optimizers import adam_step, adam_steps
 from kerasbert.base import keras_internals
 from kerasbert.optimizers.weights import NO_DECAY, ByWeight, norm_of
 
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor
 
 
-# On PyTorch `keras.optimizers.AdamW(...)` returns an instance of a faster class, which subclasses
-# would not inherit from.
+# On PyTorch, `keras.optimizers.AdamW(...)` returns an instance of a faster class, which is the base
+# class here; a subclass of `keras.optimizers.AdamW` would not inherit from it.
 _KerasAdamW = keras_internals.class_made_by(keras.optimizers.AdamW)
 
 
 def _filled(beta, steps):
-    """Return Adam's bias correction `1 - beta ** steps`, exactly even in float32."""
+    """Return Adam's bias correction `1 - beta ** steps`, which is precise even in float32."""
     return -ops.expm1(steps * (math.log(beta) if beta else -math.inf))
 
 
@@ -45,7 +46,7 @@ class _Adam(_KerasAdamW):
     def start(self, variables: Any) -> None:
         """Restart the step count of weights that were frozen until now.
 
-        Without this Adam would hardly correct their moving averages, which are zero, and the first
+        Otherwise Adam would hardly correct their moving averages, which are zero, and the first
         updates would be up to 6 times the learning rate.
         """
         now = int(ops.convert_to_numpy(self.iterations))
@@ -69,7 +70,7 @@ class _Adam(_KerasAdamW):
         if not self.bias_correction:
             return rate, self.epsilon
         betas = self.beta_1, self.beta_2
-        if self._is_fused():  # The kernel's `1 - beta` is float32; 0.001 keeps 5 digits.
+        if self._is_fused():  # The kernel's `1 - beta` is float32; 0.001 has 5 correct digits.
             betas = map(float, np.float32(betas))
         steps = ops.cast(self.iterations + 1 - start, "float32")
         filled_1, filled_2 = (_filled(beta, steps) for beta in betas)
@@ -83,7 +84,7 @@ class _Adam(_KerasAdamW):
         mean, square, *highest = keras_internals.averages(self, variable)
         if self._is_fused():
             betas = self.beta_1, self.beta_2
-            backend.adam_step(variable, mean, square, gradient, *betas, *learning_rate)
+            adam_step(variable, mean, square, gradient, *betas, *learning_rate)
             return
         dtype = variable.dtype
         rate, epsilon, gradient = (ops.cast(x, dtype) for x in (*learning_rate, gradient))
@@ -99,7 +100,7 @@ class _Adam(_KerasAdamW):
         slots = zip(*(keras_internals.averages(self, variable) for variable in variables))
         slots = [[slot.value for slot in same] for same in slots]
         variables = [variable.value for variable in variables]
-        backend.adam_steps(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
+        adam_steps(variables, grads, self.beta_1, self.beta_2, *learning_rate, *slots)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "bias_correction": self.bias_correction}
@@ -107,11 +108,11 @@ class _Adam(_KerasAdamW):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdamW(ByWeight, _Adam):
-    """Adam with decoupled weight decay except for biases and norms, and clipping, as in BERT.
+    """Adam with clipping and decoupled weight decay (not of biases and norms), as in BERT.
 
-    It equals `torch.optim.AdamW`, which transformers uses for fine-tuning, and with
-    `bias_correction=False` the optimizer of BERT's released code for pre-training. Saved models
-    keep all settings.
+    It equals `torch.optim.AdamW`, which transformers uses for fine-tuning. With
+    `bias_correction=False`, it equals the optimizer of BERT's released code for pre-training. Saved
+    models keep all settings.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
@@ -216,7 +217,7 @@ class Lamb(ByWeight, keras.optimizers.Lamb):
         )
 
     def _apply_weight_decay(self, variables):
-        pass  # Weight decay is part of `update_step`.
+        pass  # `update_step` already applies weight decay.
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         dtype = variable.dtype

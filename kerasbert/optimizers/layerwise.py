@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from kerasbert import backend
+from kerasbert.backend.optimizers import train_only
 from kerasbert.optimizers.adam import AdamW
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _levels(model):
-    """Return lists of the encoder's layers, bottom up: the embedding layers, then each block.
+    """Return lists of the encoder's layers from the bottom: the embedding layers, then each block.
 
     The head, the pooler and a final norm are not included.
     """
@@ -35,7 +35,8 @@ def _levels(model):
 def layerwise_learning_rates(model: Any, decay: float = 0.95) -> dict[str, float]:
     """Compute learning rate multipliers that fall from top to bottom (discriminative fine-tuning).
 
-    The head and the pooler get 1, the last of L layers `decay`, the embeddings `decay ** (L + 1)`.
+    The multiplier is 1 for the head and the pooler, `decay` for the last of L layers, and
+    `decay ** (L + 1)` for the embeddings.
     Layers that share weights (ALBERT) count once.
 
     Args:
@@ -90,7 +91,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = self.model
-        # Top down; weights that were already frozen (LoRA) stay frozen.
+        # Layers from the top; weights that are frozen already (LoRA) stay frozen.
         self._levels = [
             [weight for layer in layers for weight in layer.trainable_weights]
             for layers in reversed(_levels(model))
@@ -130,7 +131,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
     def _retrain(self):
         """Make the optimizer and the compiled step follow the trainable weights."""
         for optimizer in {self.model.optimizer, _inner(self.model.optimizer)}:
-            backend.train_only(optimizer, self.model.trainable_variables, self._places)
+            train_only(optimizer, self.model.trainable_variables, self._places)
         self.model.make_train_function(force=True)
 
 

@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for the rest."""
+"""The Muon optimizer for matrices, with AdamW for all other weights."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ class Muon(ByWeight, keras.optimizers.Muon):
     """Muon: orthogonalized momentum for hidden matrices, Adam for all other weights.
 
     Adam updates biases, norms, embeddings and the last layer of a head. Updates of matrices are
-    scaled to the usual size of Adam's (`rms_rate`), so both share one learning rate and one weight
-    decay. Adam has bias correction here, as in Keras. `pretrain`'s "adamw" has none, so its first
-    few hundred updates are larger: tune the learning rates of the two separately.
+    scaled to the usual size of Adam's updates (`rms_rate`), so that both share one learning rate
+    and one weight decay. Adam has bias correction here, as in Keras. The "adamw" of `pretrain` has
+    none, so its first few hundred updates are larger: tune the learning rates of "muon" and "adamw"
+    separately.
 
-    This adds to `keras.optimizers.Muon` the arguments shared by all optimizers here, and `parts`:
-    the fused matrix of queries, keys and values is orthogonalized as three.
+    In addition to the arguments of `keras.optimizers.Muon`, it has those that all optimizers here
+    share, and `parts`, with which the fused matrix of queries, keys and values is orthogonalized as
+    three matrices.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
-        weight_decay: float. Applies to Adam's weights too.
+        weight_decay: float. Applies also to weights that Adam updates.
         momentum: float. Decay of the moving average of a matrix's gradients.
-        epsilon: float. Adam's.
+        epsilon: float. Adam's epsilon.
         global_clipnorm: float. Limit on the global gradient norm.
         parts: dict of parts of paths to ints, the number of equally wide matrices that a weight
             fuses, such as `{"qkv": 3}`.
@@ -70,7 +72,8 @@ class Muon(ByWeight, keras.optimizers.Muon):
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
-            # Keras has two settings for weight decay; `ByWeight` applies one to all weights.
+            # Keras has a second setting for weight decay. Both are equal, because `ByWeight`
+            # applies the same weight decay to all weights.
             adam_weight_decay=weight_decay,
             momentum=momentum,
             epsilon=epsilon,

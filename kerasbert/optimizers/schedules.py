@@ -35,7 +35,8 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         learning_rate: float. Peak learning rate.
-        steps: int. Batches of the whole training, warmup included: batches per epoch times epochs.
+        steps: int. Number of batches of the whole training, including warmup: batches per epoch
+            times epochs.
         warmup_steps: int.
         start: int. Step at which the schedule starts, for an optimizer that has trained before.
 
@@ -78,12 +79,13 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warmup from 0, constant peak, then decay to 0 over the last steps (WSD).
 
-    Until the decay begins, the length of the training does not matter. The decay is one minus the
-    square root of its progress: fast at first.
+    Until the decay begins, the schedule does not depend on the length of the training. In the
+    decay, the factor is one minus the square root of the decay's progress, which falls fast at
+    first.
 
     Args:
         learning_rate: float. Peak learning rate.
-        steps: int. Batches of the whole training, warmup and decay included.
+        steps: int. Number of batches of the whole training, including warmup and decay.
         warmup_steps: int.
         decay_steps: int.
         start: int. Step at which the schedule starts, for an optimizer that has trained before.
@@ -144,7 +146,7 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         learning_rate: float. Peak learning rate.
-        steps: int. Batches of the whole training: batches per epoch times epochs.
+        steps: int. Number of batches of the whole training: batches per epoch times epochs.
         cut_frac: float. Share of the steps in which the learning rate rises.
         ratio: float. Ratio of the peak to the lowest learning rate.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from keras import ops
 
 from kerasbert import backend
+from kerasbert.backend.optimizers import clip_by_global_norm, decay
 from kerasbert.base import keras_internals
 from kerasbert.base.keywords import ChecksKeywords
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 NO_DECAY = ("bias", "gamma", "beta")
 
 
-#: Peak learning rate of fine-tuning for encoders that record none: the middle one of the three for
-#: Base and Large in arXiv 1810.04805, appendix A.3. Small encoders need at least ten times that.
+#: Peak learning rate of fine-tuning for encoders whose presets record none: the middle one of the
+#: three for Base and Large in arXiv 1810.04805, appendix A.3. Small encoders need at least ten
+#: times as much.
 FINETUNING_LEARNING_RATE = 3e-5
 
 
-#: Weights that fuse several matrices, and how many.
+#: Names of weights that fuse several matrices, and the number of these matrices.
 MUON_PARTS = {"qkv": 3}
 
 
@@ -92,7 +94,7 @@ class ByWeight(ChecksKeywords):
         return self._decays[keras_internals.variable_key(self, variable)]
 
     def _groups(self, variables, kind):
-        """Group variables by `kind(key)`: pairs `(kind, positions)`, usually just one."""
+        """Group variables by `kind(key)`; return pairs `(kind, positions)`, usually only one."""
         groups = {}
         for position, variable in enumerate(variables):
             groups.setdefault(kind(keras_internals.variable_key(self, variable)), []).append(
@@ -101,12 +103,13 @@ class ByWeight(ChecksKeywords):
         return groups.items()
 
     def _clip_gradients(self, grads):
-        # TensorFlow's sparse gradient of embeddings has a row per occurrence of a token, and Keras
-        # takes norms and squares of the rows instead of their sums. Adding 0.0 sums them.
+        # TensorFlow's sparse gradient of embeddings has one row per occurrence of a token, and
+        # Keras computes norms and squares of these rows, not of their sums. Adding 0.0 sums the
+        # rows.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
         grads = backend.sum_over_replicas(grads)
         if (self.global_clipnorm or 0) > 0 and not (self.clipnorm or self.clipvalue):
-            return backend.clip_by_global_norm(grads, self.global_clipnorm)
+            return clip_by_global_norm(grads, self.global_clipnorm)
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
@@ -116,13 +119,13 @@ class ByWeight(ChecksKeywords):
     def _apply_weight_decay(self, variables):
         if not self.weight_decay:
             return
-        decay, decayed = self.weight_decay, [v for v in variables if self._use_weight_decay(v)]
+        full, decayed = self.weight_decay, [v for v in variables if self._use_weight_decay(v)]
         for share, rows in self._groups(decayed, self._shares.get):
             weights = [decayed[i] for i in rows]
-            if not backend.decay(weights, decay * share, lambda: self.learning_rate):
-                self.weight_decay = decay * share
+            if not decay(weights, full * share, lambda: self.learning_rate):
+                self.weight_decay = full * share
                 super()._apply_weight_decay(weights)
-        self.weight_decay = decay
+        self.weight_decay = full
 
     def _backend_update_step(self, grads, variables, learning_rate):
         for share, rows in self._groups(variables, self._shares.get):

@@ -18,17 +18,17 @@ from kerasbert.visualize.tokens import is_readable
 
 MOST_CHARACTERS = 5_000
 MOST_TEXTS, MOST_SHORT_TEXTS = 2_000, 100
-MOST_TOKENS = 128  # For the attention panel.
-_CHUNK = 32  # Texts embedded between two updates of the progress.
+MOST_TOKENS = 128  # Maximum number of tokens in the attention panel.
+_CHUNK = 32  # Number of texts that are embedded between two updates of the progress.
 
 
 def describe(model):
-    """Describe a model for the page: a dict."""
+    """Return a description of a model for the page, as a dict."""
     encoder, kind = encoder_of(model), getattr(model, "kind", None)
     tokenizer = model.preprocessor.tokenizer
     row = kind_of(model)
     panels = list(row.panels) if row else []
-    if is_readable(encoder):
+    if is_readable(model):
         panels.append("attention")
     labels = getattr(model, "label_names", None)
     return {
@@ -46,12 +46,12 @@ def describe(model):
 
 
 def answer(model, panel, ask):
-    """Answer a panel's request to a model, as plain data.
+    """Answer a panel's request to a model; return plain data.
 
     Args:
         model: a task with a preprocessor.
         panel: string, one of `PANELS`.
-        ask: dict.
+        ask: dict. The request.
 
     Raises:
         ValueError: for a request that is invalid or too large.
@@ -74,7 +74,9 @@ def _text(ask, name, most=MOST_CHARACTERS):
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} has a broken character (half a pair); type it again.") from None
+        raise ValueError(
+            f"{name} has an incomplete character (an unpaired surrogate); type it again."
+        ) from None
     return text
 
 
@@ -154,9 +156,10 @@ def _classify(model, ask):
     target = ask.get("target")
     if target is not None:
         check_choice("target", target, [one["name"] for one in found["classes"]])
-    if not is_readable(encoder_of(model)):
-        return found  # Attributions do not support this encoder.
-    if model.kind == "next_sentence_predictor" and target is not None:
+    if not is_readable(model):
+        return found  # Attributions are not supported for this model.
+    if target is not None and not hasattr(model, "label_names"):
+        # If the classes have no names, use their indices.
         target = [one["name"] for one in found["classes"]].index(target)
     if found["one"]:
         target = None
@@ -174,12 +177,15 @@ def _classify(model, ask):
 
 
 def _classes(model, text):
-    """Return a text's classes and probabilities; `one` marks a single score without classes."""
+    """Return the classes and probabilities of a text.
+
+    The entry `one` is true for a model that returns a single score and has no classes.
+    """
     row = KINDS[model.kind]
     if row.explains == "number":
         score = getattr(model, "score", None) or getattr(model, row.method)
         return {"one": True, "classes": [_class("score", score([text])[0])]}
-    if model.kind == "next_sentence_predictor":
+    if hasattr(model, "follows"):
         share = model.follows(*text)
         names = ("follows", "does not follow")
         return {"one": False, "classes": [_class(names[0], share), _class(names[1], 1 - share)]}
@@ -204,7 +210,7 @@ def _answer(model, ask):
 
 
 def _scored(found, keys, digits):
-    """Return some keys of a model's results, with rounded scores: a list of dicts."""
+    """Return the values of `keys` and the rounded score of each of a model's results."""
     return [
         {**{key: one[key] for key in keys}, "score": round(float(one["score"]), digits)}
         for one in found
@@ -237,7 +243,7 @@ def _similar(model, ask):
 
 def _similarities(model, texts):
     """Compute pairwise similarities (N, N), with 1 on the diagonal."""
-    if getattr(model, "pooling", None) == "tokens":  # Late interaction: the mean of MaxSim.
+    if getattr(model, "pooling", None) == "tokens":  # For late interaction, the mean of MaxSim.
         rows = [_unit(row) for row in model.embed(texts)]
         found = np.array([[(a @ b.T).max(1).mean() for b in rows] for a in rows])
         return (found + found.T) / 2
@@ -256,8 +262,8 @@ def _map(similarities):
 
     Classical scaling (Torgerson 1952), which for cosine similarities is PCA.
     """
-    centred = similarities - similarities.mean(0) - similarities.mean(1)[:, None]
-    values, vectors = np.linalg.eigh(centred + similarities.mean())
+    centered = similarities - similarities.mean(0) - similarities.mean(1)[:, None]
+    values, vectors = np.linalg.eigh(centered + similarities.mean())
     best = np.argsort(-values)[:2]
     points = vectors[:, best] * np.sqrt(np.maximum(values[best], 0))
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
@@ -296,12 +302,14 @@ def _tokens(model, ask):
 
 
 def make_index(model, texts, progress):
-    """Build the index for `search`: a `SearchIndex`, or the texts without dense embeddings.
+    """Build the index for `search`: a `SearchIndex`, or only the texts.
+
+    It is the texts if the model has no dense embeddings.
 
     Args:
-        progress: function of the number of texts done.
+        progress: function of the number of embedded texts.
     """
-    if model.kind != "text_embedder" or model.pooling == "tokens":
+    if KINDS[model.kind].vectors != "dense" or model.pooling == "tokens":
         if len(texts) > MOST_SHORT_TEXTS:
             raise ValueError(
                 f"A {type(model).__name__} reads all texts again for each query, so it takes up to "
@@ -324,7 +332,7 @@ def search(model, index, ask):
         hits = index.search(query, top_k=top_k)
         hits = [{"text": hit["text"], "score": round(float(hit["score"]), 4)} for hit in hits]
         return {"hits": hits}
-    if model.kind == "sparse_embedder":
+    if KINDS[model.kind].vectors == "sparse":
         vectors = model.embed([query, *index]).toarray()
         scores = vectors[1:] @ vectors[0]
         order = np.argsort(-scores, kind="stable")[:top_k]
@@ -342,7 +350,7 @@ PANELS = {
     "choose": _choose,
     "write": _write,
     "similar": _similar,
-    "search": None,  # Takes two requests, for `make_index` and `search`.
+    "search": None,  # This panel needs two requests: `make_index` and `search`.
     "attention": _attention,
     "tokens": _tokens,
 }

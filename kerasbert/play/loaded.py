@@ -1,4 +1,4 @@
-"""Models of the playground, loaded one by one while the page is already up."""
+"""Models of the playground, which are loaded one by one while the page is already shown."""
 
 import os
 import threading
@@ -7,14 +7,14 @@ import warnings
 
 from kerasbert.base.errors import first_line, is_whole
 
-# Maximum number of running and waiting requests per model; further ones are refused.
+# Maximum number of running and waiting requests per model; further requests get an error.
 MOST_WAITING = 8
 # Presets that ship with the package and need no network.
 DEFAULTS = ("bert_mini_demo_en_uncased", "minilm_mini_demo_en", "bert_mini_demo_ko_ja")
 
 
 def _shown(preset):
-    """Return a preset's display name: the end of a long path, without the home folder.
+    """Return the name that is shown for a preset: only the end of an absolute path.
 
     >>> _shown("/home/ann/runs/spam/model"), _shown("spam/model"), _shown("hf://org/name")
     ('spam/model', 'spam/model', 'hf://org/name')
@@ -59,7 +59,7 @@ class Loaded:
         for place, preset in enumerate(self.presets):
             try:
                 self._load(place, preset)
-            except Exception as error:  # One broken preset must not stop the others.
+            except Exception as error:  # A broken preset must not prevent loading the others.
                 self._set(place, "failed", error=first_line(error))
 
     def _load(self, place, preset):

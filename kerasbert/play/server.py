@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 MOST_BYTES = 2_000_000
 MOST_INDEXES = 8
 _HEADERS = {
-    # Nothing is loaded from other hosts, and texts cannot inject scripts.
+    # With this policy, pages load nothing from other hosts, and texts cannot inject scripts.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
         "img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -64,8 +64,8 @@ def application(loaded):
     indexes = collections.OrderedDict()  # (model, index) by the name that the page chose.
     progress = collections.OrderedDict()
     lock = threading.Lock()
-    # A pool of its own, so that busy models do not block the page and its files. The 4 extra
-    # threads refuse the requests beyond the limit.
+    # Requests have their own threads, so that busy models do not block the page and its files. The
+    # 4 additional threads answer requests beyond the limit with an error.
     threads = anyio.CapacityLimiter(MOST_WAITING * len(loaded.presets) + 4)
 
     def states(request):
@@ -129,7 +129,7 @@ def application(loaded):
         ],
         middleware=[
             Middleware(_Headers),
-            # Protects against DNS rebinding: other host names for this machine are refused.
+            # Other host names for this machine are rejected, as protection from DNS rebinding.
             Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", HOST]),
         ],
     )
@@ -181,7 +181,7 @@ def serve(loaded, port, ready):
     Args:
         loaded: a `Loaded`.
         port: int. 0 takes any free port.
-        ready: function of the page's URL, called when the page is up.
+        ready: function of the page's URL, called when the page can be opened.
 
     Raises:
         ValueError: if the port is in use.

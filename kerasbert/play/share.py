@@ -18,8 +18,8 @@ def share_folder(loaded, target, texts=None, note=print):
     Args:
         loaded: a `Loaded` that has loaded its presets.
         target: string. Output folder; files of the same name are replaced, others are kept.
-        texts: list of strings that replace the examples' single texts.
-        note: function of a progress line.
+        texts: list of strings. They replace the single texts of the examples.
+        note: function of a line that describes the progress.
 
     Raises:
         ValueError: if no preset could be loaded.

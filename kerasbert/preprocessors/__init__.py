@@ -20,7 +20,7 @@ from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPrepr
 from kerasbert.heads.text_embedder.preprocessor import BertTextEmbedderPreprocessor
 from kerasbert.heads.text_regressor.preprocessor import BertTextRegressorPreprocessor
 from kerasbert.heads.token_classifier.preprocessor import BertTokenClassifierPreprocessor
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 
 __all__ = [
     "BertCausalLMPreprocessor",

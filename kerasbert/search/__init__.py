@@ -12,19 +12,25 @@ from kerasbert.search.evaluation import (
     read_beir,
     read_sts,
 )
+from kerasbert.search.exports import export_records
+from kerasbert.search.filters import where_inputs
 from kerasbert.search.mining import mine_hard_negatives
 from kerasbert.search.mteb import MTEBEncoder
+from kerasbert.search.passages import PassageSplitter
 
 __all__ = [
     "MTEBEncoder",
+    "PassageSplitter",
     "embed_corpus",
     "evaluate_clusters",
     "evaluate_retrieval",
     "evaluate_similarity",
+    "export_records",
     "mine_hard_negatives",
     "read_beir",
     "read_sts",
     "read_vectors",
+    "where_inputs",
 ]
 
 # Deprecated alias, removed in the next version; see the CHANGELOG.

@@ -8,14 +8,14 @@ import os
 import numpy as np
 
 from kerasbert.base.errors import reading
-from kerasbert.base.files import check_regular, describe_file
+from kerasbert.base.paths import check_regular, describe_file
 
-# Rows that are read, changed and written together.
+# Number of rows that are read, changed and written at a time.
 BLOCK = 4096
 
 
 class ArrayColumn:
-    """An array that grows by rows; rows from a file stay in the file.
+    """An array that grows by rows. Rows that are read from a file stay in the file.
 
     Args:
         base: array (N, ...), possibly a memory map; never written to.
@@ -36,7 +36,7 @@ class ArrayColumn:
     def append(self, values):
         needed = self._added + len(values)
         if needed > len(self._tail):
-            # Growing by half keeps copying cheap when texts are added one by one.
+            # The array grows by half, so that it is rarely copied when texts are added one by one.
             room = max(needed, len(self._tail) * 3 // 2) if len(self) else needed
             tail = np.empty((room, *self._tail.shape[1:]), self._tail.dtype)
             tail[: self._added] = self._tail[: self._added]
@@ -45,17 +45,17 @@ class ArrayColumn:
         self._added = needed
 
     def parts(self):
-        """Return `(number of the first row, array)` for the base and for the added rows."""
+        """Return `(index of its first row, array)` for the base and for the added rows."""
         return [(0, self.base), (len(self.base), self._tail[: self._added])]
 
     def blocks(self, size=BLOCK):
-        """Yield `(number of the first row, array)`, in order."""
+        """Yield `(index of its first row, array)` for blocks of at most `size` rows, in order."""
         for first, part in self.parts():
             for start in range(0, len(part), size):
                 yield first + start, part[start : start + size]
 
     def take(self, rows):
-        """Return a new array of the rows with these numbers (any shape)."""
+        """Return a new array of the rows at these indices (any shape)."""
         rows = np.asarray(rows)
         later = rows >= len(self.base)
         if not later.any():
@@ -68,11 +68,11 @@ class ArrayColumn:
         return values
 
     def size(self, keep):
-        """Return the bytes that `write` needs for the rows kept by a mask (N,)."""
+        """Return the number of bytes that `write` needs for the rows chosen by a mask (N,)."""
         return int(keep.sum()) * self.row_bytes + 4096
 
     def write(self, path, keep):
-        """Write the rows kept by a mask (N,) to a .npy file."""
+        """Write the rows chosen by a mask (N,) to a .npy file."""
         header = {
             "descr": np.lib.format.dtype_to_descr(self.base.dtype),
             "fortran_order": False,
@@ -91,7 +91,7 @@ def read_array(path, shape, dtype, mmap=False):
     if not os.path.exists(path):
         raise ValueError(f"'{path}' is missing; {AGAIN}.")
     with reading(path, AGAIN), open(path, "rb") as file:
-        # Read only the header first; a damaged one could request any amount of memory.
+        # Read only the header first, because a damaged header could request any amount of memory.
         version = np.lib.format.read_magic(file)
         header = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
         found_shape, in_columns, found_dtype = getattr(np.lib.format, header)(file)
@@ -107,7 +107,7 @@ def read_array(path, shape, dtype, mmap=False):
         raise ValueError(
             f"'{path}' is damaged: it has {size:,} bytes, expected {expected:,}; {AGAIN}."
         )
-    # An empty array cannot be mapped.
+    # An empty file cannot be memory-mapped.
     return np.load(path, mmap_mode="r" if mmap and shape[0] else None, allow_pickle=False)
 
 
@@ -121,7 +121,7 @@ def describe_files(folder):
 
 
 class TextColumn:
-    """A growing list of strings: one concatenated file, and the offsets where strings end.
+    """A growing list of strings: their concatenated bytes, and the offset where each string ends.
 
     Args:
         data: uint8 (B,). The UTF-8 bytes of all strings.
@@ -158,7 +158,7 @@ class TextColumn:
         return int(lengths.sum()) + more + 8 * int(keep.sum()) + 4096
 
     def write(self, path, keep):
-        """Write the rows kept by a mask (N,) to `path`, and end offsets to `path` + ".ends.npy"."""
+        """Write the strings chosen by a mask (N,) to `path`, and their ends to `path`.ends.npy."""
         ends, length = np.empty(int(keep.sum()), "int64"), 0
         with open(path, "wb") as file:
             for place, row in enumerate(np.flatnonzero(keep)):
@@ -170,7 +170,7 @@ class TextColumn:
 
     @classmethod
     def read(cls, path, count, mmap=True):
-        """Read `count` strings that `write` wrote.
+        """Read the `count` strings that `write` wrote.
 
         Raises:
             ValueError: if either file is incomplete or damaged.

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_choice, check_whole, need_packages, reading
-from kerasbert.base.files import check_regular
+from kerasbert.base.paths import check_regular
 from kerasbert.base.strict_json import to_json
-from kerasbert.data.beam import need_beam, once_a_worker
+from kerasbert.data.beam import cached_per_worker, need_beam
 from kerasbert.data.manifest import describe_tokenizer
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.data.tables import TABLES, find_name, records
 from kerasbert.data.text_files import ending_of, text_lines
 from kerasbert.heads.text_embedder.model import BertTextEmbedder
-from kerasbert.search.index import embed_in_role
+from kerasbert.kinds import kind_of
+from kerasbert.search.embedding import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
 if TYPE_CHECKING:
@@ -61,39 +62,40 @@ def embed_corpus(
 ) -> dict[str, Any]:
     """Embed a corpus and write the embeddings as shards, each atomically.
 
-    The same call resumes an interrupted one. It also rebuilds shards that are missing or do not
-    match the hashes in the manifest. `read_vectors` reads the folder.
+    To resume an interrupted call, repeat it with the same arguments. This also rebuilds shards that
+    are missing or do not match the hashes in the manifest. `read_vectors` reads the folder.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
             (`.csv`, `.tsv`, `.parquet`, `.xlsx`), JSON (`.jsonl`, `.json`) of objects or strings,
-            or plain text with one text per line; text may be compressed (`.gz`). Blank texts are
-            skipped. A line, a field or a row may have up to 64 MiB.
+            or plain text with one text per line; text files may be compressed (`.gz`). Blank texts
+            are skipped. A line, a field or a row may have up to 64 MiB.
         output: path of the folder.
-        preset: name or folder of a `BertTextEmbedder`, or, without `options`, a model.
-        text: string or list of strings. The column of the text, or several to join by spaces, such
-            as `["title", "text"]`.
-        id: string. The column of the ids; defaults to "id" or "_id", or, without such a
-            column, to file name and row number.
+        preset: name or folder of a `BertTextEmbedder`; without `options`, also a model.
+        text: string or list of strings. The column of the text, or several columns, which are
+            joined by spaces, such as `["title", "text"]`.
+        id: string. The column of the ids; defaults to "id" or "_id". If there is no such column,
+            an id is made of the file name and the row number.
         encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
         format: "parquet", with columns `id`, `text` and `vector`; or "npy", one array (N, D) per
-            shard, with ids and texts in a `.jsonl` of the same name.
+            shard, with ids and texts in a `.jsonl` file of the same name.
         dtype: "float32" or "float16".
         dims: int. Truncate embeddings to this many dimensions, as in `SearchIndex`.
-        similarity: "cosine" writes unit vectors, "dot" the model's output.
+        similarity: "cosine" writes unit vectors, "dot" writes the model's output unchanged.
         prompt: string. Prefix of each text, such as "passage: "; defaults to the prompt that the
             embedder's preprocessor has for "text", as in `SearchIndex`.
         rows: int. Maximum number of rows per shard.
         batch_size: int.
-        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner; with
-            them, paths are Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
+            Paths are then those that Beam reads (`gs://`, `s3://`, `hdfs://`). `None` runs without
+            Beam.
 
     Returns:
         The number of rows.
 
     Raises:
-        ValueError: for an unreadable corpus, or a folder with embeddings from another model, other
-            settings or another corpus, even of the same size.
+        ValueError: if the corpus cannot be read, or if the folder has embeddings from another
+            model, other settings or another corpus, even one of the same size.
         ImportError: if Beam or pyarrow is missing.
 
     Example:
@@ -143,7 +145,7 @@ def embed_corpus(
     }
     if (
         encoding is not None
-    ):  # Added only if set, so that the manifests of older shards still match.
+    ):  # Added only if given, because the manifests of earlier versions have no `encoding`.
         settings["encoding"] = encoding
     encoded = functools.partial(_encoded, settings=settings, size=batch_size)
     embedder = _embedder(preset)
@@ -172,7 +174,7 @@ def _encoded_by_beam(preset, model, encoded, shard, part):
     yield from encoded(_loaded(preset, model), shard, part)
 
 
-@once_a_worker
+@cached_per_worker
 def _loaded(preset, model):
     embedder = _embedder(preset)
     if _describe(embedder) != json.loads(model):
@@ -215,7 +217,7 @@ def _endings(settings):
 
 
 def _encoded(embedder, shard, part, settings, size):
-    """Yield the bytes of each file of a shard, in order."""
+    """Embed a part of the corpus, and yield the bytes of each file of its shard, in order."""
     ids, texts = part
     vectors = embed_in_role(embedder, texts, "text", size, settings["prompt"] or None)
     if settings["dims"] is not None and settings["dims"] > vectors.shape[1]:
@@ -250,7 +252,7 @@ def _encoded(embedder, shard, part, settings, size):
 
 
 def _decoded(files, settings):
-    """Return `(ids, texts, vectors)` from the files of a shard: paths or open files."""
+    """Return `(ids, texts, vectors)` from the files of a shard, which are paths or open files."""
     if len(files) == 1:
         import pyarrow.parquet
 
@@ -281,10 +283,10 @@ def _decoded(files, settings):
 
 
 def _fits(contents, part, settings):
-    """Return whether a shard's files (bytes) hold a part's ids and texts, and valid vectors."""
+    """Return whether a shard's files (bytes) have a part's ids and texts, and valid vectors."""
     try:
         ids, texts, _ = _decoded([io.BytesIO(data) for data in contents], settings)
-    except Exception:  # pyarrow, NumPy and json raise many types.
+    except Exception:  # pyarrow, NumPy and json raise many types for damaged files.
         return False
     return (ids, texts) == part
 
@@ -295,7 +297,8 @@ def _fits(contents, part, settings):
 def _embedder(preset):
     is_name = isinstance(preset, (str, os.PathLike))
     embedder = BertTextEmbedder.from_preset(os.fspath(preset)) if is_name else preset
-    if getattr(embedder, "kind", None) != BertTextEmbedder.kind or embedder.preprocessor is None:
+    kind = kind_of(embedder)
+    if kind is None or kind.vectors != "dense" or embedder.preprocessor is None:
         raise ValueError(
             f"preset={type(embedder).__name__} must be a BertTextEmbedder with a preprocessor."
         )
@@ -321,7 +324,7 @@ def _describe(embedder):
     prompt = embedder.preprocessor.for_role("text").prompt
     if prompt:
         model["prompt"] = prompt
-    return json.loads(to_json(model, default=str))  # In the form that the manifest stores.
+    return json.loads(to_json(model, default=str))  # The form in which the manifest stores it.
 
 
 # === The corpus ===
@@ -335,7 +338,7 @@ def _read(name, path, settings):
 
 
 def _rows(name, path, settings):
-    """Yield `(id, text)` for the rows of a file that are not blank."""
+    """Yield `(id, text)` for the rows of a file whose text is not blank."""
     columns = settings["text"]
     wanted = [x for x in [*columns, settings["id"]] if x is not None]
     for number, row in _records(name, path, wanted, settings.get("encoding")):
@@ -358,7 +361,7 @@ def _rows(name, path, settings):
 
 
 def _records(name, path, wanted, encoding):
-    """Yield `(number, row)`, counted from 1; a row is a dict, or a string, the text."""
+    """Yield `(number, row)`, counted from 1. A row is a dict, or a string, which is the text."""
     check_regular(path)
     with reading(name):
         if ending_of(name) not in TABLES or ending_of(name) == ".txt":

@@ -1,9 +1,9 @@
 """Approximate nearest neighbor search with the extras `faiss` and `usearch`.
 
-Engines only choose candidates, which the index rescores with its own vectors. They number vectors
-by the rows of the index, and hold them in memory even if the index memory-maps its own.
+Engines only choose candidates, which the index rescores with its own vectors. An engine numbers
+its vectors like the rows of the index. It has them in memory even if the index memory-maps its own.
 
-N: number of vectors, Q: queries, D: width of a vector, K: candidates.
+N: number of vectors, Q: number of queries, D: width of a vector, K: candidates per query.
 """
 
 import re
@@ -13,7 +13,7 @@ import numpy as np
 from kerasbert.base.errors import check_choice, check_whole, did_you_mean, first_line, need_packages
 from kerasbert.search.vectors import to_bits
 
-_BLOCK = 65536  # Vectors that are passed to an engine at once.
+_BLOCK = 65536  # Number of vectors that are passed to an engine at once.
 # Both engines build an HNSW graph by default (Malkov and Yashunin 2018).
 _FAISS = {
     "float32": "HNSW32,Flat",
@@ -21,19 +21,20 @@ _FAISS = {
     "int8": "HNSW32,SQ8",
     "binary": "BHNSW32",
 }
-# usearch's int8 only takes numbers from -1 to 1; the option `dtype="i8"` selects it.
+# usearch's int8 accepts only numbers from -1 to 1, so it is used only if the user passes the option
+# `dtype="i8"`.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
-# Options are limited because an index may come from an untrusted source: none may name a file, or
-# request far more memory than the vectors take.
+# Options are limited, because a saved index may come from an untrusted source. No option may name a
+# file, or request far more memory than the vectors need.
 _MOST = {"connectivity": 1024, "expansion_add": 1 << 20, "expansion_search": 1 << 20}
 _CHOICES = {
     "dtype": ("f64", "f32", "bf16", "f16", "i8", "b1"),
     "metric": ("ip", "cos", "l2sq", "hamming", "tanimoto", "sorensen"),
 }
 _FACTORY = re.compile(r"[A-Za-z0-9_,()+]{1,200}")
-_CELLS = 1 << 20  # Largest number in a factory string, such as the cells of IVF1048576.
+_CELLS = 1 << 20  # Largest number in a factory string, such as the number of cells of IVF1048576.
 _LINKS = 1024  # Largest number of links per node, such as 32 in HNSW32.
-REMAKE = "remove it, and it is rebuilt from the vectors next to it"
+REMAKE = "delete this file; it is rebuilt from the vectors in the same folder"
 
 
 def _check_most(name, value, most):
@@ -59,15 +60,16 @@ class FaissEngine:
 
     Args:
         width, dtype: width and dtype of the vectors.
-        factory: string for `faiss.index_factory`, such as "IVF1024,Flat"; for binary vectors, for
-            `faiss.index_binary_factory`. "SQfp16" and "SQ8" compare with all vectors and answer
-            single queries several times as fast as engine="exact" with float16 and int8.
-        search: int. Search effort: `efSearch` of a graph, `nprobe` of cells; defaults to faiss' own
-            value.
+        factory: string for `faiss.index_factory`, such as "IVF1024,Flat"; if the vectors are
+            binary, for `faiss.index_binary_factory`. "SQfp16" and "SQ8" compare a query with all
+            vectors. For single queries, they are several times as fast as engine="exact" with
+            float16 or int8.
+        search: int. Search effort: `efSearch` if the index is a graph, `nprobe` if it has cells;
+            defaults to faiss' own value.
     """
 
     name = "faiss"
-    # Maximum number of vectors to train cells on.
+    # Maximum number of vectors that cells are trained on.
     _train = 200_000
 
     def __init__(self, width, dtype, /, factory=None, search=None):
@@ -97,7 +99,7 @@ class FaissEngine:
             few = np.linspace(0, len(vectors) - 1, min(self._train, len(vectors))).astype(int)
             try:
                 self._index.train(_form(vectors, few, self._binary))
-            except RuntimeError as error:  # For example, fewer vectors than cells.
+            except RuntimeError as error:  # For example, if there are fewer vectors than cells.
                 raise ValueError(
                     f"factory={self._factory!r}: faiss says {first_line(error)}"
                 ) from None
@@ -116,7 +118,7 @@ class FaissEngine:
 
         index = self._index if self._binary else faiss.downcast_index(self._index)
         if hasattr(index, "hnsw"):
-            # With fewer than `count` visited nodes, a graph returns fewer good results.
+            # A graph search that visits fewer than `count` nodes returns fewer good results.
             index.hnsw.efSearch = max(self._search or 64, count)
         elif self._search and hasattr(index, "nprobe"):
             index.nprobe = self._search
@@ -173,26 +175,29 @@ class UsearchEngine:
             self._index = Index(ndim=ndim, **settings)
         except TypeError as error:
             raise ValueError(f"engine_options: usearch says {first_line(error)}.") from None
+        self._expansion = self._index.expansion_search
 
     def __len__(self):
         return len(self._index)
 
     def add(self, vectors, start=0):
-        """Add vectors, as `FaissEngine.add` does."""
+        """Add the rows of `Vectors` from `start` on, as `FaissEngine.add` does."""
         for rows in _blocks(start, len(vectors)):
             self._index.add(rows.astype("uint64"), _form(vectors, rows, self._binary))
 
     def nearest(self, queries, count):
-        """Return candidates, as `FaissEngine.nearest` does."""
+        """Return the rows of candidates, as `FaissEngine.nearest` does."""
         if self._binary:
             queries = to_bits(queries).view("uint8")
-        # As with faiss, fewer than `count` nodes would be visited otherwise.
-        self._index.expansion_search = max(self._index.expansion_search, count)
+        # `expansion_search` limits the nodes that a search visits. As with faiss, it should visit
+        # at least `count` nodes.
+        self._index.expansion_search = max(self._expansion, count)
         matches = self._index.search(np.atleast_2d(queries), count)
         keys = np.atleast_2d(matches.keys).astype("int64")
         rows = np.full((len(queries), count), -1, "int64")
         rows[:, : keys.shape[1]] = keys
-        # A single query returns only matches; several are padded with garbage after `counts`.
+        # For a single query usearch returns only matches. For several queries it returns `count`
+        # keys each, and those after the number of matches in `counts` are arbitrary.
         counts = np.reshape(getattr(matches, "counts", [keys.shape[1]]), (-1, 1))
         rows[np.arange(count) >= counts] = -1
         return rows
@@ -203,7 +208,8 @@ class UsearchEngine:
     def read(self, path):
         made = self._index.ndim, self._index.dtype, self._index.metric_kind
         try:
-            # `load` trusts the sizes in the file and allocates them; `metadata` checks the file.
+            # `load` allocates memory for the sizes in the file without checking them; `metadata`
+            # checks the file.
             self._index.metadata(path)
             self._index.load(path)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -216,7 +222,7 @@ ENGINES = {engine.name: engine for engine in (FaissEngine, UsearchEngine)}
 
 
 def _form(vectors, rows, binary):
-    """Return rows of `Vectors` in an engine's format: float32 (N, D), or bytes of bits."""
+    """Return rows of `Vectors` as an engine reads them: float32 (N, D), or uint8 of packed bits."""
     return vectors.columns["bits"].take(rows).view("uint8") if binary else vectors.take(rows)
 
 

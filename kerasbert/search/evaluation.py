@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_whole, is_whole, reading
-from kerasbert.base.files import check_regular
+from kerasbert.base.paths import check_regular
 from kerasbert.metrics import pearson, spearman
 from kerasbert.metrics.ranking import average_precision, gain_share, recall, reciprocal_rank
 from kerasbert.search.index import SearchIndex
@@ -42,31 +42,34 @@ def evaluate_retrieval(
     corpus: Mapping[str, str] | None,
     relevant: Mapping[str, Any],
     ks: Sequence[Any] = (1, 5, 10),
+    alpha: float | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate a model's retrieval of relevant texts for queries.
 
     Args:
-        model: an embedder, as for `SearchIndex`; or a `SearchIndex` with the ids of `relevant`,
-            evaluated with its reranker, if any.
+        model: an embedder, as for `SearchIndex`; or a `SearchIndex` whose text ids are those in
+            `relevant`. A reranker of the index takes part in the evaluation.
         queries: dict of id to string, Q queries.
         corpus: dict of id to string; `None` if `model` is an index.
         relevant: dict of query id to a list or set of relevant text ids, or to a dict of text id to
             grade, a whole number; texts with a grade above 0 are relevant. Queries without a
             relevant text are skipped.
-        ks: one or several cutoffs k: only the first k hits are evaluated.
-        **settings: settings of the `SearchIndex` built for an embedder, such as `query_prompt`.
+        ks: int or list of ints. Cutoffs: for each cutoff k, only the first k hits are evaluated.
+        alpha: as in `SearchIndex.search`, for an index with `keywords=True`.
+        **settings: if `model` is an embedder, settings of the `SearchIndex` that is built for it,
+            such as `query_prompt` or `keywords=True`.
 
     Returns:
-        A dict of means over the queries, for each k:
+        A dict of scores, each the mean over the queries, for each k:
 
         - `ndcg@k`: normalized discounted cumulative gain (Järvelin and Kekäläinen 2002),
         - `mrr@k`: reciprocal rank of the first relevant text,
-        - `map@k`: average precision, normalized by the number of relevant texts, at most k,
+        - `map@k`: average precision, divided by the number of relevant texts or k, if k is smaller,
         - `recall@k`: share of the relevant texts that are retrieved.
 
     Raises:
-        ValueError: for unknown ids, and if no query has a relevant text.
+        ValueError: if an id is unknown, or if no query has a relevant text.
 
     Example:
 
@@ -97,7 +100,8 @@ def evaluate_retrieval(
         index = SearchIndex(model, texts, [str(id) for id in corpus], **settings)
     _check_ids(grades, index)
     asked = [queries[query] for query in grades]
-    found = [[str(hit["id"]) for hit in hits] for hits in index.search(asked, max(ks))]
+    results = index.search(asked, max(ks), alpha=alpha)
+    found = [[str(hit["id"]) for hit in hits] for hits in results]
     gains = [
         np.array([right.get(id, 0) for id in ids], float)
         for ids, right in zip(found, grades.values())
@@ -112,7 +116,10 @@ def evaluate_retrieval(
 
 
 def _grades(relevant, queries):
-    """Return a dict of query id to relevant text ids and grades, for queries that have any."""
+    """Return a dict of query id to its relevant text ids and their grades.
+
+    Queries without a relevant text are left out.
+    """
     for name, given in (("queries", queries), ("relevant", relevant)):
         if not isinstance(given, dict):
             raise ValueError(f"{name} must be a dict with query ids as keys; got {given!r:.50}.")
@@ -153,7 +160,7 @@ def evaluate_similarity(
         batch_size: int.
 
     Returns:
-        A dict of correlations from -1 to 1: `spearman`, the usual one, and `pearson`.
+        A dict of correlations from -1 to 1: `spearman`, which is usually reported, and `pearson`.
 
     Example:
 
@@ -242,11 +249,11 @@ def read_sts(path: AnyPath) -> Any:
             mteb. The columns or keys are `sentence1`, `sentence2` and `score`.
 
     Returns:
-        `(texts, others, scores)` for `evaluate_similarity`; `fit` takes them as
+        `(texts, others, scores)` for `evaluate_similarity`; to train, pass them to `fit` as
         `((texts, others), scores)`.
 
     Raises:
-        ValueError: with the file and line of the problem.
+        ValueError: if the file is not in this format. The message has the file and the line.
     """
     path = os.path.expanduser(os.fspath(path))
     texts, others, scores = [], [], []
@@ -280,13 +287,13 @@ def _sts_rows(path):
     for number, line in lines:
         mark = "\t" if "\t" in line else ","
         quoting = csv.QUOTE_NONE if mark == "\t" else csv.QUOTE_MINIMAL
-        with reading(path, f"fix line {number}"):  # A field may be too long.
+        with reading(path, f"fix line {number}"):  # `csv` raises an error if a field is too long.
             cells = next(csv.reader([line], delimiter=mark, quoting=quoting))
         if names is None and "sentence1" in cells:
             names = cells
         elif names is not None:
             yield number, dict(zip(names, cells))
-        else:  # genre, file, year, number, score, both texts, and optionally their sources.
+        else:  # The columns are genre, file, year, number, score, both texts, optionally sources.
             yield number, dict(zip(("score", "sentence1", "sentence2"), cells[4:7]))
 
 
@@ -300,10 +307,10 @@ def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
 
     Returns:
         `(queries, corpus, relevant)` for `evaluate_retrieval`, with only the queries of the split.
-        A title, if present, is put before its text, separated by a space.
+        If a text has a title, it is put before the text, separated by a space.
 
     Raises:
-        ValueError: with the file and line of the problem.
+        ValueError: if a file is not in this format. The message has the file and the line.
     """
     folder = os.path.expanduser(os.fspath(folder))
     corpus = {}
@@ -315,7 +322,7 @@ def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
         path = f"{path.removesuffix('.tsv')}.jsonl"
     relevant = {}
     for number, row in enumerate(_lines(path), start=1):
-        cells = _judgement(row, path.endswith(".jsonl"))
+        cells = _judgment(row, path.endswith(".jsonl"))
         if number == 1 and cells[:1] == ["query-id"]:
             continue
         if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
@@ -332,7 +339,7 @@ def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
     return {query: texts[query] for query in relevant}, corpus, relevant
 
 
-def _judgement(line, is_json):
+def _judgment(line, is_json):
     """Return the three cells of a line: a query id, a text id and a grade."""
     if not is_json:
         return next(csv.reader([line], delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -344,7 +351,7 @@ def _judgement(line, is_json):
 
 
 def _jsonl(path):
-    """Yield `(id, object)` for each line."""
+    """Yield `(id, object)` for each line of a JSON lines file."""
     for number, line in enumerate(_lines(path), start=1):
         try:
             row = json.loads(line)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_choice, check_value, check_whole
-from kerasbert.search.index import SearchIndex, embed_in_role
+from kerasbert.search.embedding import embed_in_role
+from kerasbert.search.index import SearchIndex
 from kerasbert.search.vectors import unit_vectors
-from kerasbert.text.empty import say_nothing
+from kerasbert.text.empty import are_empty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,24 +37,27 @@ def mine_hard_negatives(
 ) -> Any:
     """Mine hard negatives: texts that are similar to a query but not its positives.
 
-    All texts paired with equal queries are positives. Empty texts, and those with only tokens
-    unknown to the embedder's tokenizer, are never negatives. Pairs with too few negatives are left
-    out.
+    If equal queries are paired with several texts, all these texts are positives. Texts that are
+    empty, or have no token known to the embedder's tokenizer, are never negatives. Pairs with too
+    few negatives are left out.
 
     Args:
         embedder: an embedder, as for `SearchIndex`; its own prompts are used.
         queries: list of N strings.
         texts: list of N strings, the positive of each query.
         corpus: list of further texts to choose from.
-        num_negatives: int. Negatives per pair.
-        range_min, range_max: ints. Ranks to choose from, among texts that are not positives;
-            defaults to `10 * num_negatives` ranks. The first `range_min` ranks are skipped, since
-            they may be unlabeled positives.
-        max_score, min_score: floats. Choose only texts whose score (cosine, or the reranker's) is
-            below `max_score` and above `min_score`.
-        absolute_margin: float. Minimum margin below the positive's score.
-        relative_margin: float. The same, as a share of that score: 0.05 means below 95 percent.
-        sampling_strategy: "top" chooses the nearest of these texts, "random" draws from them.
+        num_negatives: int. Number of negatives per pair.
+        range_min, range_max: ints. Negatives are chosen from the ranks from `range_min` (from 0) to
+            before `range_max`, among texts that are not positives; `range_max` defaults to
+            `range_min + 10 * num_negatives`. The first `range_min` texts are skipped, because they
+            may be positives that are not labeled.
+        max_score, min_score: floats. Only texts whose score (the cosine, or the reranker's score)
+            is below `max_score` and above `min_score` are chosen.
+        absolute_margin: float. A negative's score must be lower than the positive's score by more
+            than this.
+        relative_margin: float. The margin as a share of the positive's score: with 0.05, a
+            negative's score must be below 95 percent of the positive's score.
+        sampling_strategy: "top" chooses the nearest of the remaining texts, "random" draws some.
         reranker: a `BertReranker`, or any object with `score`. Its scores replace the cosines.
         batch_size, seed: ints.
 
@@ -62,7 +66,7 @@ def mine_hard_negatives(
         negatives.
 
     Raises:
-        ValueError: for invalid settings, and if no pair has enough negatives.
+        ValueError: if a setting is invalid, or if no pair has enough negatives.
 
     Example:
 
@@ -102,7 +106,7 @@ def mine_hard_negatives(
     asking = unit_vectors(embed_in_role(embedder, asked, "query", batch_size))
     index = SearchIndex(None, similarity="dot")
     index.add(corpus, vectors=vectors)
-    empty = say_nothing(embedder, corpus)
+    empty = are_empty(embedder, corpus)
     most = range_max + max(map(len, right.values())) + int(empty.sum())
     found = index.search_vectors(asking, most)
     random = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_whole
-from kerasbert.search.index import embed_in_role
+from kerasbert.search.embedding import embed_in_role
 from kerasbert.search.vectors import unit_vectors
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class MTEBEncoder:
 
     Args:
         embedder: an embedder, as for `SearchIndex`.
-        name: string. "organization/model", under which results are stored.
-        revision: string, stored with the results.
+        name: string. "organization/model". mteb stores the results under this name.
+        revision: string. mteb stores it with the results.
 
     Example:
 
@@ -62,14 +62,14 @@ class MTEBEncoder:
         show_progress_bar: bool = False,
         precision: str | None = None,
     ) -> np.ndarray:
-        """Embed texts: (N, D).
+        """Embed texts as float32 (N, D).
 
         Args:
             inputs: list of N strings, or mteb's batches: dicts with a list `text`.
             prompt_type: "query", "document" or `None`.
             batch_size: int.
-            task_metadata, hf_split, hf_subset, show_progress_bar, precision: passed by mteb and
-                ignored.
+            task_metadata, hf_split, hf_subset, show_progress_bar, precision: ignored. mteb passes
+                them.
         """
         check_whole("batch_size", batch_size)
         texts = []
@@ -86,11 +86,11 @@ class MTEBEncoder:
         return unit_vectors(embed_in_role(self.embedder, texts, role, batch_size))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Return all pairwise products: float32 (M, D) and (N, D) to (M, N)."""
+        """Return the dot products (M, N) of all pairs of vectors (M, D) and vectors (N, D)."""
         return np.atleast_2d(embeddings1) @ np.atleast_2d(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Return the products of corresponding rows: (N, D) twice to (N,)."""
+        """Return the dot products (N,) of corresponding rows of two arrays (N, D)."""
         return (np.atleast_2d(embeddings1) * np.atleast_2d(embeddings2)).sum(axis=1)
 
     @property

@@ -1,9 +1,6 @@
 """Serving of `SearchIndex`: retrieve texts for a query, rerank them and extract answers.
 
-Embeddings, texts and ids are variables; as constants they could exceed the graph's size limit.
-TensorFlow has no search engines, so each query is compared with all embeddings.
-
-N texts, T distinct ones, D embedding width, Q queries, C candidates, K hits, P pairs of a query
+N texts, T distinct texts, D embedding width, Q queries, C candidates, K hits, P pairs of a query
 and a text.
 """
 
@@ -16,42 +13,39 @@ import os
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.base.files import inside, read_json, write_json
-from kerasbert.heads.base.served import (
-    SHORT,
-    Signature,
-    load,
-    quantization_modes,
-    saved_class,
-    served,
-    spec,
-)
+from kerasbert.base.files import read_json, write_json
+from kerasbert.base.paths import inside
+from kerasbert.base.strict_json import to_json
+from kerasbert.heads.base.served import SHORT, Signature, spec
+from kerasbert.heads.base.served_models import load, quantization_modes, saved_class, served
 from kerasbert.heads.multi_task.served import ServedTasks
 from kerasbert.kinds import KINDS, SEARCH_INDEX
-from kerasbert.text.empty import BLANK, say_nothing
+from kerasbert.search import served_filters
+from kerasbert.search.arguments import check_alpha
+from kerasbert.search.filters import where_inputs, wheres_of
+from kerasbert.search.served_keywords import ServedKeywords
+from kerasbert.search.served_rows import ServedRows, most, number_of, rows_in
+from kerasbert.text.empty import BLANK, are_empty
 
 _PARTS = {
     "embedder": "text_embedder",
     "reranker": "reranker",
     "reader": "question_answering",
 }
-# Settings of an index that are saved with its rows and models.
-_SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt")
-# Number of extra candidates to rescore, because the last digits of matrix products depend on a
-# vector's position.
-_SPARE = 8
-_BYTES = 1 << 25  # Approximate memory for the products of a block of vectors with all queries.
-# White space that `str.strip` removes.
+# Arguments of the index that are saved with its rows and models.
+_SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt", "keywords")
+# A regular expression for the white space that `str.strip` removes.
 _BLANK = r"[\t-\r\x1c-\x20\x{85}\p{Z}]*"
+_TINY = np.finfo("float32").tiny
 _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
 
 
 @dataclasses.dataclass
 class SavedIndex:
-    """An index in the process that writes the SavedModel: its models, settings and rows.
+    """The models, settings and rows of an index, in the process that writes the SavedModel.
 
-    `rows` is a dict of arrays (N, ...), except "texts", a list of T byte strings. "text_of" (N,) is
-    the position of each row's text in this list.
+    `rows` is a dict of arrays (N, ...), except for "texts", a list of T byte strings. "text_of"
+    (N,) is the position of each row's text in this list.
     """
 
     embedder: object
@@ -63,33 +57,12 @@ class SavedIndex:
     kind = SEARCH_INDEX.name
 
 
-def _rows_in(folder):
-    """Read `SavedIndex.rows` from the files of `SearchIndex.write_rows`."""
-    rows = {}
-    for name in sorted(os.listdir(folder)):
-        stem, _, suffix = name.partition(".")
-        if suffix == "npy":
-            rows[stem] = np.load(os.path.join(folder, name), mmap_mode="r")
-        elif suffix == "bin":
-            rows[stem] = _strings_in(os.path.join(folder, name))
-    places = {}
-    numbers = [places.setdefault(text, len(places)) for text in rows["texts"]]
-    return {**rows, "texts": list(places), "text_of": np.array(numbers, "int32")}
-
-
-def _strings_in(path):
-    data, ends = np.memmap(path, "uint8", "r"), np.load(f"{path}.ends.npy").tolist()
-    parts = (data[start:end].tobytes() for start, end in itertools.pairwise([0, *ends]))
-    # Servers that answer in JSON reject lone surrogates.
-    return [part.decode("utf-8", "surrogatepass").encode("utf-8", "replace") for part in parts]
-
-
 class ServedIndex(ServedTasks):
-    """Signatures of `SearchIndex`."""
+    """SavedModel signatures of `SearchIndex`."""
 
     columns = ("query",)
     first = "embedder"
-    _own = {"top_k": 10, "candidates": None}
+    _own = {"top_k": 10, "candidates": None, "alpha": None}
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
         self.model, self.preprocessor = model, None
@@ -119,6 +92,12 @@ class ServedIndex(ServedTasks):
     @settings.setter
     def settings(self, settings):
         self._own = {name: settings.get(name, value) for name, value in self._own.items()}
+        check_alpha(self._own["alpha"], self._has_keywords)
+        if self._own["alpha"] == 0:
+            raise ValueError(
+                "alpha=0 searches by keywords alone, which an exported index does not support; use "
+                "alpha=None or a number above 0."
+            )
         if "reader" in self.parts:
             others = {name: x for name, x in settings.items() if name not in self._own}
             self.parts["reader"].settings = {**self.parts["reader"].settings, **others}
@@ -146,47 +125,34 @@ class ServedIndex(ServedTasks):
         return SavedIndex(
             **_models_in(folder, index["parts"]),
             settings=index["settings"],
-            rows=_rows_in(os.path.join(folder, "rows")),
+            rows=rows_in(os.path.join(folder, "rows"), index["settings"]["keywords"]),
         )
 
-    def anew(self, folder, name, mode):
+    def reload(self, folder, name, mode):
         index = copy.copy(self.model)
         parts = read_json(os.path.join(folder, "index.json"))["parts"]
         for part, model in _models_in(folder, parts).items():
             setattr(index, part, model)
         return type(self)(index, settings=self.settings)
 
-    # === Variables ===
-
     @functools.cached_property
-    def variables(self):
-        """The rows, by name."""
-        # Created outside the traced graph, where the values would become constants first.
-        with tf.init_scope():
-            return {
-                name: tf.Variable(_as_tensor(rows), trainable=False, name=name)
-                for name, rows in self.model.rows.items()
-            }
+    def rows(self):
+        """The rows of the index as variables."""
+        settings, embedder = self.model.settings, self.model.embedder
+        width = settings["dims"] or embedder.output.shape[-1]
+        return ServedRows(self.model.rows, width, settings["rescore"])
 
-    def _rows_of(self, name, rows):
-        """Return rows of a variable.
+    @property
+    def _has_keywords(self):
+        is_saved = isinstance(self.model, SavedIndex)
+        return self.model.settings["keywords"] if is_saved else self.model.keywords
 
-        The variable is read explicitly: once `tf.gather` has read a variable itself, every other
-        read copies all of it, which took a second for a million vectors.
-        """
-        return tf.gather(self.variables[name].read_value(), rows)
+    @property
+    def is_hybrid(self):
+        return self._has_keywords and self._own["alpha"] != 1
 
     def more_bytes(self):
-        size = 0
-        for rows in self.model.rows.values():
-            if isinstance(rows, list):
-                # A string is stored after its length, at seven bits per byte.
-                lengths = np.array([len(row) for row in rows], "int64")
-                size += int(lengths.sum() + sum((lengths >= 1 << 7 * i).sum() for i in range(5)))
-                size += int((lengths == 0).sum())
-            else:
-                size += rows.nbytes
-        return size
+        return self.rows.more_bytes()
 
     # === Signatures ===
 
@@ -202,35 +168,61 @@ class ServedIndex(ServedTasks):
             "search": Signature(
                 lambda query, top_k: self._graph(query, top_k), {"query": query, "top_k": top_k}
             ),
+            **self._filtered(query, top_k),
             **{name: one for name, one in found.items() if name != "serving_default"},
         }
+
+    def _filtered(self, query, top_k):
+        """Return the signature with filters, if the index has metadata."""
+        if not self._has_metadata:
+            return {}
+        inputs = {"query": query, "top_k": top_k, **served_filters.INPUTS}
+        return {"search_where": Signature(lambda **x: self._where_graph(**x), inputs)}
+
+    @property
+    def _has_metadata(self):
+        is_saved = isinstance(self.model, SavedIndex)
+        return "metadata" in self.model.rows if is_saved else self.model.has_metadata
 
     def answer(self, query):
         return self._graph(query, tf.fill(tf.shape(query), self.settings["top_k"]))
 
     @functools.cached_property
     def _graph(self):
-        """`_search`, traced once for both signatures."""
+        """The traced function of `_search`, which both signatures share."""
         specs = [spec("query"), spec("top_k", dtype="int32")]
         return tf.function(self._search, specs, autograph=False)
 
-    def _search(self, query, top_k):
-        """Find the hits of queries (Q,) in the graph, at most `top_k` (Q,) per query."""
-        rows = len(self.model.rows["text_of"])
-        top_k = tf.clip_by_value(top_k, 0, rows)
+    @functools.cached_property
+    def _where_graph(self):
+        """The traced function of `_search` with conditions."""
+
+        def search(query, top_k, **conditions):
+            rows = self.rows
+            filters = served_filters.ServedFilters(rows.read, rows.sizes(), len(rows))
+            return self._search(query, top_k, filters.allowed(**conditions))
+
+        return tf.function(search, autograph=False)
+
+    def _search(self, query, top_k, allowed=None):
+        """Return the hits of queries (Q,), at most `top_k` (Q,) per query, in the graph.
+
+        With `allowed`, bool (Q, N), only these rows are searched.
+        """
+        limit = len(self.rows) if allowed is None else number_of(allowed)
+        top_k = tf.minimum(tf.maximum(top_k, 0), limit)
         top_k = tf.where(self._says_nothing(query), 0, top_k)
         vectors = self._vectors(query)
-        if "reranker" in self.parts:
-            found = self._reranked(query, vectors, top_k)
-        else:
-            found = self._nearest(vectors, top_k)
-        there = tf.sequence_mask(top_k, _most(top_k))  # (Q, K)
+        found = self._ranked(query, vectors, top_k, limit, allowed)
+        there = tf.sequence_mask(top_k, most(top_k))  # (Q, K)
         place = found.pop("row")[:, : tf.shape(there)[1]]
         found = {name: x[:, : tf.shape(there)[1]] for name, x in found.items()}
-        texts = self._rows_of("text_of", place)  # (Q, K)
-        found["id"] = self._rows_of("ids", place)
-        found["text"] = self._rows_of("texts", texts)
-        fills = {"text": "", "id": "" if found["id"].dtype == tf.string else -1}
+        texts = self.rows.take("text_of", place)  # (Q, K)
+        found["id"] = self.rows.take("ids", place)
+        found["text"] = self.rows.take("texts", texts)
+        if self._has_metadata:
+            found["metadata"] = self.rows.take("metadata", place)
+        fills = {"text": "", "metadata": "", "id": "" if found["id"].dtype == tf.string else -1}
         found = {
             name: tf.where(there, x, tf.constant(fills.get(name, 0), x.dtype))
             for name, x in found.items()
@@ -240,7 +232,7 @@ class ServedIndex(ServedTasks):
         return {**found, "count": top_k}
 
     def _says_nothing(self, query):
-        """Return which queries (Q,) are empty and have no hits; see `say_nothing`."""
+        """Return which queries are empty and therefore have no hits: bool (Q,); see `are_empty`."""
         preprocessor = self.parts["embedder"].preprocessor
         (tokens,) = preprocessor.tokenize((query,))
         known = tf.cast(tokens.values != preprocessor.tokenizer.unk_token_id, tf.int32)
@@ -261,118 +253,42 @@ class ServedIndex(ServedTasks):
             return vectors
         return vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), _TINY)
 
-    @property
-    def _width(self):
-        """D."""
-        return self.model.settings["dims"] or self.model.embedder.output.shape[-1]
-
-    # === Nearest neighbors ===
-
-    def _nearest(self, queries, counts):
-        """Return `row` and `score` (Q, C), neighbors of queries (Q, D); -inf beyond `counts`."""
-        rows = len(self.model.rows["text_of"])
-        is_binary = "bits" in self.variables
-        wanted = counts
-        if is_binary:
-            wanted = tf.minimum(counts * max(self.model.settings["rescore"], 1), rows)
-        candidates = self._candidates(queries, _most(wanted) + (0 if is_binary else _SPARE))
-        if is_binary:  # More candidates would give other results than the index.
-            there = tf.sequence_mask(wanted, tf.shape(candidates)[1])
-            candidates = tf.where(there, candidates, rows)
-        # Sorted, so that the first row wins ties.
-        candidates = tf.sort(candidates, axis=-1)
-        scores = tf.reduce_sum(
-            self._taken(tf.minimum(candidates, rows - 1)) * queries[:, None], axis=-1
-        )
-        scores = tf.where(candidates < rows, scores, -np.inf)
-        scores, order = tf.math.top_k(scores, _most(counts))
-        there = tf.sequence_mask(counts, _most(counts))
-        found = tf.where(there, tf.gather(candidates, order, batch_dims=1), 0)
-        return {"row": found, "score": tf.where(there, scores, -np.inf)}
-
-    def _candidates(self, queries, count):
-        """Return the rows (Q, C) with the largest products, best first, computed by blocks."""
-        variables, rows = self.variables, len(self.model.rows["text_of"])
-        compare = self._bit_scores if "bits" in variables else self._products
-        if "bits" in variables:
-            queries = _to_bits(queries)
-        count = tf.minimum(count, rows)
-        number = tf.shape(queries)[0]
-        # The XOR of bits has an entry for each query, row and word.
-        width = queries.shape[1] if "bits" in variables else 1
-        block = tf.clip_by_value(_BYTES // (8 * width * tf.maximum(number, 1)), 256, 1 << 16)
-
-        def step(start, best, found):
-            scores = compare(queries, start, start + block)  # (Q, rows of the block)
-            size = tf.shape(scores)[1]
-            scores, place = tf.math.top_k(scores, tf.minimum(count, size))
-            best = tf.concat([best, scores], axis=1)
-            found = tf.concat([found, start + place], axis=1)
-            best, order = tf.math.top_k(best, tf.minimum(count, tf.shape(best)[1]))
-            return start + block, best, tf.gather(found, order, batch_dims=1)
-
-        none = tf.zeros([number, 0]), tf.zeros([number, 0], tf.int32)
-        shapes = [tf.TensorShape(shape) for shape in ((), (None, None), (None, None))]
-        _, _, found = tf.while_loop(
-            lambda start, *_: start < rows,
-            step,
-            (tf.constant(0), *none),
-            shape_invariants=tuple(shapes),
-            parallel_iterations=1,
-        )
-        return found
-
-    def _products(self, queries, start, stop):
-        vectors = tf.cast(self.variables["vectors"][start:stop], tf.float32)
-        scores = tf.matmul(queries, vectors, transpose_b=True)
-        if "scales" in self.variables:
-            scores *= self.variables["scales"][start:stop]
-        return scores
-
-    def _bit_scores(self, queries, start, stop):
-        differ = tf.bitwise.bitwise_xor(queries[:, None], self.variables["bits"][start:stop])
-        counts = tf.cast(tf.raw_ops.PopulationCount(x=differ), tf.float32)
-        return -tf.reduce_sum(counts, axis=-1)
-
-    def _taken(self, rows):
-        """Return the vectors (Q, C, D) of rows (Q, C), in the highest precision available."""
-        if "vectors" not in self.variables:
-            bits = self._rows_of("bits", rows)
-            bits = tf.bitcast(bits, tf.uint8)[..., None]  # (Q, C, words, 8, 1)
-            ones = tf.bitwise.bitwise_and(bits, tf.constant(_BITS, tf.uint8)) > 0
-            width = self._width
-            ones = tf.reshape(ones, [*tf.unstack(tf.shape(rows)), -1])[..., :width]
-            return tf.where(ones, 1.0, -1.0) / np.float32(np.sqrt(width))
-        vectors = tf.cast(self._rows_of("vectors", rows), tf.float32)
-        if "scales" in self.variables:
-            vectors *= self._rows_of("scales", rows)[..., None]
-        return vectors
-
     # === Models that read the query with a text ===
 
-    def _reranked(self, query, vectors, top_k):
-        rows = len(self.model.rows["text_of"])
-        candidates = self.settings["candidates"]
-        counts = tf.maximum(top_k, candidates or tf.maximum(5 * top_k, 50))
-        counts = tf.where(top_k > 0, tf.minimum(counts, rows), 0)
-        found = self._nearest(vectors, counts)
-        texts = self._rows_of("text_of", found["row"])
+    def _ranked(self, query, vectors, top_k, limit, allowed):
+        """Return the rows (Q, C) of queries and their scores, the best row first."""
+        is_reranked, is_hybrid = bool(self.parts.get("reranker")), self.is_hybrid
+        if not (is_reranked or is_hybrid):
+            return self.rows.nearest(vectors, top_k, allowed)
+        counts = tf.maximum(top_k, self.settings["candidates"] or tf.maximum(5 * top_k, 50))
+        counts = tf.where(top_k > 0, tf.minimum(counts, limit), 0)
+        if is_hybrid:
+            keywords = ServedKeywords(self.rows, self.settings["alpha"])
+            found = keywords.fused(query, vectors, counts, allowed)
+            there = found.pop("there")
+        else:
+            found = self.rows.nearest(vectors, counts, allowed)
+            there = tf.sequence_mask(counts, most(counts))
+            found["vector_score"] = found["score"]
+        return self._reranked(query, found, there, top_k) if is_reranked else found
+
+    def _reranked(self, query, found, there, top_k):
+        texts = self.rows.take("text_of", found["row"])
         part = self.parts["reranker"]
 
         def logits(query, text):
             return {"logits": part.rows_graph(part.pack(query, text))["logits"]}
 
-        there = tf.sequence_mask(counts, _most(counts))
         logits = self._of_pairs(logits, query, texts, there, {"logits": -np.inf})["logits"]
-        logits, order = tf.math.top_k(logits, _most(top_k))
-        row, score = (tf.gather(found[x], order, batch_dims=1) for x in ("row", "score"))
-        scores = part.decode({"logits": logits}, None)["score"]
-        return {"row": row, "score": scores, "vector_score": score}
+        logits, order = tf.math.top_k(logits, most(top_k))
+        found = {name: tf.gather(x, order, batch_dims=1) for name, x in found.items()}
+        return {**found, "score": part.decode({"logits": logits}, None)["score"]}
 
     def _answers(self, query, texts, strings, there):
         blank = [tf.strings.regex_full_match(x, _BLANK) for x in (query, strings)]
         there &= ~(blank[0][:, None] | blank[1])
-        # The texts are the index's own, so a request cannot make them longer.
+        # The length of the texts is not limited, because they come from the index and not from the
+        # request.
         answer = functools.partial(self.parts["reader"].answer, limited=False)
         found = self._of_pairs(answer, query, texts, there, _NO_ANSWER)
         return _named(found)
@@ -381,16 +297,16 @@ class ServedIndex(ServedTasks):
         """Apply a function to queries (Q,) with texts (Q, C), once per distinct pair.
 
         Args:
-            function: maps two tensors of P strings to a dict of tensors (P,).
-            there: bool (Q, C). Which pairs are needed.
-            fills: dict. Values for the other pairs.
+            function: maps two tensors of P strings, queries and texts, to a dict of tensors (P,).
+            there: bool (Q, C). Which pairs the function is applied to.
+            fills: dict. For each name in the function's result, the value for the other pairs.
         """
         width = len(self.model.rows["texts"])
         pairs = tf.where(there)  # (P, 2)
         keys = pairs[:, 0] * width + tf.cast(tf.boolean_mask(texts, there), tf.int64)
         keys, place = tf.unique(keys)
-        found = function(tf.gather(query, keys // width), self._rows_of("texts", keys % width))
-        # Place 0 has the fill value; the pairs follow.
+        found = function(tf.gather(query, keys // width), self.rows.take("texts", keys % width))
+        # The fill value is at place 0, before the results of the pairs.
         place = tf.scatter_nd(pairs, place + 1, tf.shape(texts, tf.int64))
         return {
             name: tf.gather(tf.concat([tf.constant([fill], x.dtype), x], axis=0), place)
@@ -404,21 +320,45 @@ class ServedIndex(ServedTasks):
         return [
             ("serving_default", {"query": queries[:4]}),
             ("search", {"query": queries, "top_k": [3] * len(queries)}),
+            *self._probes_of_filters(queries[:1]),
             *super().probes(),
         ]
 
+    def _probes_of_filters(self, queries):
+        """Return requests with no filter, and with filters by the first metadata of a text."""
+        if not self._has_metadata:
+            return []
+        some = self.model.get(list(itertools.islice(self.model, 100)))
+        first = next((one["metadata"] for one in some if one["metadata"]), {})
+        wheres = [{}]
+        for key, value in list(first.items())[:8]:
+            is_list = isinstance(value, list)
+            wheres.append({key: {"$contains": value[0]} if is_list and value else {"$ne": ""}})
+            if not is_list:
+                order = "$eq" if isinstance(value, bool) else "$gte"
+                wheres.append({key: {order: value}})
+        return [
+            ("search_where", {"query": queries, "top_k": [3], **where_inputs([where])})
+            for where in wheres
+        ]
+
     def expected(self, signature, inputs):
-        if signature not in ("serving_default", "search"):
+        if signature not in ("serving_default", "search", "search_where"):
             return super().expected(signature, inputs)
+        conditions = {name: x for name, x in inputs.items() if name in served_filters.INPUTS}
+        (where,) = wheres_of(conditions) if conditions else (None,)
         count = inputs.get("top_k", [self.settings["top_k"]])[0]
-        empty = say_nothing(self.model.embedder, inputs["query"])
+        empty = are_empty(self.model.embedder, inputs["query"])
         asked = [query for query, is_empty in zip(inputs["query"], empty) if not is_empty]
-        found, clear_there = self._hits(asked, count)
+        found, clear_there = self._hits(asked, count, where)
         most = len(found[0])  # All queries have the same number of hits.
         clear = np.full((len(empty), most), True)
         clear[~empty] = clear_there
+        if not most:
+            return {"count": [0] * len(empty)}
         nothing = {name: 0 for name in found[0][0]}
         nothing |= {"text": "", "id": "" if isinstance(found[0][0]["id"], str) else -1}
+        nothing |= {"metadata": ""} if self._has_metadata else {}
         if "reader" in self.parts:
             nothing |= _named(_NO_ANSWER)
         found = iter(found)
@@ -427,37 +367,57 @@ class ServedIndex(ServedTasks):
         counts = [0 if is_empty else most for is_empty in empty]
         return {**columns, "count": counts, "clear": clear}
 
-    def _hits(self, queries, count):
-        """Return the index's own hits for queries, and which lead the next one by the margin."""
+    def _hits(self, queries, count, where):
+        """Return the index's own hits for queries, and which hits are clear.
+
+        A hit is clear if its score differs from the scores of the hits before and after it by more
+        than the margin, so that rounding cannot change its rank.
+        """
         index, own = copy.copy(self.model), self._own["candidates"]
         index.engine, index.reader, candidates = "exact", None, None
-        is_binary, is_reranked = index.dtype == "binary", index.reranker is not None
+        is_binary, is_hybrid = index.dtype == "binary", self.is_hybrid
+        has_pool = index.reranker is not None or is_hybrid
         sure = np.full(len(queries), True)
-        if is_binary or is_reranked:
+        if is_binary or has_pool:
             vectors = index.query_vectors(queries)
-        if is_binary:  # A value near 0 may round to the other bit, which changes the candidates.
+        # The bit of a value near 0 depends on rounding, and with it the candidates.
+        if is_binary:
             sure &= np.abs(vectors).min(axis=1) > 0.01 * self.margin * np.abs(vectors).max()
-        if is_reranked:
+        if has_pool:
             candidates = max(count, own or max(5 * count, 50))
-            for row, hits in enumerate(index.search_vectors(vectors, candidates + 1)):
-                last = [hit["score"] for hit in hits[-2:]]
-                sure[row] &= len(hits) <= candidates or last[0] - last[1] > self.margin
-        # An extra hit shows by how much the last one leads, unless it would change the candidates.
-        more = candidates != count if is_reranked else not is_binary
-        rows = index.search(queries, count + more, candidates)
+            near = index.search_vectors(vectors, candidates + 1, where=where)
+            for row, hits in enumerate(near):
+                gaps = -np.diff([hit["score"] for hit in hits]) > self.margin
+                # In a hybrid search, the rank of each candidate counts.
+                sure[row] &= gaps.all() if is_hybrid else gaps[candidates - 1 :].all()
+        # One hit more is searched, to compare the score of the last hit with it, unless the larger
+        # `top_k` would change the candidates.
+        more = candidates != count if has_pool else not is_binary
+        alpha = self._own["alpha"]
+        rows = index.search(queries, count + more, candidates, where=where, alpha=alpha)
         scores = np.array([[hit["score"] for hit in hits] for hits in rows])
         ahead = scores[:, :-1] - scores[:, 1:] > self.margin
+        if is_hybrid and index.reranker is None:
+            # Reciprocal ranks have no rounding errors; scaling may multiply those of scores.
+            ahead = scores[:, :-1] - scores[:, 1:] > (-1 if alpha is None else 10 * self.margin)
         is_all = scores.shape[1] < count + more or scores.shape[1] == index.findable()
         ahead = np.pad(ahead, [(0, 0), (1, 0)], constant_values=True)
         ahead = np.pad(ahead, [(0, 0), (0, 1)], constant_values=bool(is_all))
         clear = (ahead[:, :-1] & ahead[:, 1:] & sure[:, None])[:, :count]
         rows = [hits[:count] for hits in rows]
+        for hit in itertools.chain(*rows):
+            if "metadata" in hit:
+                hit["metadata"] = to_json(hit["metadata"])
         if "reader" in self.parts:
             clear &= self._read(queries, rows)
         return rows, clear
 
     def _read(self, queries, rows):
-        """Add the reader's answers to hits, and return which are clear: bool (Q, K)."""
+        """Add the reader's answers to hits, and return which answers are clear: bool (Q, K).
+
+        An answer is clear if its score leads the second answer's by more than the margin, and its
+        null score is not within the margin of the threshold.
+        """
         reader = self.parts["reader"]
         settings, pairs = {**reader.answer_settings, "top_k": 2}, []
         clear = np.full((len(rows), len(rows[0])), True)
@@ -488,33 +448,9 @@ class ServedIndex(ServedTasks):
         return {"query": "What is there about this?"}
 
 
-_TINY = np.finfo("float32").tiny
-_BITS = [128, 64, 32, 16, 8, 4, 2, 1]
-
-
 def _named(answer):
-    """Rename an answer's score, because the hit has a score too."""
+    """Rename an answer's `score` to `answer_score`, because the hit has a `score` too."""
     return {"answer_score" if name == "score" else name: x for name, x in answer.items()}
-
-
-def _most(counts):
-    """Return the largest number, or 0 if there are none."""
-    return tf.reduce_max(tf.concat([counts, [0]], 0))
-
-
-def _to_bits(vectors):
-    """Pack signs as `kerasbert.search.vectors.to_bits` does, in the graph: int64 (Q, words)."""
-    words = -(-vectors.shape[1] // 64)
-    ones = tf.pad(vectors > 0, [[0, 0], [0, words * 64 - vectors.shape[1]]])
-    ones = tf.cast(tf.reshape(ones, [-1, words, 8, 8]), tf.int32)
-    return tf.bitcast(tf.cast(tf.reduce_sum(ones * _BITS, axis=-1), tf.uint8), tf.int64)
-
-
-def _as_tensor(rows):
-    if isinstance(rows, list):
-        return tf.constant(np.array(rows, object))
-    # TensorFlow also counts the bits of signed words.
-    return tf.constant(rows.view("int64") if rows.dtype == "uint64" else rows)
 
 
 def _models_in(folder, parts):

@@ -1,6 +1,6 @@
 """Vectors in four precisions, and exact search over them.
 
-N: number of vectors, Q: queries, D: width of a vector, K: candidates per query.
+N: number of vectors, Q: number of queries, D: width of a vector, K: candidates per query.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from kerasbert.search.columns import ArrayColumn, read_array
 
 DTYPES = ("float32", "float16", "int8", "binary")
 _WORD = 64  # Bits per word of a binary vector.
-_QUERIES = 256  # Queries that are compared together, which limits memory.
+_QUERIES = 256  # Maximum number of queries that are compared together, to limit memory.
 
 
 def unit_vectors(vectors):
@@ -19,18 +19,19 @@ def unit_vectors(vectors):
 
 
 class Vectors:
-    """N vectors of D numbers in one precision; those of a file can stay there, memory-mapped.
+    """N vectors of D numbers in one precision. Vectors in a file may stay there, memory-mapped.
 
     - "float32", "float16": unchanged, 4 or 2 bytes per number.
     - "int8": whole numbers from -127 to 127 and one scale per vector; 1 byte per number.
-    - "binary": one bit per number, set if it is above 0. With `keep_int8` the int8 form is kept as
-      well: the search reads the bits of all vectors, and the int8 form of only the best few.
+    - "binary": one bit per number, which is set if the number is above 0. With `keep_int8` the int8
+      vectors are kept too: the search reads the bits of all vectors, but the int8 vectors of only
+      the best few.
 
     Args:
         width: int. D.
-        dtype: one of the above.
-        keep_int8: bool.
-        columns: dict of name to column, as read from files; `None` starts without vectors.
+        dtype: string. One of these precisions.
+        keep_int8: bool. Whether "binary" keeps the int8 vectors.
+        columns: dict of name to column, read from files; `None` starts without vectors.
 
     Source: Shakir, Aarsen and Lee 2024, "Binary and scalar embedding quantization", for the
     two-step search of "binary" and the int8 form on disk.
@@ -49,7 +50,7 @@ class Vectors:
 
     @classmethod
     def read(cls, folder, count, width, dtype, keep_int8, mmap):
-        """Read the vectors of a folder with one file per column."""
+        """Read vectors from a folder that has one file per column."""
         columns = {
             name: ArrayColumn(read_array(f"{folder}/{name}.npy", (count, *shape), kind, mmap))
             for name, (shape, kind) in _layout(width, dtype, keep_int8).items()
@@ -65,7 +66,8 @@ class Vectors:
             self.columns["bits"].append(to_bits(vectors))
         if self.dtype == "int8" or self.keep_int8:
             values, scales = _to_int8(vectors)
-            # Scales first: a search in another thread needs the scales of all vectors that it sees.
+            # Scales are appended first, because a search in another thread needs the scale of each
+            # vector that it sees.
             self.columns["scales"].append(scales)
             self.columns["vectors"].append(values)
         elif self.dtype != "binary":
@@ -85,7 +87,8 @@ class Vectors:
     def scores(self, queries, rows):
         """Return the dot products of queries (Q, D) with rows (Q, K): float32 (Q, K).
 
-        Rows below 0 score -inf. Equal vectors get equal products, whatever their position.
+        Rows below 0 have the score -inf. Equal vectors have equal products, whatever their position
+        in the array.
         """
         scores = np.full(rows.shape, -np.inf, "float32")
         for query, some, found in zip(queries, rows, scores):
@@ -99,10 +102,11 @@ class Vectors:
         Args:
             queries: float32 (Q, D).
             count: int. K. Binary vectors are ranked by the fewest differing bits.
-            alive: bool (N,). Rows to consider; rows added later are ignored.
+            alive: bool (N,). Whether to consider each row. Rows that are added later are ignored.
 
         Returns:
-            int64 (Q, K), unordered, padded with -1; ties go to the first rows.
+            int64 (Q, K), not in order of the products, padded with -1. Of rows with equal products,
+            the first ones are returned.
         """
         parts = [queries[i : i + _QUERIES] for i in range(0, len(queries), _QUERIES)]
         return np.concatenate([self._nearest(part, count, alive) for part in parts])
@@ -112,17 +116,17 @@ class Vectors:
         compare = self._bit_scores if self.dtype == "binary" else self._products
         for start, scores in compare(queries):
             is_alive = alive[start : start + scores.shape[1]]
-            scores = scores[:, : len(is_alive)]  # Longer if another thread added rows.
+            scores = scores[:, : len(is_alive)]  # It is longer if another thread has added rows.
             if not all_alive:
                 scores[:, ~is_alive] = -np.inf
             best.add(start, scores)
         return best.rows()
 
     def _products(self, queries):
-        """Yield `(first row, products (Q, rows of the block))`."""
+        """Yield `(first row, dot products (Q, rows of the block))` for each block."""
         column, scales = self.columns["vectors"], self.columns.get("scales")
-        # The float32 copy should fit into the CPU cache: with blocks of 4 MB instead of 1 MB, one
-        # query against 100,000 int8 vectors of width 384 takes 60 ms instead of 7.
+        # The float32 copy of a block should fit into the CPU cache. With blocks of 4 MB instead of
+        # 1 MB, one query against 100,000 int8 vectors of width 384 takes 60 ms instead of 7 ms.
         is_float32 = column.base.dtype == np.float32
         size = max(128, (1 << (20 if is_float32 else 18)) // self.width)
         buffer = np.empty((0 if is_float32 else size, self.width), "float32")
@@ -135,7 +139,7 @@ class Vectors:
             yield start, scores
 
     def _bit_scores(self, queries):
-        """Yield blocks as `_products` does, with the negative number of differing bits."""
+        """Yield what `_products` does, but with the negative number of differing bits as score."""
         queries = to_bits(queries)  # (Q, words)
         for start, block in self.columns["bits"].blocks(16384):
             words = np.ascontiguousarray(block.T)  # (words, rows)
@@ -149,7 +153,7 @@ class Vectors:
 
 
 class _Best:
-    """The best rows per query, from scores that arrive block by block."""
+    """The best rows per query, chosen from scores that are added block by block."""
 
     def __init__(self, queries, count):
         self._count = count
@@ -162,7 +166,8 @@ class _Best:
         width = scores.shape[1]
         above = scores > self._bar[:, None]
         if np.count_nonzero(above) > 4 * len(scores) * self._count:
-            # Only in the first blocks: drop rows that are outranked within their own block.
+            # This happens only in the first blocks, when the bar is low. Rows that are not among
+            # the best within their own block are dropped.
             place = width - min(self._count, width)
             above &= scores >= np.partition(scores, place, axis=1)[:, place, None]
         queries, places = np.nonzero(above)
@@ -192,7 +197,7 @@ class _Best:
 
 
 def to_bits(vectors):
-    """Return whether each number of vectors (N, D) is above 0: uint64 (N, ceil(D / 64))."""
+    """Pack vectors (N, D) into bits, set for numbers above 0: uint64 (N, ceil(D / 64))."""
     bits = np.packbits(np.asarray(vectors) > 0, axis=-1)
     padding = -bits.shape[-1] % (_WORD // 8)
     return np.ascontiguousarray(np.pad(bits, ((0, 0), (0, padding)))).view("uint64")
@@ -203,13 +208,14 @@ def _to_float32(block, buffer):
     if block.dtype == np.int8:
         np.copyto(buffer, block)
         return buffer
-    # Faster than NumPy's cast, 6 ns per number: shift the bits to the exponent and mantissa of
-    # float32. The result is too small by a factor of 2 ** 112, because float32's exponent bias is
-    # 127 instead of 15.
+    # NumPy's cast takes 6 ns per number. It is faster to shift the bits to the exponent and
+    # mantissa of float32. The result is too small by a factor of 2 ** 112, because the exponent
+    # bias of float32 is 127, and that of float16 is 15.
     bits = buffer.view("int32")
     np.copyto(bits, block.view("int16"))  # The sign bit fills the left half.
     np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # Keep only the first bit as the sign.
+    # Of the copies of the sign bit, only the first is kept.
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)
     return np.multiply(buffer, np.float32(2.0**112), out=buffer)
 
 
@@ -239,4 +245,4 @@ def _count_by_table(words):
     return counts.reshape(-1, 4).sum(axis=1, dtype="uint8")
 
 
-_count_bits = getattr(np, "bitwise_count", _count_by_table)  # NumPy 2.0 added it.
+_count_bits = getattr(np, "bitwise_count", _count_by_table)  # `bitwise_count` is new in NumPy 2.0.

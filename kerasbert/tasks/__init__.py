@@ -19,8 +19,9 @@ from kerasbert.base import host  # noqa: F401
 from kerasbert.base.errors import did_you_mean
 from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 from kerasbert.heads.base.examples import Examples
-from kerasbert.tasks import conll, glue, japanese, korean, squad, swag
+from kerasbert.tasks import conll, glue, japanese, korean, squad, superglue, swag
 from kerasbert.tasks.own import file_task
+from kerasbert.tasks.submission import zip_submission
 from kerasbert.tasks.treebank import read_conllu
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "file_task",
     "get_task",
     "read_conllu",
+    "zip_submission",
 ]
 
 
@@ -42,7 +44,7 @@ def builtin_tasks() -> dict[str, Task]:
     >>> builtin_tasks()["stsb"].metrics
     ('spearman', 'pearson')
     """
-    groups = (glue, squad, swag, conll, korean, japanese)
+    groups = (glue, superglue, squad, swag, conll, korean, japanese)
     return {task.name: task for group in groups for task in group.TASKS}
 
 
@@ -53,7 +55,7 @@ def get_task(name: str) -> Task:
     'stsb'
 
     Raises:
-        ValueError: for an unknown name, with the closest known ones.
+        ValueError: for an unknown name; the message suggests the closest ones.
     """
 
     def plain(text):

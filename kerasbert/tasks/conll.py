@@ -30,7 +30,7 @@ CONLL2003 = Task(
             "test": ("eng.testb", "test.txt"),
         },
         columns={"tokens": 0, "ner_tags": 3},
-        # Only the official files mark documents.
+        # The data set lacks the boundaries of documents, which only the official files have.
         dataset=("eriktks/conll2003", {"revision": "refs/convert/parquet"}),
     ),
     submission="conlleval.txt",

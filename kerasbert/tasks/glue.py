@@ -11,7 +11,7 @@ _LARGE = "arXiv 1810.04805, table 6"
 
 
 def _published(metric, base, large, dev_base=None, dev_large=None):
-    """Return the paper's test scores, and its dev accuracies where it reports them."""
+    """Return the test scores in BERT's paper, and the dev accuracies if the paper reports them."""
     found = [
         Published("BERT-Base", "test", metric, base, _TEST),
         Published("BERT-Large", "test", metric, large, _TEST),
@@ -137,7 +137,7 @@ QNLI = Task(
     labels=("entailment", "not_entailment"),
     metrics=("accuracy",),
     published=_published("accuracy", 0.905, 0.927, 0.884),
-    # Version 2, of January 2019; its archive may have the version in the folder name.
+    # This is version 2, of January 2019; the name of its folder may include the version.
     source=_source(
         "qnli",
         "QNLI",
@@ -167,7 +167,7 @@ WNLI = Task(
     columns=("sentence1", "sentence2"),
     labels=("not_entailment", "entailment"),
     metrics=("accuracy",),
-    # The paper excludes WNLI.
+    # There are no published scores, because BERT's paper excludes WNLI.
     source=_source("wnli", "WNLI", values=_NUMBERS),
     submission="WNLI.tsv",
 )

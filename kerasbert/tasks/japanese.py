@@ -1,4 +1,4 @@
-"""JGLUE (Kurihara et al. 2022, LREC): Japanese tasks with its settings and dev scores."""
+"""JGLUE (Kurihara et al. 2022, LREC): Japanese tasks with its paper's settings and dev scores."""
 
 from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 from kerasbert.tasks.squad import WINDOWS
@@ -17,7 +17,7 @@ def _settings(length, batch_size=32):
 
 
 def _source(name, id, versions=("v1.3", "v1.2", "v1.1", "v1.0"), license="CC BY-SA 4.0"):
-    """Make a source that takes the newest version present in the folder."""
+    """Make a `Source` that reads the newest version in the folder."""
 
     def files(split):
         named = [f"{name}-{version}/{split}-{version}.json" for version in versions]

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# A single run with the preset's learning rate; only built-in tasks have a paper's grid.
+# The default is a single run with the preset's learning rate. Only built-in tasks have the grid of
+# a paper.
 _SETTINGS = Settings((32,), None, (3,))
 
 
@@ -39,11 +40,12 @@ def file_task(
 ) -> Task:
     """Make a task from your own files.
 
-    Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx`. Questions may be in SQuAD's
-    JSON. Tagged words may be in CoNLL columns, one word per line, in a file with any other
-    extension; in a table with one word per row and a column "sentence" of sentence numbers; or in
-    lists. Texts with spans, lists of `[start, end, type]`, are tagged by characters. Exports of
-    doccano and Label Studio work, too.
+    Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx`. Questions may also be in
+    SQuAD's JSON format. Tagged words may be in a file with any other extension, with one word per
+    line and CoNLL columns; in a table with one word per row and a column "sentence" of sentence
+    numbers; or in a table with a list of words per row. Texts with spans, lists of
+    `[start, end, type]`, are tagged by characters. Exports of doccano and Label Studio can be read
+    too.
 
     Args:
         train, dev, test: strings, paths of files. At least one is required.
@@ -52,13 +54,14 @@ def file_task(
             they default to "text"; "question" and "context"; "prompt"; "query" and "text"; or
             "tokens", lists of words. For CoNLL columns, the number of the word column, 0 by
             default.
-        label: string. Label column: by default "label" (relevance numbers from 0 for texts of a
-            query), "answers" for questions, "tags" for lists of words. For CoNLL columns, a column
-            number, by default the last. A list names one column of 0 and 1 per class.
-        labels: list of strings. Classes in order, or tags; defaults to those in the training file
-            (or the first file, without one), sorted.
-        choices: list of strings. One column per choice, or one column of lists.
-        choice_start: string. Column of the text that all choices start with.
+        label: string. Label column. The default is "answers" for questions, "tags" for lists of
+            words, and otherwise "label" (for reranking, relevance grades from 0). For CoNLL
+            columns, a column number, by default the last. A list names one column of 0 and 1 for
+            each class.
+        labels: list of strings. Classes in order, or tags. Defaults to those in the training file
+            (or in the first file, if there is no training file), sorted.
+        choices: list of strings. One column per choice, or a single column with lists.
+        choice_start: string. Column of the text with which all choices of a prompt start.
         id: string. Column of the ids in the prediction file; defaults to "id" if its values are
             unique.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one selects models. With
@@ -98,7 +101,7 @@ def file_task(
         )
     for metric in metrics or ():
         check_choice("metrics", metric, METRICS)
-    # Column numbers in CoNLL files.
+    # Numbers among the column names are those of columns in CoNLL files.
     given = (*columns, label) if isinstance(label, str) else columns
     numbers = {text: int(text) for text in given if text.lstrip("-").isdecimal()}
     task = Task(

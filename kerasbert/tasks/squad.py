@@ -5,7 +5,7 @@ from kerasbert.heads.base.data_task import Published, Settings, Source, Task
 _PAGE = "https://rajpurkar.github.io/SQuAD-explorer/"
 _TABLE_2 = "arXiv 1810.04805, table 2"
 _TABLE_3 = "arXiv 1810.04805, table 3"
-WINDOWS = {"max_query_length": 64}  # The default stride for 384 tokens is the paper's 128.
+WINDOWS = {"max_query_length": 64}  # For 384 tokens, the default stride is 128, as in the paper.
 
 SQUAD = Task(
     name="squad",

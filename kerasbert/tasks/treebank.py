@@ -1,4 +1,4 @@
-"""Read treebanks: Universal Dependencies in CoNLL-U."""
+"""Reader of treebanks: Universal Dependencies in CoNLL-U."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
         empty nodes (`1.1`), which are not in the text, are left out.
 
     Raises:
-        ValueError: for an invalid word line or a sentence that is not a tree, with the line.
+        ValueError: for an invalid line of a word, or for a sentence that is not a tree; the message
+            has the line.
 
     Source: https://universaldependencies.org/format.html
     """

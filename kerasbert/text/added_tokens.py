@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert import backend
-from kerasbert.backend.tensorflow import has_tensorflow, rows_of, rows_where, tf
+from kerasbert.backend.tensorflow import has_tensorflow, tf
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_value
 from kerasbert.base.keywords import check_keyword
 from kerasbert.text import ops
-from kerasbert.text.alignment import NUL, align, character_sizes, distinct, valid_utf8
+from kerasbert.text.alignment import NUL, align, character_sizes, distinct, runs, valid_utf8
 from kerasbert.text.engine import FastEngine, in_form_first
+from kerasbert.text.ops import rows_of, rows_where
 from kerasbert.text.subword import SubwordTokenizer, once
 
 if TYPE_CHECKING:
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 # Shapes: N texts, S segments of all texts (added tokens and the text between them), P pieces of a
 # text, C code points of all texts.
 
-# Up to this many texts run in the library `tokenizers` on TensorFlow, too.
+# Up to this number of texts, the library `tokenizers` is used on the backend TensorFlow, too.
 FEW = 256
-# Unicode white space; RE2's \s is ASCII only.
+# Unicode white space. RE2's \s has only the ASCII characters.
 SPACE = r"\t-\r \x{85}\p{Z}"
-# Replaces an added token that was found before normalization.
+# This character replaces an added token that was found before normalization.
 STAND_IN = "\ufffe"
 # Word characters, which must not be next to an added token with `single_word`.
 WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]"
 # Markers in vocabularies: [unused1], <S>, <|endoftext|>.
 MARKER = re.compile(r"\[[\w-]+\]|</?[\w-]+>|<\|[\w-]+\|>")
-# Fields of an added token; all but the last two are from `transformers`.
+# Fields of an added token. All except the last two are from `transformers`.
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special", "control", "extra")
 # Prefixes of the Unicode names of characters in scripts without spaces between words.
 NO_SPACES = (
@@ -45,7 +46,9 @@ NO_SPACES = (
 
 
 def stands_alone(char):
-    """Return whether a character is a word by itself: punctuation or a script without spaces.
+    """Return whether a character is a word by itself.
+
+    These are punctuation marks, ASCII symbols, and characters of scripts without spaces.
 
     >>> [stands_alone(char) for char in "-$語aé"]
     [True, True, True, False, False]
@@ -59,26 +62,27 @@ class AddedTokensTokenizer(SubwordTokenizer):
     """Base class of tokenizers with the added tokens of `transformers`.
 
     Args:
-        added_tokens: list of dicts with `content` and, if true, `single_word` (only matched
-            without a word character next to it), `lstrip`, `rstrip` (the token includes white
-            space on that side), `normalized` (matched after normalization), `special`
-            (`transformers` omits it from decoded text) and `control` (a control token, like the
-            special tokens). They are matched before words are split, control tokens only with
-            `special_tokens_in_strings`.
-        special_tokens_in_strings: bool. Whether to map control tokens in texts, such as `[SEP]`,
-            and other markers of the vocabulary, such as `[unused1]`, to their ids. Otherwise they
-            are ordinary text.
+        added_tokens: list of dicts with `content` and, if true, `single_word` (the token is matched
+            only if no word character is next to it), `lstrip`, `rstrip` (the token includes white
+            space on its left or right), `normalized` (it is matched after normalization), `special`
+            (`transformers` omits it from decoded text) and `control` (it is a control token, like
+            the special tokens). Added tokens are matched before words are split; control tokens
+            are matched only with `special_tokens_in_strings`.
+        special_tokens_in_strings: bool. Whether to convert control tokens in texts, such as
+            `[SEP]`, and other markers of the vocabulary, such as `[unused1]`, to their ids.
+            Otherwise they are ordinary text.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
         **kwargs: further arguments of the base class, such as `name`.
 
     Raises:
-        ValueError: for an added token without `content`, with an unknown field or a wrong type.
+        ValueError: if an added token has no `content`, an unknown field, or a field of a wrong
+            type.
 
     Subclasses define:
 
     - `_normalize(text)`: (S,) to (S,),
-    - `_split(segments, known)`: (S,) to ragged (S, pieces) ids, starts and ends in bytes of the
-      segment,
+    - `_split(segments, known)`: (S,) to ids, starts and ends, each ragged (S, pieces); starts and
+      ends are in bytes of the segment,
     - `_as_text(token)`: the token with a space in place of its word-boundary mark.
     """
 
@@ -115,9 +119,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return {**super().get_config(), "added_tokens": added}
 
     def _size_without(self, extra):
-        """Return the model's vocabulary size without `extra` added tokens at its end.
+        """Return the vocabulary size without added tokens at its end that are in `extra`.
 
-        Readers number these after all others and never split words into them.
+        Readers of the files number these tokens after all others, and never split words into them.
         """
         found = {t["content"] for t in self.added_tokens if not self._is_control(t)}
         size = len(self.vocabulary)
@@ -126,27 +130,34 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return size
 
     def described(self) -> dict[str, Any]:
-        """Return the parts of a `tokenizer.json` with this tokenizer's rules.
-
-        Returns:
-            Dict of the parts `normalizer`, `pre_tokenizer`, `decoder` and `model`; `files`, other
-            files that hold the same (name to bytes); and `settings` of `tokenizer_config.json`.
+        """Return the parts of a `tokenizer.json` with this tokenizer's rules: a dict of
+        `normalizer`, `pre_tokenizer`, `decoder` and `model`.
         """
         raise NotImplementedError
 
+    def model_files(self) -> dict[str, bytes]:
+        """Return other files with the same model, as a dict of name to bytes."""
+        return {}
+
+    def config_settings(self) -> dict[str, Any]:
+        """Return settings for `tokenizer_config.json`."""
+        return {}
+
     def trims_offsets(self) -> dict[str, Any] | None:
-        """Return the post-processor that excludes white space from offsets, or `None`."""
+        """Return a post-processor that excludes white space from offsets, or `None` if the
+        tokenizer has none.
+        """
         return None
 
     def _word_edges(self, token):
         text = self._as_text(token)
-        if not text or text == " ":  # The word-boundary mark as its own token.
+        if not text or text == " ":  # The token is only a word-boundary mark.
             return text == " ", False
         begins, ends = (char.isspace() or stands_alone(char) for char in (text[0], text[-1]))
         return begins, ends
 
     def _is_control(self, token):
-        """Return whether an added token is a control token, which texts do not match by default."""
+        """Return whether an added token is a control token, which by default stays text."""
         return bool(token.get("control")) or token["content"] in self.special_tokens
 
     @property
@@ -169,7 +180,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     @once
     def _added_tokens(self):
-        """Return the added tokens to match, with all their fields."""
+        """Return the added tokens that are matched in texts, with all their fields and ids."""
         defaults = dict.fromkeys(FLAGS, False)
         tokens = {}
         if self.special_tokens_in_strings:
@@ -182,12 +193,21 @@ class AddedTokensTokenizer(SubwordTokenizer):
         tokens = [t for t in tokens.values() if t["content"] and t["content"] in self._token_ids]
         return [token | {"id": self._token_ids[token["content"]]} for token in tokens]
 
+    @once
+    def _white_space(self):
+        """Return whether an added token includes the white space beside it, and whether one begins
+        or ends with white space.
+        """
+        added = self._added_tokens()
+        strips = any(token["lstrip"] or token["rstrip"] for token in added)
+        return strips, any(token["content"].strip() != token["content"] for token in added)
+
     def _strips_left(self, token):
-        """Return the `lstrip` of a special token if no file specifies it."""
+        """Return the default `lstrip` of a special token, for files that do not specify it."""
         return token == self.mask_token
 
     def _normalized(self, tokens):
-        """Return the added tokens with normalized contents."""
+        """Return added tokens with normalized contents. Contents that become empty are left out."""
         if not tokens:
             return []
         with tf.init_scope(), tf.device("cpu"):
@@ -200,8 +220,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
         Args:
             text: (S,). Segments.
-            rows: (S,). Index of the text that each segment belongs to.
-            known: (S,) int32. Id of a segment that is an added token, else -1.
+            rows: (S,). Index of the text of each segment.
+            known: (S,) int32. Token id if the segment is an added token, else -1.
             tokens: list of added tokens.
 
         Returns:
@@ -209,7 +229,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """
         if not tokens:
             return text, rows, known
-        # White-space tokens have priority, then longer tokens.
+        # Tokens of white space are matched first, then longer tokens before shorter tokens.
         tokens = sorted(tokens, key=lambda t: (t["content"].isspace(), len(t["content"])))[::-1]
         contents = tf.constant([token["content"] for token in tokens])
         ids = tf.constant([token["id"] for token in tokens])
@@ -238,10 +258,10 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return text, rows, tf.tensor_scatter_nd_update(known, new, ids)
 
     def _is_in_word(self, text, rows, is_new, tokens):
-        """Find segments (S,) that are `single_word` tokens next to a word character."""
+        """Return which segments (S,) are `single_word` tokens next to a word character."""
 
         def is_any(tokens, left="*", right="*"):
-            """Match tokens, with the white space that they include on each side."""
+            """Return which texts are one of the tokens, with white space on its left and right."""
             return tf.strings.regex_full_match(
                 text,
                 "|".join(
@@ -258,8 +278,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         if self._spaced and tokens[0]["normalized"]:
             ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
             begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
-        # White space included by `lstrip` or `rstrip` separates a token from its neighbors; white
-        # space in the content does not.
+        # White space that a token includes by `lstrip` or `rstrip` separates it from its neighbors.
+        # White space in its content does not.
         after = ~is_any([token for token in tokens if token["rstrip"]], right="+")
         before = ~is_any([token for token in tokens if token["lstrip"]], left="+")
         same = rows[1:] == rows[:-1]
@@ -272,9 +292,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Split texts (N,) into segments (S,) at added tokens, and normalize them.
 
         Returns:
-            `(before, after)`: the segments before and after normalization, each a triple of texts,
-            rows, and ids of added tokens (-1 for text). In `after`, `STAND_IN` replaces the added
-            tokens that were found before normalization.
+            `(before, after)`: the segments before and after normalization. Each is a triple of
+            texts, rows, and ids of added tokens (-1 for other text). In `after`, `STAND_IN`
+            replaces the text of added tokens that were found before normalization.
         """
         added = self._added_tokens()
         rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
@@ -290,8 +310,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Tokenize texts (N,).
 
         Returns:
-            Ragged ids (N, P); starts and ends of all pieces in bytes of their normalized text; the
-            segments before normalization, as in `_segments`.
+            Ids, ragged (N, P); starts and ends of all pieces, in bytes of their normalized text;
+            and the segments before normalization, as in `_segments`.
         """
         text = valid_utf8(text)
         before, (segments, rows, known) = self._segments(text)
@@ -300,8 +320,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         limits, segment = tf.cast(ids.row_limits(), "int64"), tf.cast(rows_of(ids), "int64")
         ids, starts, ends = (x.flat_values for x in (ids, starts, ends))
         if self._added_tokens():
-            # Insert the id of each added token at the end of its segment. Concatenating ragged
-            # tensors would trace 400 operations.
+            # Insert the id of each added token at the end of its segment. This is done without
+            # `tf.concat`, which would trace 400 operations for ragged tensors.
             is_known = known >= 0
             earlier = tf.cumsum(tf.cast(is_known, "int64"), exclusive=True)  # (S,)
             new, place = rows_where(is_known, tf.range(tf.size(known, tf.int64)), limits + earlier)
@@ -316,7 +336,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
             starts = append(starts, tf.zeros_like(new, starts.dtype))
             ends = append(ends, tf.gather(lengths, new))
             segment = append(segment, new)
-        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in the joined texts
+        first = tf.cumsum(lengths, exclusive=True)  # (S,), starts in the concatenation of all texts
         own = tf.math.unsorted_segment_min(first, rows, tf.size(text))  # (N,)
         first = tf.gather(first - tf.gather(own, rows), segment)
         starts, ends = starts + first, ends + first
@@ -327,16 +347,17 @@ class AddedTokensTokenizer(SubwordTokenizer):
     # === The library `tokenizers`, for texts in memory ===
 
     def _other_in_library(self, offsets):
-        """Return patterns of characters that the library `tokenizers` treats otherwise.
+        """Return patterns of characters that the library `tokenizers` treats differently.
 
         Returns:
-            A tuple of compiled regular expressions; `None` if the library cannot be used.
+            A tuple of compiled regular expressions. `None` if the library cannot be used for any
+            text.
         """
         return None
 
     @once
     def _engine(self):
-        """Return the engine for texts without such characters."""
+        """Return the engine for texts that have no characters of `_other_in_library`."""
         described = self.described()
         parts = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
         parts["normalizer"] = in_form_first(self.normalize, parts["normalizer"])
@@ -348,13 +369,12 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def _encode(self, name, texts):
         offsets = name != "_tokenize"
         others = self._other_in_library(offsets)
-        # The library's offsets of tokens that include white space include it, and it returns white
-        # space twice that is a token itself.
-        added = self._added_tokens()
-        strips = any(token["lstrip"] or token["rstrip"] for token in added)
-        is_space = any(token["content"].strip() != token["content"] for token in added)
-        strips &= offsets or is_space
-        # TensorFlow's graph is faster for many texts, but it takes long to build.
+        # If added tokens include the white space beside them, the library is avoided in two cases:
+        # for offsets, because those of the library include this white space; and if white space is
+        # an added token itself, because the library returns it twice.
+        strips, has_space = self._white_space()
+        strips &= offsets or has_space
+        # TensorFlow's graph is faster for many texts, but building it takes long.
         is_bulk = len(texts) > FEW and backend.trains_in_graphs()
         is_graph = others is None or strips or is_bulk or self.normalize is not None
         if is_graph and has_tensorflow():
@@ -388,13 +408,13 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     # Characters that `transformers` surrounds with spaces during normalization.
     _spaced = ""
-    # Characters that offsets exclude at both ends of a piece, and whether a piece of only these
-    # characters gets the offset of the next character.
+    # `_around` are the characters that offsets exclude at both ends of a piece. `_begins_next` is
+    # whether a piece of only these characters has the offsets of the next character.
     _around = SPACE
     _begins_next = False
 
     def _tighten(self, starts, ends, points):
-        """Exclude white space around pieces from their offsets."""
+        """Change the offsets of pieces so that they exclude the white space around the pieces."""
         characters, index = distinct(points.flat_values)
         around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
         solid = tf.where(~around)[:, 0]
@@ -418,7 +438,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return tuple(starts.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
 
     def _sizes(self, segments, known):
-        """Count the normalized bytes that each character becomes, for `align`."""
+        """Return for `align` the number of bytes to which each character is normalized."""
 
         def normalize(clusters, is_known=None):
             normal = self._normalize(clusters)
@@ -429,12 +449,10 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
 
 def _rejoined(text, rows, known, is_new, is_part):
-    """Merge neighboring segments (S,) of a text that are not added tokens."""
+    """Join neighboring segments (S,) of a text that are not added tokens."""
     is_token = (known >= 0) | (is_new & ~is_part)
     begins = is_token[1:] | is_token[:-1] | (rows[1:] != rows[:-1])
     begins = tf.concat([tf.ones_like(is_token[:1]), begins], 0)
-    firsts = tf.where(begins)[:, 0]
-    splits = tf.concat([firsts, [tf.size(text, tf.int64)]], 0)
-    joined = tf.RaggedTensor.from_row_splits(text, splits, validate=False)
+    joined, firsts = runs(text, begins)
     text = tf.strings.reduce_join(joined, axis=-1)
     return text, *(tf.gather(x, firsts) for x in (rows, known, is_new & ~is_part))

@@ -1,20 +1,22 @@
 """Unicode normalization in TensorFlow graphs, and alignment of its results with original texts.
 
-Shapes: N texts, P pieces of a text, C code points of all texts, U distinct ones, K clusters of
-characters that normalize together.
+Shapes: N texts, P pieces of a text, C code points of all texts, U distinct code points, K clusters
+of characters that are normalized together.
 """
 
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf, tf_text
+from kerasbert.backend.tensorflow import tf, tf_text
+from kerasbert.text.ops import rows_of, rows_where
 
 # Unicode normal forms that can be applied to texts before tokenization.
 FORMS = ("NFC", "NFKC")
-# Replaces U+0000, where some TensorFlow Text ops end a text.
+# This character replaces U+0000, at which some TensorFlow Text ops end a text.
 NUL = "\ufdd0"
-# Belongs to the cluster of the character before it, and normalizes to nothing.
+# A character that belongs to the cluster of the character before it, and that normalization
+# removes.
 FILLER = "\uffff"
-# Characters that normalization may join to the one before them: marks, Hangul vowels and final
-# consonants, and characters that NFKC and NFKD turn into these (Hangul compatibility letters,
-# half-width (han)dakuten).
+# Characters that normalization may join to the character before: marks, Hangul vowels and final
+# consonants, and characters that NFKC and NFKD convert to these (Hangul compatibility letters, and
+# half-width dakuten and handakuten).
 MARK = (
     r"[\p{M}\x{1160}-\x{11FF}\x{D7B0}-\x{D7FF}\x{3131}-\x{318E}\x{FF9E}-\x{FFDC}"
     rf"\x{{E33}}\x{{EB3}}{FILLER}]"
@@ -23,7 +25,7 @@ MARK = (
 
 def valid_utf8(text):
     """Replace bytes that are not UTF-8 by U+FFFD in strings (N,)."""
-    # The check costs a tenth of the conversion.
+    # Texts are checked first, because the check takes only a tenth of the time of the conversion.
     valid = tf.strings.regex_full_match(text, r"[^\x{D800}-\x{DFFF}]*")
     return tf.cond(
         tf.reduce_all(valid),
@@ -33,12 +35,24 @@ def valid_utf8(text):
 
 
 def distinct(points):
-    """Return the distinct characters (U,) of code points (C,) as strings, and indices (C,)."""
+    """Return the distinct characters (U,) of code points (C,) as strings, and indices into them."""
     unique, index = tf.unique(points)
-    # `unicode_encode` would convert `unique[:, tf.newaxis]` to a ragged tensor in 40 operations.
+    # The ragged tensor is made here, because `unicode_encode` would need 40 operations to convert
+    # `unique[:, tf.newaxis]`.
     splits = tf.range(tf.size(unique, tf.int64) + 1)
     single = tf.RaggedTensor.from_row_splits(unique, splits, validate=False)
     return tf.strings.unicode_encode(single, "UTF-8"), index
+
+
+def runs(values, begins):
+    """Group values (C,) into ragged rows, which begin where `begins` (C,) is true.
+
+    Returns:
+        `(rows, firsts)`: the rows, and the index of the first value of each row.
+    """
+    firsts = tf.where(begins)[:, 0]
+    splits = tf.concat([firsts, [tf.size(begins, tf.int64)]], 0)
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False), firsts
 
 
 def in_form(text, form):
@@ -48,13 +62,14 @@ def in_form(text, form):
 
 
 def character_sizes(points, normalize, unit, whole=None):
-    """Measure how much of the normalized texts comes from each character, for `align`.
+    """Measure for `align` how much of the normalized texts comes from each character.
 
     Args:
         points: ragged (N, None). Code points, C in total.
-        normalize: function of strings (K,) and, with `whole`, of bools (K,), true for whole texts.
+        normalize: function of strings (K,) and, with `whole`, of bools (K,), whether a string is a
+            whole text.
         unit: string. Unit of the sizes, "BYTE" or "UTF8_CHAR".
-        whole: bools (N,). Texts that normalize as a single cluster.
+        whole: bools (N,). Whether a text is normalized as a single cluster.
 
     Returns:
         `(sizes, joined)`, int32 and bool (C,); see `align`.
@@ -67,14 +82,14 @@ def character_sizes(points, normalize, unit, whole=None):
     if whole is not None:
         apart &= ~tf.gather(whole, row)
     begin |= apart
-    firsts = tf.where(begin)[:, 0]
-    splits = tf.concat([firsts, [tf.size(points, tf.int64)]], 0)
-    clusters = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+    clusters, firsts = runs(points, begin)
+    splits = clusters.row_splits
     clusters = tf.strings.unicode_encode(clusters, "UTF-8")
     given = () if whole is None else (tf.gather(whole, tf.gather(row, firsts)),)
     normal = normalize(clusters, *given)
     cluster = tf.cumsum(tf.cast(begin, "int32")) - 1  # (C,)
-    # A cluster that normalizes like its separate characters is measured character by character.
+    # If normalization gives the same result for a cluster as for its characters one by one, the
+    # characters are measured one by one.
     alone = normalize(characters)  # (U,)
     parts = tf.gather(tf.strings.unicode_decode(alone, "UTF-8"), index)  # (C, None)
     parts = tf.RaggedTensor.from_row_splits(parts, splits, validate=False).merge_dims(1, 2)
@@ -85,20 +100,21 @@ def character_sizes(points, normalize, unit, whole=None):
 
 
 def align(ids, starts, ends, points, sizes, joined):
-    """Map offsets in normalized texts, in bytes or characters, to characters of the originals.
+    """Convert offsets in normalized texts, in bytes or characters, to those in original texts.
 
     Args:
         ids: ragged (N, P). Only its row structure is used.
         starts, ends: (pieces of all texts,). Offsets of each piece in the normalized text.
         points: ragged (N, None). Code points of the original texts, C in total.
         sizes: (C,). Number of bytes, or characters, of the normalized text per original character.
-        joined: (C,) bool. Characters that belong to the one before them, such as removed accents.
+        joined: (C,) bool. Whether a character belongs to the character before it, such as an
+            accent that normalization removes.
 
     Returns:
         Starts and ends, ragged (N, P) int32, in characters of each original text.
     """
-    # Offsets count from the start of each text and are limited to it; otherwise one wrong size
-    # would shift the offsets of all later texts in the batch.
+    # Offsets count from the start of each text and are limited to this text. Otherwise, one wrong
+    # size would change the offsets of all later texts in the batch.
     until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
     before = tf.concat([tf.zeros([1], "int64"), until], 0)  # (C + 1,)
     position = tf.range(tf.size(until, tf.int64))
@@ -109,7 +125,8 @@ def align(ids, starts, ends, points, sizes, joined):
     first, limit = (tf.gather(x, rows) for x in (points.row_starts(), points.row_limits()))
     begin, top = (tf.gather(before, x) for x in (first, limit))
     start = tf.minimum(begin + tf.cast(starts, "int64"), top)
-    # A mark added before a word has no original bytes; map it to the character after it.
+    # A word-boundary mark that was added before a word has no characters in the original text, so
+    # it gets the offsets of the next character.
     end = tf.minimum(begin + tf.cast(tf.maximum(ends, starts + 1), "int64"), top)
     start = tf.searchsorted(until, start, side="right", out_type="int64")
     last = tf.searchsorted(until, end - 1, side="right", out_type="int64")
@@ -118,3 +135,21 @@ def align(ids, starts, ends, points, sizes, joined):
     return tuple(
         ids.with_flat_values(tf.cast(tf.minimum(x, limit) - first, "int32")) for x in (start, end)
     )
+
+
+def run_in_form(run, text, form):
+    """Tokenize texts in a normal form, and return offsets in the original texts.
+
+    Args:
+        run: function of strings (N,) that returns ids, ragged (N, P), or ids, starts and ends.
+        text: strings (N,).
+        form: string. See `in_form`.
+    """
+    text = valid_utf8(text)
+    found = run(in_form(text, form))
+    if not isinstance(found, tuple):
+        return found
+    ids, starts, ends = found
+    points = tf.strings.unicode_decode(text, "UTF-8")
+    sizes = character_sizes(points, lambda x: in_form(x, form), "UTF8_CHAR")
+    return ids, *align(ids, starts.flat_values, ends.flat_values, points, *sizes)

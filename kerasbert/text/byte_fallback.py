@@ -1,9 +1,9 @@
 """SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as TensorFlow graphs.
 
-A character that no piece covers becomes its bytes, one piece each, so no text has unknown tokens.
-The models are unigram models (with the class name of Llama's tokenizers) or byte-pair models over
-characters (Gemma's and Llama's). As in `transformers`, text is not normalized, and white space does
-not end a word, so a piece may contain a space.
+A character that is in no piece is converted to its bytes, of which each is a piece, so no text has
+unknown tokens. The models are unigram models (whose files have the class name of Llama's tokenizer)
+or byte-pair models over characters (Gemma's and Llama's). As in `transformers`, text is not
+normalized, and white space does not end a word, so a piece may contain a space.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice
 from kerasbert.text.added_tokens import SPACE
-from kerasbert.text.alignment import valid_utf8
+from kerasbert.text.alignment import runs, valid_utf8
 from kerasbert.text.byte_pair import merge_text
-from kerasbert.text.sentence_piece import (
+from kerasbert.text.ops import rows_of
+from kerasbert.text.sentence_piece import SentencePieceTokenizer
+from kerasbert.text.sentence_piece_models import (
     WORD_BEGIN,
-    SentencePieceTokenizer,
     build_proto,
     found_in_text,
     model_protos,
@@ -30,7 +31,10 @@ from kerasbert.text.sentence_piece import (
     scored_pieces,
 )
 from kerasbert.text.subword import once
-from kerasbert.text.tokenizer_files import MODEL_FILES, UnsupportedError, tokens_by_id
+from kerasbert.text.tokenizer_files import MODEL_FILES
+from kerasbert.text.tokenizer_json import UnsupportedError
+from kerasbert.text.tokenizer_rows import end_tokens
+from kerasbert.text.vocabulary_files import tokens_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,22 +42,23 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# Shapes: S segments of all texts, C code points of these, W parts that no piece crosses.
+# Shapes: S segments of all texts, C code points of all segments, W parts that no piece crosses.
 
 BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
 # Single-byte characters and their byte tokens.
 ASCII = {chr(byte): f"<0x{byte:02X}>" for byte in range(128)}
-# An empty character map (see `check_proto`): 256 units and no strings.
+# A character map (see `check_proto`) that maps nothing: 256 units and no strings.
 NO_CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024 + 1)
-# When a space is put before a text: "first" and "always" are schemes of Metaspace in `tokenizers`,
-# which skips texts that begin with a space; "prepend" is its Prepend normalizer, which does not.
+# When a space is added before a text. "first" and "always" are schemes of Metaspace in
+# `tokenizers`, which puts no space before a text that begins with one. "prepend" is the normalizer
+# Prepend in `tokenizers`, which puts a space before every text.
 PREPEND_SCHEMES = ("never", "first", "always", "prepend")
-# Replaces -1 for a segment at the beginning of its text.
+# The value that replaces -1 if a segment is at the beginning of its text.
 _FIRST = -2
 
 
 def splits_of(piece, known):
-    """Return the pairs of pieces that a piece can be merged from, longest first part first.
+    """Return the pairs of pieces from which a piece can be merged, by falling length of the first.
 
     >>> splits_of("abc", {"a", "ab", "c", "bc"})
     [('ab', 'c'), ('a', 'bc')]
@@ -65,9 +70,9 @@ def splits_of(piece, known):
 def byte_pair_proto(files):
     """Convert the byte-pair model of a `tokenizer.json` to a SentencePiece model.
 
-    SentencePiece merges the two neighbors whose merged piece has the highest score, whatever its
-    parts. A list of merges is equivalent if it lists all splits of each piece, one piece after the
-    other, as lists converted from a SentencePiece model do.
+    SentencePiece merges the two neighbors whose merged piece has the highest score, whatever the
+    two parts are. A list of merges is equivalent if it has all pairs from which a piece can be
+    merged, piece by piece. Lists that were converted from a SentencePiece model are such lists.
 
     Args:
         files: `TokenizerFiles`.
@@ -85,9 +90,7 @@ def byte_pair_proto(files):
     kinds = proto.SentencePiece
     tokens = tokens_by_id(model["vocab"])
     known = set(tokens)
-    ranks = {}
-    for rank, pair in enumerate(model["merges"]):
-        ranks[tuple(merge_text(pair).split(" "))] = rank
+    ranks = {tuple(merge_text(m).split(" ")): rank for rank, m in enumerate(model["merges"])}
     found = _isolated(files)
     last = -1
     order = {}
@@ -95,7 +98,7 @@ def byte_pair_proto(files):
         order.setdefault(a + b, []).append(rank)
     for piece, own in order.items():
         is_whole = piece in known and len(own) == len(splits_of(piece, known))
-        # Isolated tokens are matched beforehand and so never merged.
+        # Isolated tokens are matched before merging, so they are never merged.
         if piece not in found and not (is_whole and own[0] > last and own[-1] - own[0] < len(own)):
             raise UnsupportedError(
                 f"'{path}' has byte_fallback and merges of {piece!r} that no SentencePiece model "
@@ -110,32 +113,29 @@ def byte_pair_proto(files):
         elif piece == model.get("unk_token"):
             kind = kinds.UNKNOWN
         elif len(piece) > 1 and (piece not in places or not known.issuperset(piece)):
-            kind = kinds.CONTROL  # No text produces it.
+            kind = kinds.CONTROL  # No text is converted to this piece.
         proto.pieces.add(piece=piece, score=-float(places.get(piece, len(places))), type=kind)
     return proto
 
 
 def _isolated(files):
     """Return the added tokens that a SentencePiece model itself matches before merging."""
-    found = set()
-    for token in files.added_tokens().values():
-        others = ("special", "lstrip", "rstrip", "single_word")
-        if not any(token.get(name) for name in others) and " " not in token["content"]:
-            found.add(token["content"])
-    return found
+    others = {"special", "lstrip", "rstrip", "single_word"}
+    tokens = files.added_tokens().values()
+    return {x["content"] for x in tokens if not others & x.keys() and " " not in x["content"]}
 
 
 def prepend_scheme(files):
     """Return when a `tokenizer.json` puts a space before a text, one of `PREPEND_SCHEMES`.
 
     Raises:
-        ValueError: if it changes texts in any other way before the model sees them.
+        ValueError: if the file changes texts in any other way before the model reads them.
     """
     before = [dict(step) for step in files.normalizers()]
-    words = [dict(step) for step in files.pre_tokenizers()]
+    words = [dict(step) for step in files.steps("pre_tokenizer")]
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": WORD_BEGIN}
     prepend = {"type": "Prepend", "prepend": WORD_BEGIN}
-    # After the replacement, no space is left to split at.
+    # A split at spaces has no effect, because all spaces have been replaced before.
     is_split = [step.get("type") for step in words] == ["Split"]
     if is_split and words[0].get("pattern") == {"String": " "}:
         words = []
@@ -149,7 +149,7 @@ def prepend_scheme(files):
         scheme = step.get("prepend_scheme", old)
         if step.get("split") is False and step.get("replacement") == WORD_BEGIN:
             return scheme
-    kinds = [step.get("type") for step in (*files.normalizers(), *files.pre_tokenizers())]
+    kinds = [step.get("type") for step in (*files.normalizers(), *files.steps("pre_tokenizer"))]
     raise UnsupportedError(
         f"The tokenizer.json in '{files.directory}' has byte_fallback and processes texts with "
         f"{kinds}, but a ByteFallbackTokenizer only replaces spaces with {WORD_BEGIN!r}, by "
@@ -159,10 +159,10 @@ def prepend_scheme(files):
 
 
 def _merges(proto):
-    """Return the merges of a byte-pair model, best first; see `byte_fallback.byte_pair_proto`."""
+    """Return the merges of a byte-pair model, the best first; see `byte_pair_proto`."""
     pieces = [piece for piece in proto.pieces if found_in_text(piece)]
     known = {piece.piece for piece in pieces}
-    # Runs of spaces, which the model matches as a whole, must be merged before anything else.
+    # The model matches runs of spaces as a whole, so their merges must be before all others.
     pieces.sort(
         key=lambda p: (p.type == p.NORMAL, -p.score if p.type == p.NORMAL else -len(p.piece))
     )
@@ -173,14 +173,15 @@ def _merges(proto):
 class ByteFallbackTokenizer(SentencePieceTokenizer):
     """SentencePiece tokenizer of ModernBERT-ja (unigram) and mmBERT (byte-pair).
 
-    A character that no piece covers becomes its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with the
-    offsets of the whole character. As in `transformers`, the model's normalization is not applied.
+    A character that is in no piece is converted to its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with
+    the offsets of the whole character. As in `transformers`, the model's normalization is not
+    applied.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
         prepend_scheme: string. When to put a space before a text, so that its first word is
-            tokenized like the others: "never", "first" (at its beginning), "always" (also after
-            added tokens), or "prepend" (even if it begins with one).
+            tokenized like the others: "never", "first" (at the beginning of the text), "always"
+            (also after added tokens), or "prepend" (even if the text begins with a space).
         begins_second: bool. Whether the second text of a pair also begins with the start token:
             `<s> A </s> <s> B </s>`.
         added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
@@ -262,8 +263,6 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         if scheme != "never":
             decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         return {
-            "settings": {},
-            "files": {},
             "normalizer": before,
             "pre_tokenizer": {**space, "split": False} if before is None else None,
             "decoder": {"type": "Sequence", "decoders": decoders},
@@ -290,13 +289,14 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
             scheme = prepend_scheme(files)
         else:
             scheme = "prepend" if proto.normalizer_spec.add_dummy_prefix else "never"
-        return {"prepend_scheme": scheme, **files.row_tokens()}
+        return {"prepend_scheme": scheme, **end_tokens(files)}
 
     @classmethod
     def _in_order_of_ids(cls, proto, special_tokens):
         is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
         names = {piece.piece for piece in proto.pieces}
-        # Gemma's byte-pair files have the tab character instead of its byte; `_to_run` renames it.
+        # Gemma's byte-pair files have the tab character instead of its byte token; `_to_run`
+        # renames it.
         there = names if is_unigram else names | {ASCII[char] for char in names & set(ASCII)}
         for name in BYTES:
             if name not in there:
@@ -318,7 +318,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         return proto
 
     def _to_run(self, proto):
-        # Without a character map, SentencePiece logs its absence each time.
+        # If there is no character map, SentencePiece logs this each time, so an empty map is set.
         proto.normalizer_spec.precompiled_charsmap = NO_CHARSMAP
         names = {piece.piece for piece in proto.pieces}
         for piece in proto.pieces:
@@ -333,7 +333,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         if token not in BYTES:
             return super()._as_text(token)
         data = BYTES[token]
-        # The first bytes of a Chinese or Japanese character count as a character.
+        # The first byte of a Chinese or Japanese character stands for such a character.
         return "\u4e00" if 0xE3 <= data[0] <= 0xE9 else data.decode("utf-8", "replace")
 
     def _normalize(self, text):
@@ -341,7 +341,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
 
     @once
     def _joined(self):
-        """Return pairs of characters that are adjacent in some piece, as sorted numbers."""
+        """Return all pairs of characters that are neighbors in any piece, as sorted numbers."""
         proto = read_proto(self.proto)
         pieces = [p.piece for p in proto.pieces if p.type in (p.NORMAL, p.USER_DEFINED)]
         # The separator is a character that no piece has.
@@ -369,17 +369,15 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         text = tf.where(known < 0, prefixes + segments, "")
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in total
         row, points = rows_of(points), points.flat_values
-        # Parts that no piece crosses are tokenized separately, so that equal parts are tokenized
-        # once and sums of scores are small enough to be exact in float32.
+        # Texts are cut into parts where no piece can cross. Equal parts are then tokenized only
+        # once, and the sums of scores are small enough to be exact in float32.
         seen = tf.where(points == ord(" "), ord(WORD_BEGIN), points)
         pairs = tf.cast(seen[:-1], "int64") * 2**21 + tf.cast(seen[1:], "int64")
         joined = tf.constant(self._joined())
         at = tf.minimum(tf.searchsorted(joined, pairs), tf.size(joined) - 1)
         begins = (row[1:] != row[:-1]) | (tf.gather(joined, at) != pairs)
         begins = tf.concat([tf.ones_like(row[:1], "bool"), begins], 0)
-        (first,) = rows_where(begins, tf.range(tf.size(row, tf.int64)))
-        splits = tf.concat([first, [tf.size(row, tf.int64)]], 0)
-        parts = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
+        parts, first = runs(points, begins)
         unique, index = tf.unique(tf.strings.unicode_encode(parts, "UTF-8"))
         ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
         part = rows_of(ids)
@@ -390,8 +388,8 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
             tf.cumsum(tf.strings.length(text), exclusive=True), row
         )
         shift = tf.gather(offset - tf.gather(tf.strings.length(prefixes), row), part)
-        # SentencePiece assigns a character to the last of its bytes and nothing to the others;
-        # `align` extends each byte to the whole character.
+        # SentencePiece gives the offsets of a character to the last of its byte pieces, and empty
+        # offsets to the others. `align` extends the offsets of each byte to the whole character.
         ends = tf.maximum(ends.flat_values, starts.flat_values + 1) + shift
         starts = tf.maximum(starts.flat_values + shift, 0)
         rows = tf.gather(row, part)

@@ -1,7 +1,7 @@
-"""Byte-level byte-pair tokenizers (Radford et al. 2019) as TensorFlow graphs.
+"""`BytePairTokenizer`, base class of byte-pair tokenizers (Radford et al. 2019), as graphs.
 
-They give the tokens of `transformers`; KerasHub's `BytePairTokenizer` splits text with other rules
-(see the test of the differences).
+They return the tokens that `transformers` returns. KerasHub's `BytePairTokenizer` splits text by
+other rules (see the test of the differences).
 """
 
 from __future__ import annotations
@@ -9,30 +9,33 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_of, rows_where, tf
+from kerasbert.backend.tensorflow import tf
 from kerasbert.base.files import read_json, write_files
 from kerasbert.base.strict_json import to_json
 from kerasbert.text.added_tokens import SPACE, AddedTokensTokenizer
-from kerasbert.text.alignment import distinct, in_form
+from kerasbert.text.alignment import distinct, in_form, runs
+from kerasbert.text.ops import rows_of, rows_where
 from kerasbert.text.subword import once
-from kerasbert.text.tokenizer_files import ANY, TokenizerFiles, as_lines, read_merges, tokens_by_id
+from kerasbert.text.tokenizer_files import TokenizerFiles
+from kerasbert.text.tokenizer_json import ANY, follow, follow_model
+from kerasbert.text.tokenizer_rows import check_rows
+from kerasbert.text.vocabulary_files import as_lines, read_merges, tokens_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Self
 
-    from kerasbert.base.aliases import AnyPath
+    from kerasbert.base.aliases import AnyPath, Tensor
 
 # Shapes: N texts, S segments of all texts (added tokens and the text between them), W words of all
-# texts, U different words, P pieces of a text, C code points of all texts, B bytes of all words.
+# texts, U distinct words, P pieces of a text, C code points of all texts, B bytes of all words.
 
 VOCABULARY_FILE = "vocabulary.json"
 MERGES_FILE = "merges.txt"
 
-# Model options that all these classes support, and the supported values.
+# Options of the model, and the values that all classes of this module support.
 OPTIONS = {
     "dropout": (None, 0.0, 0),
     "byte_fallback": (False,),
@@ -45,7 +48,7 @@ SPACES, LETTERS, NUMBERS, OTHERS = range(4)
 
 
 def byte_characters():
-    """Return the characters that stand for the 256 bytes in a vocabulary file."""
+    """Return the characters by which a vocabulary file writes the 256 bytes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [x for x in range(256) if x not in printable]
     table = {x: chr(x) for x in printable} | {x: chr(256 + i) for i, x in enumerate(others)}
@@ -57,7 +60,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     Args:
         vocabulary: dict of token to id, or the path of a `vocab.json`.
-        merges: list of `"a b"` or `("a", "b")`, most frequent first, or the path of a
+        merges: list of `"a b"` or `("a", "b")`, the most frequent first, or the path of a
             `merges.txt`.
         add_prefix_space: bool. Whether to begin each text with a space, so that its first word is
             tokenized like the others.
@@ -105,29 +108,27 @@ class BytePairTokenizer(AddedTokensTokenizer):
         arguments["vocabulary"] = {token: id for id, token in enumerate(tokens)}
         arguments["merges"] = merges
         arguments["added_tokens"] = files.found_tokens(tokens)
-        return files.checked(cls(**arguments | overrides))
+        return check_rows(files, cls(**arguments | overrides))
 
     @classmethod
     def _words_of(cls, files):
-        """Return arguments for splitting into words; raise for unsupported settings."""
-        arguments = {}
+        """Return the arguments for splitting into words, or raise if a setting is unsupported."""
+        # Only a `tokenizer.json` can ask for a normal form.
+        arguments = {"normalization": None}
         if files.model:
             forms = ("NFC", "NFD", "NFKC", "NFKD")
             known = {form: [{}] for form in forms}
-            steps = files.follow("normalizer", cls, known, [[], *([form] for form in forms)])
+            steps = follow(files, "normalizer", cls, known, [[], *([form] for form in forms)])
             arguments["normalization"] = steps[0]["type"] if steps else None
             form = {"add_prefix_space": ANY, "trim_offsets": ANY, "use_regex": (True,)}
             known = {"ByteLevel": [form]}
-            for step in files.follow("pre_tokenizer", cls, known, [["ByteLevel"]]):
+            for step in follow(files, "pre_tokenizer", cls, known, [["ByteLevel"]]):
                 arguments["add_prefix_space"] = step.get("add_prefix_space", False)
-            # With all bytes in the vocabulary, nothing is unknown.
+            # If the vocabulary has all bytes, there is no unknown token.
             is_whole = set(byte_characters()) <= files.model["vocab"].keys()
             unknown = ANY if is_whole else (None,)
-            empty = (None, "")
-            files.follow_model(cls, OPTIONS | {"unk_token": unknown, "fuse_unk": ANY})
-            files.follow_model(
-                cls, {"continuing_subword_prefix": empty, "end_of_word_suffix": empty}
-            )
+            more = dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), (None, ""))
+            follow_model(files, cls, OPTIONS | {"unk_token": unknown, "fuse_unk": ANY} | more)
         if "add_prefix_space" in files.config:
             arguments["add_prefix_space"] = files.config["add_prefix_space"]
         return arguments
@@ -148,13 +149,16 @@ class BytePairTokenizer(AddedTokensTokenizer):
         self.merges = tuple(merges)
         self._set_tokens(vocabulary)
         for pair in self.merges:
-            parts = pair.split(" ")
-            for token in (*parts, "".join(parts)):
-                if token not in self._token_ids:
-                    raise ValueError(
-                        f"The merge {pair!r} needs the token {token!r}, which the vocabulary of "
-                        f"{len(self.vocabulary)} tokens lacks; use both of one checkpoint."
-                    )
+            self._check_merge(pair)
+
+    def _check_merge(self, pair):
+        parts = pair.split(" ")
+        for token in (*parts, "".join(parts)):
+            if token not in self._token_ids:
+                raise ValueError(
+                    f"The merge {pair!r} needs the token {token!r}, which the vocabulary of "
+                    f"{len(self.vocabulary)} tokens lacks; use both of one checkpoint."
+                )
 
     def save_assets(self, dir_path: AnyPath) -> None:
         self._check_vocabulary()
@@ -175,15 +179,17 @@ class BytePairTokenizer(AddedTokensTokenizer):
             "normalization": self.normalization,
         }
 
+    def model_files(self) -> dict[str, bytes]:
+        vocabulary = to_json(self._token_ids, ensure_ascii=False, indent=1)
+        merges = as_lines(["#version: 0.2", *self.merges])
+        return {"vocab.json": (vocabulary + "\n").encode(), "merges.txt": merges}
+
+    def config_settings(self) -> dict[str, Any]:
+        return {"add_prefix_space": self.add_prefix_space}
+
     def described(self) -> dict[str, Any]:
-        vocabulary = {token: id for id, token in enumerate(self.vocabulary)}
         form = self.normalization
         return {
-            "settings": {"add_prefix_space": self.add_prefix_space},
-            "files": {
-                "vocab.json": (to_json(vocabulary, ensure_ascii=False, indent=1) + "\n").encode(),
-                "merges.txt": as_lines(["#version: 0.2", *self.merges]),
-            },
             "normalizer": None if form is None else {"type": form},
             "pre_tokenizer": self._byte_level(),
             "decoder": self._byte_level(),
@@ -195,7 +201,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
                 "end_of_word_suffix": "",
                 "fuse_unk": False,
                 "byte_fallback": False,
-                "vocab": vocabulary,
+                "vocab": dict(self._token_ids),
                 "merges": list(self.merges),
             },
         }
@@ -212,13 +218,14 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return self._byte_level()
 
     def _other_in_library(self, offsets):
-        # Unicode versions differ in normal forms; the library trims pieces of white space.
+        # The library may have another Unicode version, whose normal forms differ, and its offsets
+        # exclude white space even for pieces of white space.
         return None if offsets or self.normalization is not None else ()
 
-    # Whether other libraries add the start and the end token to each text.
+    # Whether other libraries must add the start and the end token to each text.
     marks_ends = True
 
-    # Tables are constants of the graph, as a SavedModel could lose track of a resource.
+    # Tables are constants of the graph, because a SavedModel could lose track of a resource.
 
     @once
     def _tables(self):
@@ -226,20 +233,10 @@ class BytePairTokenizer(AddedTokensTokenizer):
         ids = [
             [self._token_ids[t] for t in (*p.split(" "), p.replace(" ", ""))] for p in self.merges
         ]
-        left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
-        keys, ranks = np.unique(left * size + right, return_index=True)
-        # If each merge follows those of its two parts, all can be applied at once.
-        made = np.full(size, -1)
-        made[merged] = np.arange(len(merged))
-        once = len(np.unique(merged)) == len(merged)
-        in_order = once and bool((np.maximum(made[left], made[right]) < np.arange(len(left))).all())
         return {
             "contents": np.array(self._contents(), object),
             "bytes": np.array([self._token_ids.get(c, -1) for c in byte_characters()], "int32"),
-            "keys": np.append(keys, np.iinfo("int64").max),
-            "ranks": np.append(ranks, 0).astype("int32"),
-            "merged": np.append(merged[ranks], 0).astype("int32"),
-            "in_order": in_order,
+            **merge_tables(ids, size),
         }
 
     @once
@@ -256,7 +253,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     @once
     def _whole_words(self):
-        """Return the tokens whose bytes merge back to them: sorted fingerprints, and ids."""
+        """Return sorted fingerprints and ids of tokens whose bytes are merged to the token."""
         with tf.init_scope(), tf.device("cpu"):
             words = tf.constant(self._tables()["contents"])
             ids, _ = self._merge(words)
@@ -276,7 +273,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _as_text(self, token):
         data = self._tables()["contents"][self._token_ids[token]]
         text = data.decode("utf-8", "replace")
-        # The first bytes of a Chinese or Japanese character count as a character.
+        # The first bytes of a Chinese or Japanese character stand for such a character.
         cut = text.startswith("\ufffd") and 0xE3 <= data[0] <= 0xE9
         return "\u4e00" + text if cut else text
 
@@ -288,7 +285,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return in_form(text, self.normalization)
 
     def _words(self, text):
-        """Split segments (S,) into words (W,); also return the segment of each."""
+        """Split segments (S,) into words (W,), and return them and the segment of each word."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in total
         row = rows_of(points)
         points = points.flat_values
@@ -309,11 +306,12 @@ class BytePairTokenizer(AddedTokensTokenizer):
         last = tf.concat([change, tf.ones_like(row[:1], "bool")], 0)
         space = kind == SPACES
         after_space = earlier(space) & ~begin
-        # The last white space of a run begins the next word if it is " ", else it is a word.
+        # The last character of a run of white space begins the next word if it is " ". Otherwise it
+        # is a word.
         starts = space & (~after_space | ~(later(space) | last))
         starts |= ~space & after_space & (earlier(points) != ord(" "))
         starts |= begin | (~space & ~after_space & (kind != earlier(kind)))
-        # 's 't 'm 'd 're 've 'll end a word even before letters.
+        # A word ends after 's 't 'm 'd 're 've 'll, even if letters follow.
         following = tf.where(last, 0, later(points))
         second = tf.where(last, 0, later(following))
 
@@ -327,21 +325,19 @@ class BytePairTokenizer(AddedTokensTokenizer):
         starts &= ~earlier(short | long)
         starts |= earlier(short, 2) | earlier(long, 3)
 
-        starts = tf.where(starts)[:, 0]
-        splits = tf.concat([starts, [tf.size(points, tf.int64)]], 0)
-        words = tf.RaggedTensor.from_row_splits(points, splits, validate=False)
-        return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, starts)
+        words, firsts = runs(points, starts)
+        return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, firsts)
 
     def _of_words(self, words):
-        """Tokenize words (W,) to ragged (W, pieces): ids, and each piece's first byte in a word."""
+        """Tokenize words (W,), and return ids and each piece's first byte: ragged (W, pieces)."""
         unique, index = tf.unique(words)
         ids, begins, row = self._lookup(unique)
         return tuple(tf.gather(x, tf.gather(row, index)) for x in (ids, begins))
 
     def _lookup(self, words):
-        """Tokenize words (U,) to ragged tables like those of `_merge`, and each word's row in them.
+        """Tokenize words (U,) like `_merge`, and return its two tables and each word's row in them.
 
-        Most words are a single token and need no merging.
+        Most words are a single token, and are looked up without merging.
         """
         prints, tokens = self._whole_words()
         if not len(prints):
@@ -358,20 +354,29 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tf.concat([ids, token], 0), tf.concat([begins, tf.zeros_like(token)], 0), row
 
     def _merge(self, words):
-        """Merge words (U,) to ragged (U, pieces): ids, and each piece's first byte in the word."""
-        tables = self._tables()
+        """Merge the bytes of words (U,), and return what `_of_words` does: ragged (U, pieces)."""
+        return self.merged(words, *self._symbols(words), self._tables(), len(self.vocabulary))
+
+    @staticmethod
+    def merged(
+        words: Tensor, ids: Tensor, place: Tensor, tables: dict[str, Any], size: int
+    ) -> tuple[Any, Any]:
+        """Merge the symbols of words (U,), except ids of -1, by the tables of `merge_tables`.
+
+        Returns:
+            Ids and the first byte of each piece, ragged (U, pieces).
+        """
         keys, ranks, merged = (tf.constant(tables[name]) for name in ("keys", "ranks", "merged"))
         none = tf.int32.max
         lengths = tf.strings.length(words)
         first_byte = tf.cumsum(lengths, exclusive=True)
         all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
         result = tf.fill(tf.shape(all_words), -1)  # The id of the piece that begins at each byte.
-        ids, place = self._symbols(words)
         word = tf.gather(all_words, place)
         ids, word, place = rows_where(ids >= 0, ids, word, place)
 
         def step(ids, word, place, result):
-            pair = tf.cast(ids[:-1], "int64") * len(self.vocabulary) + tf.cast(ids[1:], "int64")
+            pair = tf.cast(ids[:-1], "int64") * size + tf.cast(ids[1:], "int64")
             at = tf.searchsorted(keys, pair)
             found = (tf.gather(keys, at) == pair) & (word[:-1] == word[1:])
             rank = tf.where(found, tf.gather(ranks, at), none)
@@ -380,7 +385,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             chosen = (rank == best) & (best < none)
             index = tf.range(tf.size(ids))
             if tables["in_order"]:
-                # Choose every other one of overlapping pairs, as in "aaaa".
+                # If equal pairs overlap, as in "aaaa", choose every second pair.
                 run = tf.concat([chosen[:1], chosen[1:] & ~chosen[:-1]], 0)
                 first = tf.concat([tf.where(run)[:, 0], [0]], 0)
                 first = tf.gather(first, tf.maximum(tf.cumsum(tf.cast(run, "int32")) - 1, 0))
@@ -411,7 +416,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         )
 
     def _symbols(self, words):
-        """Return the symbols to merge: ids, -1 for unknown ones, and their positions in bytes."""
+        """Return the symbols to merge: their ids, -1 if unknown, and their positions in bytes."""
         data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         ids = tf.gather(tf.constant(self._tables()["bytes"]), tf.cast(data, "int32"))
         return ids, tf.range(tf.size(ids))
@@ -423,7 +428,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             segments = tf.where(prefixed, " " + segments, segments)
         words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
         ids, begins = self._of_words(words)  # (W, pieces)
-        # Positions of the words in the segments, without prefixed spaces.
+        # Positions of the words in the segments, where spaces that were put before do not count.
         word = rows_of(ids)
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
         until = tf.cumsum(tf.strings.length(words))
@@ -453,7 +458,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
 
 def merge_text(pair):
-    """Return a merge, a string or a pair, as `"a b"`."""
+    """Return a merge, which is a string or a pair, as `"a b"`."""
     if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
         pair = " ".join(pair)
     if not isinstance(pair, str) or len(pair.split(" ")) != 2:
@@ -461,139 +466,29 @@ def merge_text(pair):
     return pair
 
 
+def merge_tables(ids, size):
+    """Return the tables of merges for `BytePairTokenizer.merged`.
+
+    Args:
+        ids: ints (merges, 3). Ids of the two parts and of their merge, the most frequent first.
+        size: int. Number of tokens.
+    """
+    left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
+    keys, ranks = np.unique(left * size + right, return_index=True)
+    # If each merge is after the merges of its two parts, all possible merges can be applied at
+    # once.
+    made = np.full(size, -1)
+    made[merged] = np.arange(len(merged))
+    once = len(np.unique(merged)) == len(merged)
+    in_order = once and bool((np.maximum(made[left], made[right]) < np.arange(len(left))).all())
+    return {
+        "keys": np.append(keys, np.iinfo("int64").max),
+        "ranks": np.append(ranks, 0).astype("int32"),
+        "merged": np.append(merged[ranks], 0).astype("int32"),
+        "in_order": in_order,
+    }
+
+
 def fingerprint(words):
     """Hash strings (U,) to int64 (U,)."""
     return tf.bitcast(tf.fingerprint(words), tf.int64)
-
-
-@keras.saving.register_keras_serializable(package="kerasbert")
-class RobertaTokenizer(BytePairTokenizer):
-    """RoBERTa's byte-level byte-pair tokenizer.
-
-    Args: see `BytePairTokenizer`.
-
-    >>> letters = {c: i + 5 for i, c in enumerate(byte_characters())}
-    >>> vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, **letters}
-    >>> vocabulary |= {"lo": 261, "Ġlo": 262}
-    >>> tokenizer = RobertaTokenizer(vocabulary, ["l o", "Ġ lo"])
-    >>> tokenizer.tokenize_with_offsets("lo lo")
-    ([261, 262], [0, 3], [2, 5])
-    >>> tokenizer.detokenize([261, 262])
-    'lo lo'
-    """
-
-    num_separators = 2
-
-    def __init__(
-        self,
-        vocabulary: Any = None,
-        merges: Any = None,
-        add_prefix_space: bool = False,
-        normalization: str | None = None,
-        added_tokens: Sequence[Any] = (),
-        special_tokens_in_strings: bool = False,
-        unk_token: str = "<unk>",
-        cls_token: str = "<s>",
-        sep_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            vocabulary,
-            merges,
-            add_prefix_space,
-            normalization,
-            added_tokens=added_tokens,
-            special_tokens_in_strings=special_tokens_in_strings,
-            unk_token=unk_token,
-            cls_token=cls_token,
-            sep_token=sep_token,
-            pad_token=pad_token,
-            mask_token=mask_token,
-            **kwargs,
-        )
-
-
-@keras.saving.register_keras_serializable(package="kerasbert")
-class GPT2Tokenizer(BytePairTokenizer):
-    """GPT-2's byte-level byte-pair tokenizer, with one special token in all roles.
-
-    Args: see `BytePairTokenizer`.
-
-    >>> letters = {c: i for i, c in enumerate(byte_characters())}
-    >>> vocabulary = {**letters, "lo": 256, "Ġlo": 257, "<|endoftext|>": 258}
-    >>> tokenizer = GPT2Tokenizer(vocabulary, ["l o", "Ġ lo"])
-    >>> tokenizer("lo lo"), tokenizer.end_token_id
-    ([256, 257], 258)
-    """
-
-    marks_ends = False
-
-    def __init__(
-        self,
-        vocabulary: Any = None,
-        merges: Any = None,
-        add_prefix_space: bool = False,
-        normalization: str | None = None,
-        added_tokens: Sequence[Any] = (),
-        special_tokens_in_strings: bool = False,
-        unk_token: str = "<|endoftext|>",
-        cls_token: str = "<|endoftext|>",
-        sep_token: str = "<|endoftext|>",
-        pad_token: str = "<|endoftext|>",
-        mask_token: str = "<|endoftext|>",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            vocabulary,
-            merges,
-            add_prefix_space,
-            normalization,
-            added_tokens=added_tokens,
-            special_tokens_in_strings=special_tokens_in_strings,
-            unk_token=unk_token,
-            cls_token=cls_token,
-            sep_token=sep_token,
-            pad_token=pad_token,
-            mask_token=mask_token,
-            **kwargs,
-        )
-
-
-@keras.saving.register_keras_serializable(package="kerasbert")
-class ModernBertTokenizer(BytePairTokenizer):
-    """ModernBERT's byte-level byte-pair tokenizer: NFC, and added tokens such as runs of spaces.
-
-    Args: see `BytePairTokenizer`.
-    """
-
-    def __init__(
-        self,
-        vocabulary: Any = None,
-        merges: Any = None,
-        add_prefix_space: bool = False,
-        normalization: str | None = "NFC",
-        added_tokens: Sequence[Any] = (),
-        special_tokens_in_strings: bool = False,
-        unk_token: str = "[UNK]",
-        cls_token: str = "[CLS]",
-        sep_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        mask_token: str = "[MASK]",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            vocabulary,
-            merges,
-            add_prefix_space,
-            normalization,
-            added_tokens=added_tokens,
-            special_tokens_in_strings=special_tokens_in_strings,
-            unk_token=unk_token,
-            cls_token=cls_token,
-            sep_token=sep_token,
-            pad_token=pad_token,
-            mask_token=mask_token,
-            **kwargs,
-        )

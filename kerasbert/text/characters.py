@@ -16,7 +16,7 @@ def code_points(texts):
 
 
 def substrings(points, rows, starts, ends):
-    """Return characters `starts` to `ends` of the texts `rows`, all int (S,), as strings (S,)."""
+    """Return strings (S,): characters `starts` to `ends` of the texts `rows`, all int (S,)."""
     first = tf.gather(points.row_starts(), rows)
     index = tf.ragged.range(first + tf.cast(starts, "int64"), first + tf.cast(ends, "int64"))
     parts = index.with_values(tf.gather(points.flat_values, index.values))

@@ -1,4 +1,4 @@
-"""Map numeric labels to classes when class names are numbers too.
+"""Mapping of numeric labels to classes, if class names are numbers too.
 
 Shapes: C classes, N labels.
 """
@@ -13,16 +13,16 @@ from kerasbert.backend.tensorflow import tf
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _FLAGS = {"true": 1.0, "false": 0.0}
-_CLOSE = 1e-6  # tolerance for 0.1 in float32 to match the name "0.1"
+_CLOSE = 1e-6  # Tolerance by which 0.1 in float32 is equal to the name "0.1".
 
 
 class ClassNumbers:
     """Mapping from numeric labels to classes, by class name first, then by position.
 
     With `labels=[1, 2, 3]`, the label 1 means the class named "1", which is the first. A number
-    that may mean two classes is an error, as with `labels=[1, 0]`. If all names are numbers, other
-    numbers are errors too, so that all batches of a dataset are interpreted alike. The names "True"
-    and "False" count as 1 and 0.
+    that may mean two classes, as with `labels=[1, 0]`, raises an error. If all names are numbers,
+    any other number raises an error too, so that all batches of a dataset are interpreted in the
+    same way. The names "True" and "False" count as 1 and 0.
 
     Args:
         names: list of C strings, at least one of them a number.
@@ -37,7 +37,7 @@ class ClassNumbers:
         self._named = named = {}
         for number, name in enumerate(names):
             value = _value(name)
-            # With both "007" and "7", the number 7 means "7".
+            # If there are both "007" and "7", the number 7 means "7".
             if value is not None and (value not in named or name == f"{value:g}"):
                 named[value] = number
         positions = {float(number): number for number in range(len(names))}
@@ -46,21 +46,22 @@ class ClassNumbers:
             value: number
             for value, number in named.items()
             if positions.get(value, number) != number
-            # Names such as 1 to 5, or -1 and 1, differ from positions, so numbers are always names.
+            # If the names are numbers other than the positions, such as 1 to 5, or -1 and 1, each
+            # number is a name.
             and (not self.only_names or named.keys() == positions.keys())
         }
         readable = named if self.only_names else {**positions, **named}
         self._readable = {v: n for v, n in readable.items() if v not in self._ambiguous}
 
     def number(self, value, what):
-        """Return the index of the class that a number refers to.
+        """Return the index of the class that a number means.
 
         Args:
             value: int or float.
-            what: string. The number's name in errors, such as "The label 3 at position 0".
+            what: string. The number's name in error messages, such as "The label 3 at position 0".
 
         Raises:
-            ValueError: if the number may refer to two classes, or refers to none.
+            ValueError: if the number may mean two classes, or means none.
         """
         number = self._readable.get(_rounded(value))
         if number is None:
@@ -109,7 +110,7 @@ class ClassNumbers:
         with tf.control_dependencies(
             [tf.debugging.Assert(tf.reduce_all(is_known), [message, tf.boolean_mask(y, ~is_known)])]
         ):
-            numbers = tf.constant([*numbers, 0], tf.int32)  # The extra 0 keeps the table nonempty.
+            numbers = tf.constant([*numbers, 0], tf.int32)  # With the extra 0, it is never empty.
             return tf.gather(numbers, tf.argmax(tf.pad(match, [[0, 0], [0, 1]]), axis=-1))
 
     def named(self, value):
@@ -117,7 +118,7 @@ class ClassNumbers:
         return self._named.get(_rounded(value)) if isinstance(value, (int, float)) else None
 
     def of_flags(self):
-        """Return the class indices of False and True, or `None` for other names."""
+        """Return the class indices of False and True, or `None` if these are not the names."""
         names = [name.lower() for name in self.names]
         return [names.index(n) for n in ("false", "true")] if set(names) == set(_FLAGS) else None
 
@@ -125,10 +126,10 @@ class ClassNumbers:
 def check_positions(names, y):
     """Check the labels of preprocessed arrays, where numbers are positions and never names.
 
-    Tensors pass, since preprocessors return class positions as tensors.
+    Tensors are not checked, because preprocessors return class positions as tensors.
 
     Raises:
-        ValueError: if the labels are names of classes at other positions.
+        ValueError: if all labels are class names, and any of them is that of another position.
     """
     numbers = class_numbers(names)
     if numbers is None or keras.ops.is_tensor(y) or hasattr(y, "numpy"):

@@ -1,4 +1,4 @@
-"""Tokenization by the Rust library `tokenizers`, which runs a `tokenizer.json` as it is.
+"""Tokenization by the Rust library `tokenizers`, which follows a `tokenizer.json` as it is.
 
 Shapes: N texts, P pieces of a text.
 """
@@ -11,24 +11,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Tokenizer
 
+from kerasbert.base.errors import is_whole
 from kerasbert.base.strict_json import to_json
 from kerasbert.text import ops
 
 if TYPE_CHECKING:
     from typing import Any
 
-# What files may leave out.
+# Fields that files may omit.
 _EMPTY = {
     "version": "1.0",
     "added_tokens": [],
     **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
 }
+# Number of ids without a token that every file may have. They take memory, and time in the library.
+_MOST_GAPS = 1_000_000
 # Fields of older files that the library reads and writes in another form.
 _LEGACY = ("add_prefix_space", "str_rep")
 
 
 def in_form_first(form, normalizer):
-    """Return a normalizer that first brings texts to a Unicode normal form; `None` for none."""
+    """Put a Unicode normal form before a normalizer (`None` for none), and return both as one."""
     if form is None:
         return normalizer
     steps = [{"type": form}, normalizer]
@@ -36,7 +39,7 @@ def in_form_first(form, normalizer):
 
 
 def _unknown(given, kept, path=""):
-    """Return the path of the first field of a file that the library drops; `None` if none."""
+    """Return the path of the first field of a file that the library ignores, or `None`."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for name, value in given.items():
             if name in ("vocab", "merges", "added_tokens", *_LEGACY):
@@ -52,7 +55,7 @@ def _unknown(given, kept, path=""):
 
 
 def _check_merges(model):
-    """Raise for merges without the prefix of inner pieces, at which the library aborts."""
+    """Raise if a merge lacks the prefix of inner pieces, because the library would abort."""
     prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
     for pair in model.get("merges") or () if prefix else ():
         second = pair.split(" ")[-1] if isinstance(pair, str) else pair[-1]
@@ -63,24 +66,38 @@ def _check_merges(model):
             )
 
 
+def _check_ids(model):
+    """Raise if an id is much larger than the number of tokens."""
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict):
+        return
+    largest = max(filter(is_whole, vocab.values()), default=0)
+    if largest > 2 * len(vocab) + _MOST_GAPS:
+        raise ValueError(
+            f"This tokenizer.json has {len(vocab):,} tokens, but one has the id {largest:,}; "
+            "number the tokens from 0, or download the file again."
+        )
+
+
 class FastEngine:
-    """Runs the content of a `tokenizer.json` on texts in memory.
+    """Tokenizes texts in memory as a `tokenizer.json` describes.
 
     Args:
         content: dict. The parsed file.
         matches_special: bool. Whether to match tokens that the file calls special.
 
     Raises:
-        ValueError: if the library cannot read it.
+        ValueError: if the library cannot read the content.
     """
 
     def __init__(self, content: dict[str, Any], matches_special: bool = True) -> None:
         content = {**_EMPTY, **content, "truncation": None, "padding": None}
+        _check_ids(content.get("model"))
         _check_merges(content.get("model") or {})
         try:
             self._tokenizer = Tokenizer.from_str(to_json(content, ensure_ascii=False))
         except BaseException as error:
-            # The library has no class of its own, and panics outside of `Exception`.
+            # The library raises `Exception`, and for a panic an error that is no `Exception`.
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise ValueError(
@@ -97,7 +114,7 @@ class FastEngine:
         self._tokenizer.encode_special_tokens = not matches_special
 
     def encode(self, texts: list[str], offsets: bool = False) -> tuple[ops.Ragged, ...]:
-        """Convert texts (N,) to `(ids,)` or `(ids, starts, ends)`, int32 (N, P)."""
+        """Convert texts (N,) to `(ids,)` or, with offsets, `(ids, starts, ends)`, int32 (N, P)."""
         texts = [
             text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts
         ]
@@ -122,8 +139,17 @@ class FastEngine:
         """Convert lists of ids to texts."""
         return self._tokenizer.decode_batch(ids, skip_special_tokens=False)
 
+    def content(self) -> dict[str, Any]:
+        """Return the `tokenizer.json` in the form in which the library writes it."""
+        return json.loads(self._tokenizer.to_str())
+
+    def normalized(self, text: str) -> str:
+        """Return a normalized text."""
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
     def vocabulary(self) -> list[str]:
-        """Return all tokens in the order of their ids; a placeholder for an id without a token."""
+        """Return all tokens in the order of their ids. An id without a token has a placeholder."""
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         tokens = [f"[no token {id}]" for id in range(max(ids.values(), default=-1) + 1)]
         for token, id in ids.items():

@@ -10,14 +10,20 @@ import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.base.errors import check_value, check_whole
+from kerasbert.base.errors import check_fields, check_value
 from kerasbert.base.files import read_json, write_files
 from kerasbert.base.strict_json import to_json
 from kerasbert.text import ops
 from kerasbert.text.added_tokens import stands_alone
 from kerasbert.text.engine import FastEngine, in_form_first
+from kerasbert.text.fast_graph.decoders import Decoder
+from kerasbert.text.fast_graph.graph import FastGraph
+from kerasbert.text.packing import Frame
 from kerasbert.text.subword import SubwordTokenizer, once
 from kerasbert.text.tokenizer_files import ROLES, TokenizerFiles
+from kerasbert.text.tokenizer_inputs import called_from_graphs, check_ids
+from kerasbert.text.tokenizer_json import UnsupportedError, model_kind, steps_of
+from kerasbert.text.tokenizer_rows import check_rows, frame_tokens
 
 if TYPE_CHECKING:
     from typing import Any, Self
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
 
 CONTENT_FILE = "content.json"
-# Marks of spaces in vocabularies of byte-level and SentencePiece models.
+# The characters for a space in vocabularies of byte-level and SentencePiece models.
 SPACES = ("Ġ", "▁")
 
 
@@ -33,28 +39,33 @@ SPACES = ("Ġ", "▁")
 class FastTokenizer(SubwordTokenizer):
     """The tokenizer of any `tokenizer.json`, run by the Rust library `tokenizers`.
 
-    `from_preset` makes one for files with steps or options that no other class has as a TensorFlow
-    graph, such as those trained with the library: any normalizer, pre-tokenizer and model. Token
-    ids and offsets are those of the library.
+    `from_preset` makes a `FastTokenizer` if a file has steps or options for which no other class
+    has a TensorFlow graph. Files that were trained with the library may have any normalizer,
+    pre-tokenizer and model. Token ids and offsets are those of the library.
 
-    It works wherever texts are in memory or in a local `tf.data.Dataset`. `export_serving` needs
-    the graph, and names the step that has none; exports to ONNX, LiteRT, OpenVINO and the browser
-    ship the file.
+    Texts in memory are tokenized by the library. In a `tf.data.Dataset` and in SavedModels, nearly
+    all normalizers, pre-tokenizers and models have a TensorFlow graph with the same ids and
+    offsets. If a step has none, such as a regular expression with a backreference, `export_serving`
+    raises an error with its name, and a local `tf.data.Dataset` calls the library. Exports to ONNX,
+    LiteRT, OpenVINO and the browser contain the file.
 
     Args:
         content: the path of a `tokenizer.json`, or its parsed content.
-        control: list of strings. Tokens that texts do not match unless `special_tokens_in_strings`;
-            the tokens with a role, such as `[SEP]`, are always among them.
-        num_separators: int. Number of special tokens between the texts of a pair.
-        begins_second: bool. Whether the last of these is the start token.
-        missing: list of strings. Roles, such as "mask", for which the file has no token; the
-            separator stands in for it where rows need one.
+        control: list of strings. Control tokens, which are matched in texts only with
+            `special_tokens_in_strings`. Tokens with a role, such as `[SEP]`, are always control
+            tokens.
+        frame: dict of lists of tokens. The special tokens around the texts of a row: "before",
+            "between", "begin" and "after", for `before A after` and
+            `before A between begin B after`, where `begin B after` has segment 1. `None` means
+            BERT's rows: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+        missing: list of strings. Roles, such as "mask", for which the file has no token. The id of
+            another special token is used instead.
         reason: string. Why no other class can read the file.
         special_tokens_in_strings: bool. See `BertTokenizer`.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
 
     Raises:
-        ValueError: for a file that the library cannot read, or without the special tokens.
+        ValueError: if the library cannot read the file, or if the file lacks a special token.
 
     Example:
 
@@ -68,12 +79,13 @@ class FastTokenizer(SubwordTokenizer):
     [5, 5]
     """
 
+    _forms_in_graph = True  # The normal form is one of the engine's steps.
+
     def __init__(
         self,
         content: Any = None,
         control: Any = (),
-        num_separators: int = 1,
-        begins_second: bool = False,
+        frame: dict[str, list[str]] | None = None,
         missing: Any = (),
         reason: str | None = None,
         special_tokens_in_strings: bool = False,
@@ -95,13 +107,14 @@ class FastTokenizer(SubwordTokenizer):
         )
         for name, value in (("control", control), ("missing", missing)):
             check_value(name, list(value) if isinstance(value, tuple) else value, "names")
-        check_whole("num_separators", num_separators)
-        check_value("begins_second", begins_second, "flag")
+        check_value("frame", frame, "object?")
+        if unknown := (frame or {}).keys() - set(Frame._fields):
+            raise ValueError(f"frame has {sorted(unknown)}; its fields are {Frame._fields}.")
+        check_fields(frame or {}, dict.fromkeys(Frame._fields, "names"), "frame")
         check_value("reason", reason, "name?")
         self.control = list(control)
         self.missing = list(missing)
-        self.num_separators = num_separators
-        self.begins_second = begins_second
+        self.frame_tokens = None if frame is None else {x: list(frame[x]) for x in frame}
         self.reason = reason
         self.file_assets = [CONTENT_FILE]
         self.set_content(content)
@@ -121,7 +134,7 @@ class FastTokenizer(SubwordTokenizer):
         files.check_fixed()
         content = {
             **files.json,
-            "model": {"type": files.kind(), **files.model},
+            "model": {"type": model_kind(files.model), **files.model},
             "added_tokens": files.numbered_tokens(),
         }
         tokens = FastEngine(content).vocabulary()
@@ -134,35 +147,42 @@ class FastTokenizer(SubwordTokenizer):
             if tokens[token["id"] : token["id"] + 1] != [token["content"]]:
                 raise ValueError(
                     f"The added token {token['content']!r} in '{directory}' has the id "
-                    f"{token['id']}, which the library `tokenizers` does not give it; save the "
+                    f"{token['id']}, but the library `tokenizers` assigns another id; save the "
                     "tokenizer again with the library."
                 )
-        special = files.special_tokens(cls, tokens) | files.frame(cls)
+        frame = frame_tokens(files, cls)
+        special = files.special_tokens(cls, tokens)
+        if frame:
+            # Files may have a `cls_token` and a `sep_token` that are not used in rows.
+            ends = {"cls_token": frame["before"][:1], "sep_token": frame["after"][-1:]}
+            special |= {name: one[0] for name, one in ends.items() if one}
         missing = [
             role
             for role in ROLES
             if special[f"{role}_token"] not in tokens and not files.names_token(role)
         ]
-        special |= {f"{role}_token": special["sep_token"] for role in missing}
+        there = [role for role in ("sep", "pad", "cls", "mask", "unk") if role not in missing]
+        special |= {f"{role}_token": special[f"{there[0]}_token"] for role in missing if there}
         found = files.found_tokens(tokens)
         arguments = {
             "content": content,
             "control": [token["content"] for token in found if token.get("control")],
+            "frame": frame,
             "missing": missing,
             "reason": reason,
             **special,
             **files.settings(),
         }
-        # The normal form is one of the file's own steps.
+        # `normalize` is not passed, because the file has the normal form as one of its steps.
         arguments.pop("normalize", None)
-        return files.checked(cls(**arguments | overrides))
+        return check_rows(files, cls(**arguments | overrides))
 
     def set_content(self, content: Any) -> None:
         """Set the content of the `tokenizer.json`: a dict, or a path."""
         if isinstance(content, (str, os.PathLike)):
             content = read_json(content)
         check_value("content", content, "object?")
-        # Bypasses Keras' attribute tracking, as for vocabularies.
+        # As for vocabularies, Keras must not track this attribute.
         object.__setattr__(self, "content", content)
         self._set_tokens(None if content is None else FastEngine(content).vocabulary())
 
@@ -176,13 +196,31 @@ class FastTokenizer(SubwordTokenizer):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "content": None,  # Saved as an asset.
+            "content": None,  # The content is saved as an asset.
             "control": list(self.control),
-            "num_separators": self.num_separators,
-            "begins_second": self.begins_second,
+            "frame": self.frame_tokens,
             "missing": list(self.missing),
             "reason": self.reason,
         }
+
+    @property
+    def frame(self) -> Frame:
+        if self.frame_tokens is None:
+            return super().frame
+        # The ids are unknown until the file is loaded.
+        id_of = (lambda token: None) if self.vocabulary is None else self.token_to_id
+        tokens = (self.frame_tokens.get(name, ()) for name in Frame._fields)
+        return Frame(*(tuple(map(id_of, part)) for part in tokens))
+
+    def trims_offsets(self) -> dict[str, Any] | None:
+        """Return the file's post-processor that excludes white space from offsets, or `None` if
+        the file has none.
+        """
+        for one in steps_of(self.content or {}, "post_processor", CONTENT_FILE):
+            if one.get("type") in ("ByteLevel", "RobertaProcessing") and one.get("trim_offsets"):
+                names = ("add_prefix_space", "trim_offsets", "use_regex")
+                return {"type": "ByteLevel", **{name: one.get(name, True) for name in names}}
+        return None
 
     @property
     def added_tokens(self) -> list[dict[str, Any]]:
@@ -194,16 +232,24 @@ class FastTokenizer(SubwordTokenizer):
         return list(dict.fromkeys([*self.special_tokens, *self.control]))
 
     def check_graph(self) -> None:
-        why = self.reason or "FastTokenizer runs the library `tokenizers`, which is no graph."
-        raise ValueError(
-            f"This tokenizer cannot run in a TensorFlow graph. {why.partition(';')[0]}. Export it "
-            "with tokens_only=True, or with export_onnx, export_litert or export_openvino, which "
-            "ship its tokenizer.json."
-        )
+        if why := self._graph_or_reason()[1]:
+            raise ValueError(
+                f"This tokenizer cannot run in a TensorFlow graph, because its tokenizer.json has "
+                f"{why}. Export it with tokens_only=True, or with export_onnx, export_litert or "
+                "export_openvino, which ship its tokenizer.json."
+            )
+
+    @once
+    def _graph_or_reason(self):
+        """Return `(graph, None)`, or `(None, step)` if a TensorFlow graph cannot run a step."""
+        try:
+            return FastGraph(self._engine(), self.special_tokens_in_strings), None
+        except UnsupportedError as error:
+            return None, str(error)
 
     @once
     def _engine(self):
-        """Return the engine of texts: control tokens are the special ones of its file."""
+        """Return the engine for texts, in whose content only control tokens are special."""
         control = set(self.control_tokens)
         content = copy.deepcopy(self.content)
         for token in content.get("added_tokens") or []:
@@ -211,60 +257,73 @@ class FastTokenizer(SubwordTokenizer):
         content["normalizer"] = in_form_first(self.normalize, content.get("normalizer"))
         return FastEngine(content, self.special_tokens_in_strings)
 
-    def _encode(self, name, texts):
-        found = self._engine().encode(texts, offsets=name != "_tokenize")
+    @once
+    def _never_made(self):
+        """Return ids to which text must not be converted, although the model has their tokens."""
         if self.special_tokens_in_strings:
-            return found
-        # The model may have a piece for a control token that its text was split into.
-        has_unknown = "unk" not in self.missing
+            return np.zeros(0, "int32")
         model = self.content["model"]
         known = {model.get("unk_id"), self._token_ids.get(model.get("unk_token"))}
-        known |= {self.unk_token_id} if has_unknown else set()
-        control = np.array([i for i in self.special_token_ids if i not in known], "int32")
-        ids = found[0].values
-        is_control = np.isin(ids, control)
-        if has_unknown:
-            ids = np.where(is_control, self.unk_token_id, ids).astype("int32")
+        known |= set() if "unk" in self.missing else {self.unk_token_id}
+        return np.array([i for i in self.special_token_ids if i not in known], "int32")
+
+    def _encode(self, name, texts):
+        found = self._engine().encode(texts, offsets=name != "_tokenize")
+        is_control = np.isin(found[0].values, self._never_made())
+        if "unk" not in self.missing:
+            ids = np.where(is_control, self.unk_token_id, found[0].values).astype("int32")
             return found[0].with_values(ids), *found[1:]
         kept = np.add.reduceat(np.append(~is_control, 0), found[0].row_splits[:-1])
         kept = np.where(found[0].row_lengths() > 0, kept, 0)
         return tuple(ops.Ragged.from_row_lengths(x.values[~is_control], kept) for x in found)
 
+    def _tokenize(self, text):
+        return self._tokenize_with_offsets(text)[0]
+
+    def _tokenize_with_offsets(self, text):
+        found = self._graph_or_reason()[0](text)
+        if not len(self._never_made()):
+            return found
+        ids = found[0].flat_values
+        is_control = tf.reduce_any(ids[:, tf.newaxis] == self._never_made(), axis=1)
+        if "unk" not in self.missing:
+            return found[0].with_flat_values(tf.where(is_control, self.unk_token_id, ids)), *found[
+                1:
+            ]
+        return tuple(
+            tf.ragged.boolean_mask(x, found[0].with_flat_values(~is_control)) for x in found
+        )
+
     def graph(self, name: str) -> Any:
-        """Return `name` as a function of tensors; a graph calls back into this process."""
+        """Return the method `name` as a function of tensors.
+
+        If a TensorFlow graph cannot run a step, it calls Python.
+        """
         self._check_vocabulary()
+        in_graph = not tf.executing_eagerly()
         if name == "_detokenize":
-            return self._detokenized
-        count = 1 if name == "_tokenize" else 3
-
-        def run(texts):
-            found = self._encode(name, texts.tolist())
-            return found[0].row_splits, *(x.values for x in found)
-
-        def on_tensors(texts):
-            if tf.executing_eagerly():
-                found = run(texts.numpy())
-            else:
-                found = tf.numpy_function(run, [texts], [tf.int64, *[tf.int32] * count])
-                for x in found:
-                    x.set_shape([None])
-            splits, *values = found
-            rows = [tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in values]
-            return rows[0] if count == 1 else tuple(rows)
-
-        return on_tensors
+            return super().graph(name) if in_graph else self._detokenized
+        if in_graph and self._graph_or_reason()[0]:
+            return super().graph(name)
+        return called_from_graphs(self, name)
 
     def _detokenized(self, ids):
-        def run(values, splits):
-            rows = ops.Ragged(values, splits).to_list()
-            self._check_ids(rows)
-            return np.array([text.encode() for text in self._engine().decode(rows)], object)
+        rows = ops.Ragged(ids.values.numpy(), ids.row_splits.numpy()).to_list()
+        check_ids(rows, len(self.vocabulary))
+        return tf.constant([text.encode() for text in self._engine().decode(rows)], tf.string)
 
-        if tf.executing_eagerly():
-            return tf.constant(run(ids.values.numpy(), ids.row_splits.numpy()))
-        texts = tf.numpy_function(run, [ids.values, ids.row_splits], tf.string)
-        texts.set_shape([None])
-        return texts
+    @once
+    def _decoder(self):
+        try:
+            return Decoder(self._engine())
+        except UnsupportedError as error:
+            raise ValueError(
+                f"This tokenizer cannot decode tokens in a TensorFlow graph, because its "
+                f"tokenizer.json has {error}. Decode lists of ids instead."
+            ) from None
+
+    def _detokenize(self, ids):
+        return self._decoder()(ids)
 
     def _decode(self, rows):
         return self._engine().decode(rows)

@@ -1,4 +1,4 @@
-"""Warnings for labels without variety, on which training reaches a loss of 0 and learns nothing."""
+"""Warnings for labels that are all equal: the loss becomes 0, but the model learns nothing."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def warn_of_equal(y, what, shown=repr):
-    """Warn if all of several labels are equal.
+    """Warn if there are several labels and all of them are equal.
 
     Args:
         y: array (N,).
@@ -25,10 +25,10 @@ def warn_of_equal(y, what, shown=repr):
 
 
 def warn_of_columns(y, names):
-    """Warn about classes that no text or every text has.
+    """Warn about classes that no text has, or that all texts have.
 
     Args:
-        y: floats (N, C), above 0 if a text has the class.
+        y: floats (N, C). A value is above 0 if the text has the class.
         names: list of C names.
     """
     for value, said in ((False, "no text has"), (True, "all texts have")):
@@ -47,8 +47,8 @@ def warn_of_nothing(what, instead):
     """Warn that the training data contain nothing to learn from.
 
     Args:
-        what: string. What the data lack.
-        instead: string. What to do.
+        what: string. A clause that says what the data lack.
+        instead: string. A clause that says what the user should do.
     """
     warnings.warn(
         f"{what}, so the loss is 0 from the start and the model learns nothing; {instead}.",
@@ -57,9 +57,9 @@ def warn_of_nothing(what, instead):
 
 
 def counted(y, sample_weight):
-    """Return the labels with a sample weight above 0, as NumPy (N, ...).
+    """Return the labels whose sample weight is above 0, as a NumPy array (N, ...).
 
-    Weights whose shape does not match the labels (...) are ignored.
+    If the shape of the weights does not fit the labels, the weights are ignored.
     """
     y, weights = (
         None if part is None else np.asarray(getattr(part, "flat_values", part))

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_of, tf
+from kerasbert.backend.tensorflow import tf
 from kerasbert.base.files import read_json
 from kerasbert.base.strict_json import to_json
 from kerasbert.text.byte_pair import fingerprint
-from kerasbert.text.sentence_piece import (
-    SentencePieceTokenizer,
-    XLMRobertaTokenizer,
-    check_proto,
-    read_proto,
-)
-from kerasbert.text.subword import once
-from kerasbert.text.tokenizer_files import TokenizerFiles, tokens_by_id
+from kerasbert.text.ops import rows_of
+from kerasbert.text.sentence_piece import SentencePieceTokenizer
+from kerasbert.text.sentence_piece_families import XLMRobertaTokenizer
+from kerasbert.text.sentence_piece_models import check_proto, mark_control, read_proto
+from kerasbert.text.subword import once, variant
+from kerasbert.text.tokenizer_files import TokenizerFiles
+from kerasbert.text.vocabulary_files import tokens_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,16 +32,17 @@ SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarianTokenizer(SentencePieceTokenizer):
-    """Tokenizer of Marian's translation models, for source texts; see `for_targets`.
+    """Tokenizer of Marian's translation models, for source texts. For targets, see `for_targets`.
 
-    Pieces outside the vocabulary are unknown. Language codes of the vocabulary, such as `>>fra<<`,
-    are single tokens. As in Marian, a target begins with the padding token.
+    Pieces that are not in the vocabulary become the unknown token. Language codes in the
+    vocabulary, such as `>>fra<<`, are single tokens. As in Marian, a target begins with the padding
+    token.
 
     Args:
         source, target: bytes of the SentencePiece models, or their paths.
         tokens: list of strings. The vocabulary, in the order of the ids.
         special_tokens_in_strings: see `AddedTokensTokenizer`.
-        unk_token, sep_token, pad_token: strings. Special tokens; `sep_token` ends each text.
+        unk_token, sep_token, pad_token: strings. Special tokens. Each text ends with `sep_token`.
         **kwargs: `name`, and so on.
     """
 
@@ -86,7 +86,10 @@ class MarianTokenizer(SentencePieceTokenizer):
         self.proto = self._by_ids(source)
 
     def _by_ids(self, data):
-        """Return a SentencePiece model in the order of the vocabulary, then its other pieces."""
+        """Return a SentencePiece model with its pieces in the order of the vocabulary's ids.
+
+        Pieces that are not in the vocabulary follow.
+        """
         proto = read_proto(data)
         kinds = proto.SentencePiece
         own = {piece.piece: piece for piece in proto.pieces}
@@ -97,29 +100,19 @@ class MarianTokenizer(SentencePieceTokenizer):
         others = [piece for name, piece in own.items() if name not in self._token_ids]
         copies = [kinds.FromString(piece.SerializeToString()) for piece in ordered]
         copies += [kinds.FromString(p.SerializeToString()) for p in others if p.type != p.CONTROL]
-        for piece in copies:
-            # Special tokens are matched before the model sees the text, or not at all.
-            if piece.piece in self.special_tokens and piece.type != kinds.UNKNOWN:
-                piece.type = kinds.CONTROL
+        mark_control(copies, self.special_tokens)
         del proto.pieces[:]
         proto.pieces.extend(copies)
         check_proto(proto)
         return proto.SerializeToString(deterministic=True)
 
     def for_targets(self) -> Self:
-        """Return the tokenizer for targets, sharing the vocabulary.
+        """Return the tokenizer for targets, which shares the vocabulary.
 
-        It is not a property, because Keras would traverse it endlessly when saving.
+        This is a method, because Keras would traverse a property without end when it saves.
         """
         self._check_vocabulary()
-        if "targets" not in self._graphs:
-            # Not copy.copy; see `SubwordTokenizer._with`.
-            other = object.__new__(type(self))
-            other.__dict__.update(self.__dict__)
-            other.__dict__["proto"] = self._by_ids(self.target)
-            other._forget_graphs()
-            self._graphs["targets"] = other
-        return self._graphs["targets"]
+        return variant(self, "targets", lambda: {"proto": self._by_ids(self.target)})
 
     @classmethod
     def from_files(cls, directory: AnyPath, **overrides: Any) -> Self:
@@ -141,7 +134,8 @@ class MarianTokenizer(SentencePieceTokenizer):
                 "but this model has one table for both; use a checkpoint with a shared vocabulary."
             )
         tokens = tokens_by_id(read_json(files.path(IDS_FILE)))
-        named = files.special_tokens(XLMRobertaTokenizer, tokens)  # Marian has the same names.
+        # Marian's special tokens have the same names as XLM-R's.
+        named = files.special_tokens(XLMRobertaTokenizer, tokens)
         arguments = {name: named[name] for name in ("unk_token", "sep_token", "pad_token")}
         arguments |= {"source": files.path(SOURCE_FILE), "target": files.path(TARGET_FILE)}
         return cls(**{**arguments, "tokens": tokens, **files.settings(), **overrides})
@@ -163,13 +157,13 @@ class MarianTokenizer(SentencePieceTokenizer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name in ("proto", "added_tokens", "cls_token", "mask_token"):
-            config.pop(name)  # Derived from the other settings.
+            config.pop(name)  # This setting follows from the others.
         return config
 
     def _split_words(self, words):
         ids, starts, ends = super()._split_words(words)
         flat, unknown = ids.flat_values, self.unk_token_id
-        # A piece that this language's model lacks may be a token of the other language.
+        # Text that is unknown to this language's model may be a token of the other language.
         sizes = ends.flat_values - starts.flat_values
         text = tf.gather(words, rows_of(ids))
         text = tf.strings.substr(text, starts.flat_values, sizes)
@@ -184,9 +178,9 @@ class MarianTokenizer(SentencePieceTokenizer):
 
     @once
     def _others(self):
-        """Return the tokens that the model lacks: sorted fingerprints, tokens, and ids.
+        """Return sorted fingerprints, texts and ids of tokens that the model does not have.
 
-        They are constants, because a SavedModel could lose track of a table.
+        The results are constants, because a SavedModel could lose track of a table.
         """
         proto = read_proto(self.proto)
         pieces = proto.pieces[: len(self.vocabulary)]

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# Relative probabilities of masking 1, 2, ... words together.
+# Relative probabilities that 1, 2, ... words are masked together.
 UNITS = {
     "token": None,
     "word": (1.0,),
-    # SpanBERT, arXiv 1907.10529, section 3.1: geometric, 3.8 on average.
+    # SpanBERT, arXiv 1907.10529, section 3.1: a geometric distribution with a mean of 3.8.
     "span": tuple(0.2 * 0.8**length for length in range(10)),
     # ALBERT, arXiv 1909.11942, section 4.1.
     "ngram": (1.0, 1 / 2, 1 / 3),
@@ -38,9 +38,9 @@ def check_rates(
     random_token_rate,
     mask_selection_length=None,
     unit="token",
-    may_hide_nothing=False,
+    may_mask_nothing=False,
 ):
-    """Raise a ValueError for invalid settings of `mask_tokens`."""
+    """Raise a `ValueError` if a setting of `mask_tokens` is invalid."""
     for name, rate in (
         ("mask_selection_rate", mask_selection_rate),
         ("mask_token_rate", mask_token_rate),
@@ -48,7 +48,7 @@ def check_rates(
     ):
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
             raise ValueError(f"{name}={rate!r} must be a number from 0 to 1.")
-    if mask_selection_rate == 0 and not may_hide_nothing:
+    if mask_selection_rate == 0 and not may_mask_nothing:
         raise ValueError("mask_selection_rate=0 leaves nothing to predict; use 0.15, for example.")
     if mask_token_rate + random_token_rate > 1 + 1e-6:
         raise ValueError(
@@ -61,12 +61,12 @@ def check_rates(
 
 
 def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
-    """Return which tokens begin a word, in NumPy or TensorFlow like the ids.
+    """Return which tokens begin a word, as a NumPy array or a tensor, like the ids.
 
     Args:
         token_ids: ints (..., T).
-        word_edges: bool (V, 2), from `tokenizer.word_edges()`: whether a token begins a word, and
-            whether a word begins after it.
+        word_edges: bool (V, 2), from `tokenizer.word_edges()`. Whether a token begins a word, and
+            whether the token after it begins a word.
 
     Returns:
         bool (..., T).
@@ -76,10 +76,6 @@ def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
     [True, False, True, True]
     """
     begins, ends = np.asarray(word_edges).T
-    if isinstance(token_ids, np.ndarray):
-        after = np.roll(ends[token_ids], 1, axis=-1)
-        after[..., :1] = True
-        return begins[token_ids] | after
     after = ops.gather(ends, token_ids)[..., :-1]
     after = ops.concat([ops.ones_like(token_ids[..., :1], "bool"), after], axis=-1)
     return ops.gather(begins, token_ids) | after
@@ -95,7 +91,7 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
     if not hasattr(length, "dtype"):
         count = max(1, round(mask_selection_rate * length))
         return count if most is None else min(count, most)
-    # Rounded in float64, half to even, as in BERT's released Python code.
+    # The number is rounded in float64, with halves to even, as in BERT's released Python code.
     count = ops.round(mask_selection_rate * ops.cast(length, "float64"))
     count = ops.maximum(1, ops.cast(count, "int32"))
     return count if most is None else ops.minimum(count, most)
@@ -116,55 +112,62 @@ def mask_tokens(
     unit: str = "token",
     word_starts: Tensor = None,
 ) -> dict[str, Any]:
-    """Choose tokens to predict and mask them; the seed decides which.
+    """Choose tokens to predict, and mask them. The seed determines the choice.
 
-    Results are NumPy arrays, or TensorFlow tensors if an argument is one, as in a graph; both forms
+    Results are NumPy arrays, or TensorFlow tensors if an argument is a tensor, as in a graph. Both
     mask the same tokens.
 
-    In a row of n tokens, max(1, round(mask_selection_rate * n)) are chosen, or all maskable ones if
-    there are fewer. A share of `mask_token_rate` of these becomes the mask token, a share of
-    `random_token_rate` random tokens of the vocabulary, and the rest stays.
+    In a row of n tokens, max(1, round(mask_selection_rate * n)) tokens are chosen, or all maskable
+    tokens if there are fewer. Of the chosen tokens, a share of `mask_token_rate` becomes the mask
+    token, a share of `random_token_rate` becomes random tokens of the vocabulary, and the rest is
+    unchanged.
 
-    `unit` says which tokens are chosen together:
+    `unit` determines which tokens are chosen together:
 
-    - "token": each token by itself.
+    - "token": each token is chosen by itself.
     - "word": all word pieces of a word.
     - "span": 1 to 10 consecutive words, with the length distribution of SpanBERT.
-    - "ngram": 1 to 3 consecutive words, n with a probability proportional to 1 / n as in ALBERT.
+    - "ngram": 1 to 3 consecutive words; the probability of n words is proportional to 1 / n, as in
+      ALBERT.
 
-    Only whole words are chosen, yet the number of tokens is as exact as for "token". Words, or
-    spans of them, are taken in random order. A word is skipped if it would exceed the number, or
-    leave a remainder that no later words add up to, so the last span of a row may be cut between
-    words. If no whole words add up to the number, the largest possible number below it is chosen:
-    none in a row with a single word that is too long. No unit crosses a token that is not maskable.
+    Except with "token", only whole words are chosen, but the number of tokens is still exact.
+    Words, or spans of words, are chosen in random order. A word is skipped if the number of tokens
+    would become too large with it, or if no later words could make up the rest exactly. The last
+    span of a row may therefore be cut between words. If no set of whole words has exactly this
+    number of tokens, the largest possible smaller number is chosen, which is 0 if the row is a
+    single word that is too long. No unit crosses a token that is not maskable.
 
-    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code. All
-    tokens of a span become mask tokens, or become different random tokens, or stay, as in SpanBERT.
+    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code. The
+    tokens of a span all become mask tokens, all become random tokens (different from each other),
+    or are all unchanged, as in SpanBERT.
 
     Args:
         token_ids: int32 (B, T).
-        maskable: bool (B, T). Tokens that may be chosen: no padding, no special tokens.
-        seed: ints (2,). The same seed masks the same tokens. Or a function from a shape (4, B, T)
-            to random numbers, at least 0 and below 1.
+        maskable: bool (B, T). Whether a token may be chosen; padding and special tokens may not.
+        seed: ints (2,). The same seed masks the same tokens. Or a function of a shape (4, B, T)
+            that returns random numbers, at least 0 and below 1.
         vocabulary_size: int.
         mask_token_id: int.
-        lengths: int32 (B,). n of each row, special tokens included; `None` takes the number of
+        lengths: int32 (B,). n of each row, special tokens included. `None` means the number of
             maskable tokens plus two.
-        mask_selection_rate: float. 0 masks nothing; P is then `mask_selection_length`, or 1.
-        mask_selection_length: int. Maximum number of tokens to choose per row, or `None`.
+        mask_selection_rate: float. With 0, nothing is masked, and P is `mask_selection_length`, or
+            1 if that is `None`.
+        mask_selection_length: int. Maximum number of tokens to choose per row; `None` means no
+            maximum.
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
-        word_starts: bool (B, T). The tokens that begin a word, from the function `word_starts` or,
-            for Chinese, a word segmenter. `None` makes each token a word.
+        word_starts: bool (B, T). Whether a token begins a word, from the function `word_starts` or,
+            for Chinese, from a word segmenter. `None` means that each token is a word.
 
     Returns:
         A dict of `token_ids` (B, T), with the chosen tokens masked; `mask_positions` int32 (B, P),
         ascending; `mask_ids` int32 (B, P), the original tokens; `mask_weights` float32 (B, P). P
-        depends only on T. Unused slots come last, as zeros.
+        depends only on T. If a row has fewer than P chosen tokens, its last entries are 0.
 
     Raises:
-        ValueError: for a rate outside 0 to 1, an unknown unit, or "word" without `word_starts`.
+        ValueError: if a rate is not from 0 to 1, if the unit is unknown, or if it is "word" and
+            there are no `word_starts`.
 
     >>> ids, free = [[1, 5, 6, 7, 2]], [[False, True, True, True, False]]
     >>> hidden = mask_tokens(
@@ -184,7 +187,7 @@ def mask_tokens(
         random_token_rate,
         mask_selection_length,
         unit,
-        may_hide_nothing=True,
+        may_mask_nothing=True,
     )
     if unit == "word" and word_starts is None:
         raise ValueError(
@@ -234,7 +237,7 @@ def mask_tokens(
 
 
 def _choose(maskable, count, slots, draws):
-    """Choose `count` (B,) of the maskable tokens, at most `slots` per row: bool (B, T)."""
+    """Choose `count` (B,) maskable tokens per row, but at most `slots`: bool (B, T)."""
     length = _shape(maskable)[1]
     order = ops.where(maskable, _distinct(draws) + ops.range(length, dtype="int64"), -1)
     best, _ = ops.top_k(order, k=slots)  # (B, P)
@@ -243,9 +246,9 @@ def _choose(maskable, count, slots, draws):
 
 
 def _distinct(draws):
-    """Spread draws (B, T) as int64, so that adding positions makes them all different.
+    """Multiply random numbers (B, T) to int64, so that all are different after adding positions.
 
-    This keeps the counts exact when a number is drawn twice.
+    Counts are then exact, even if the same number is drawn twice.
     """
     return ops.cast(draws * 2**23, "int64") * ops.cast(_shape(draws)[1], "int64")
 
@@ -257,8 +260,8 @@ def _words(maskable, starts):
     """Number the words of each row.
 
     Returns:
-        The word of each token (B, T), the number of tokens of each word (B, W; 0 for unused words),
-        and whether each word follows a token that is not maskable (B, W).
+        The index of each token's word (B, T), the number of tokens of each word (B, W; 0 for unused
+        words), and whether each word follows a token that is not maskable (B, W).
     """
     after_break = maskable & ~ops.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
     starts = (maskable & starts) | after_break
@@ -275,7 +278,7 @@ def _sum_by(index, values):
 
 
 def _spans(odds, breaks, draws):
-    """Split rows of words into random spans, restarting after each break: span numbers (B, W)."""
+    """Divide rows of words into random spans, which end at breaks: span numbers (B, W)."""
     rows, length = _shape(breaks)
     places = ops.tile(ops.range(length)[None], [rows, 1])  # (B, W)
     if len(odds) == 1:
@@ -286,19 +289,19 @@ def _spans(odds, breaks, draws):
         limits = np.cumsum(odds)[:-1].astype("float32")
         return 1 + ops.reduce_sum(ops.cast(draws[..., None] >= limits, "int32"), axis=-1)
 
-    # A row starts inside a span, so the length of its first span has other probabilities.
+    # A row begins inside a span, so the lengths of the first span have other probabilities.
     left = np.cumsum(odds[::-1])[::-1]
     lengths = [drawn(left / left.sum(), draws[:, :1]), drawn(odds, draws[:, 1:])]
     ends = ops.cumsum(ops.concat(lengths, axis=1), axis=1)
     span = ops.searchsorted(ends, places, side="right")
     span += ops.maximum(ops.cumsum(ops.cast(breaks, "int32"), axis=1) - 1, 0)
-    return ops.minimum(span, length - 1)  # Only places past the last word can exceed it.
+    return ops.minimum(span, length - 1)  # Only positions after the last word can be above it.
 
 
 def _choose_words(sizes, span, count, draws):
-    """Choose words of the given sizes (B, W) with `count` (B,) tokens in all: bool (B, W)."""
+    """Choose words, of sizes (B, W), that together have `count` (B,) tokens: bool (B, W)."""
     order = ops.gather(_distinct(draws), span, batch_dims=1) + ops.cast(span, "int64")
-    # `top_k` returns the first of equal numbers first, so the words of a span stay in order.
+    # Of equal numbers, `top_k` returns the first one first, so the words of a span stay in order.
     _, order = ops.top_k(ops.where(sizes > 0, order, -1), k=_shape(sizes)[1])
     sizes = ops.gather(sizes, order, batch_dims=1)
     taken, left = _fill(sizes, count)
@@ -311,18 +314,20 @@ def _choose_words(sizes, span, count, draws):
 
 
 def _fill(sizes, count):
-    """Take words in order, skipping those that would overshoot.
+    """Take words in order, and skip words with which there would be more than `count` tokens.
 
     Args:
-        sizes: int32 (B, W).
+        sizes: int32 (B, W). Number of tokens of each word.
         count: int32 (B,).
 
     Returns:
-        `(taken, left)`: bool (B, W), and int32 (B,), the number of tokens missing from `count`.
+        `(taken, left)`: bool (B, W), whether a word is taken; and int32 (B,), how many tokens are
+        missing to `count`.
     """
 
     def take(taken, left, _):
-        # A word that is too long now stays too long: take all words up to the first overshoot.
+        # Words that have more than `left` tokens are skipped for good, because `left` only becomes
+        # smaller. Of the other words, those before the first that is too much are taken.
         fits = ~taken & (sizes > 0) & (sizes <= left[:, None])
         taken_now = fits & (ops.cumsum(ops.where(fits, sizes, 0), axis=1) <= left[:, None])
         left = left - ops.reduce_sum(ops.where(taken_now, sizes, 0), axis=1)
@@ -333,9 +338,10 @@ def _fill(sizes, count):
 
 
 def _fill_exactly(sizes, count, taken, left):
-    """Choose again in rows with tokens left, skipping words that later words cannot complete.
+    """Choose again in rows where tokens are missing, by an exact solution of subset sum.
 
-    Solves the subset-sum problem exactly. It would not change rows that `_fill` completes.
+    A word is skipped if no later words could make up the rest exactly. Rows that `_fill` has
+    completed are not chosen again, because their choice would be the same.
     """
     rows = ops.where(left > 0)  # (R, 1)
     sizes, count = ops.gather_nd(sizes, rows), ops.gather_nd(count, rows)
@@ -344,7 +350,7 @@ def _fill_exactly(sizes, count, taken, left):
     sums = ops.range(ops.reduce_max(count) + 1)  # (S,)
 
     def reach(after, sizes):
-        """Return the sums reachable with this word and those after it: bool (R, S)."""
+        """Return which sums this word and the words after it can make up: bool (R, S)."""
         without = sums - sizes[:, None]
         return after | (ops.gather(after, ops.maximum(without, 0), batch_dims=1) & (without >= 0))
 
@@ -367,7 +373,7 @@ def _fill_exactly(sizes, count, taken, left):
 
 
 def _shape(x):
-    """Return the sizes of an array, as ints where they are static."""
+    """Return the sizes of an array. Static sizes are ints, others are tensors."""
     if not ops.is_tensor(x):
         return list(x.shape)
     dynamic = ops.shape(x)

@@ -1,13 +1,13 @@
-"""Comparison of names in one Unicode form, because macOS decomposes file names."""
+"""Comparison of names in one Unicode form, because macOS has file names in a decomposed form."""
 
 import unicodedata
 
-# Invisible characters, which editors leave at the ends of a cell.
+# Invisible characters, which editors may leave at the ends of a cell.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad"
 
 
 def trimmed(name):
-    """Return a name without spaces and invisible characters around it.
+    """Return a name without the spaces and invisible characters around it.
 
     >>> trimmed("\u3000ham\u200b ")
     'ham'
@@ -23,15 +23,15 @@ def composed(name):
 
 
 def known_name(name, names):
-    """Find an equal name in a list, ignoring Unicode forms.
+    """Find a name in a list, in any Unicode form.
 
     Returns:
-        The name as written in `names`, or `None`.
+        The name as it is written in `names`, or `None`.
 
     >>> known_name("cafe\\u0301", ["tea", "caf\\u00e9"])
     'café'
     """
-    if not isinstance(name, str):  # Pandas' NA cannot even be compared.
+    if not isinstance(name, str):  # Pandas' NA cannot be compared.
         return None
     if name in names:
         return name
@@ -42,7 +42,7 @@ def known_name(name, names):
 
 
 def same_names(some, others):
-    """Return whether two lists hold the same names, in any order.
+    """Return whether two lists have the same names, in any order.
 
     >>> same_names(["tea", "cafe\\u0301"], ["caf\\u00e9", "tea"])
     True

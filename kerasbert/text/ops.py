@@ -1,8 +1,9 @@
-"""TensorFlow's names for array operations, in NumPy on data in memory and in TensorFlow in graphs.
+"""Array operations with TensorFlow's names, for NumPy data in memory and for TensorFlow graphs.
 
-Packing, masking and windows are written once with these functions: on NumPy arrays and `Ragged`
-they run in NumPy, with a tensor among their arguments in TensorFlow, which a graph needs. Functions
-have the arguments and the results of TensorFlow's of the same name, as far as they are used.
+Packing, masking and windows are written only once, with these functions. They run in NumPy on
+arrays and `Ragged`, and in TensorFlow if an argument is a tensor, as in graphs. Each function has
+the arguments of TensorFlow's function of the same name that this package uses, and returns the same
+results.
 
 Shapes: N rows, V values of all rows.
 """
@@ -16,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_of as _rows_in_graph
-from kerasbert.backend.tensorflow import rows_where as _rows_where_in_graph
 from kerasbert.backend.tensorflow import tf
+from kerasbert.text.ragged import Ragged, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
 
 _DTYPES = ("bool", "int32", "int64", "float32", "float64")
-# The names of TensorFlow below hide these.
+# The function `range` below, which has TensorFlow's name, hides the built-in function.
 _numbers = range
 
 
 def is_tensor(x: Any) -> bool:
-    """Return whether this is a TensorFlow tensor or ragged tensor, without importing TensorFlow."""
-    return type(x).__module__.startswith("tensorflow")
+    """Return whether `x` is a TensorFlow tensor or ragged tensor, without importing TensorFlow."""
+    return _is_of_tensorflow(type(x))
+
+
+@functools.cache
+def _is_of_tensorflow(kind):
+    return kind.__module__.startswith("tensorflow")
 
 
 def in_graph() -> bool:
@@ -40,143 +45,8 @@ def in_graph() -> bool:
     return sys.modules.get("tensorflow") is not None and not tf.executing_eagerly()
 
 
-class Ragged:
-    """Rows of different lengths in NumPy, with the methods of `tf.RaggedTensor` that are used.
-
-    Args:
-        values: array (V, ...), or a `Ragged` of the inner rows.
-        row_splits: ints (N + 1,).
-
-    >>> rows = Ragged(np.array([5, 6, 7]), [0, 1, 1, 3])
-    >>> rows.to_list(), rows[1:].to_list(), rows[:, 1:].to_list()
-    ([[5], [], [6, 7]], [[], [6, 7]], [[], [], [7]])
-    """
-
-    def __init__(self, values: Any, row_splits: Any) -> None:
-        self.values = values
-        self.row_splits = np.asarray(row_splits, "int64")
-
-    @classmethod
-    def from_row_lengths(cls, values: Any, row_lengths: Any) -> Ragged:
-        return cls(values, np.append(0, np.cumsum(row_lengths, dtype="int64")))
-
-    @classmethod
-    def from_lists(cls, rows: Any, dtype: Any = "int32") -> Ragged:
-        """Make one from a list of lists of numbers."""
-        values = [np.asarray(row, dtype) for row in rows]
-        flat = np.concatenate(values) if values else np.zeros(0, dtype)
-        return cls.from_row_lengths(flat, [len(row) for row in rows])
-
-    @classmethod
-    def from_tensor(cls, x: Any) -> Ragged:
-        x = np.asarray(x)
-        return cls.from_row_lengths(x.reshape(-1, *x.shape[2:]), np.full(len(x), x.shape[1]))
-
-    @property
-    def flat_values(self) -> np.ndarray:
-        return self.values.flat_values if isinstance(self.values, Ragged) else self.values
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.flat_values.dtype
-
-    @property
-    def shape(self) -> tuple[int | None, ...]:
-        return (len(self), None, *self.values.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.row_splits) - 1
-
-    def nrows(self) -> int:
-        return len(self)
-
-    def row_lengths(self) -> np.ndarray:
-        return np.diff(self.row_splits)
-
-    def row_starts(self) -> np.ndarray:
-        return self.row_splits[:-1]
-
-    def row_limits(self) -> np.ndarray:
-        return self.row_splits[1:]
-
-    def value_rowids(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self)), self.row_lengths())
-
-    def with_values(self, values: Any) -> Ragged:
-        return Ragged(values, self.row_splits)
-
-    def with_flat_values(self, values: Any) -> Ragged:
-        if isinstance(self.values, Ragged):
-            values = self.values.with_flat_values(values)
-        return self.with_values(values)
-
-    def with_row_splits_dtype(self, dtype: Any) -> Ragged:
-        return self
-
-    def merge_dims(self, outer: int, inner: int) -> Ragged:
-        """Join the inner rows of each row; `outer` and `inner` must be 1 and 2."""
-        return Ragged(self.values.values, self.values.row_splits[self.row_splits])
-
-    def take(self, rows: Any) -> Ragged:
-        """Return the rows with these numbers."""
-        rows = np.asarray(rows)
-        lengths = self.row_lengths()[rows]
-        splits = np.append(0, np.cumsum(lengths))
-        index = np.repeat(self.row_splits[:-1][rows] - splits[:-1], lengths)
-        index += np.arange(splits[-1])
-        values = self.values
-        return Ragged(values.take(index) if isinstance(values, Ragged) else values[index], splits)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, tuple):
-            rows, places = key
-            if rows != slice(None) or places.step:
-                raise IndexError(f"{key} is neither rows nor a part of all rows.")
-            starts, lengths = self.row_starts(), self.row_lengths()
-            first, last = (
-                default if place is None else np.where(place < 0, lengths + place, place)
-                for place, default in ((places.start, 0), (places.stop, lengths))
-            )
-            last = np.clip(last, 0, lengths)
-            first = np.clip(first, 0, last)
-            index = ragged_range(starts + first, starts + last)
-            return Ragged(self.values[index.values], index.row_splits)
-        if isinstance(key, slice):
-            return self.take(np.arange(len(self))[key])
-        key = _numbers(len(self))[key]  # Counts negative ones from the end.
-        return self.values[self.row_splits[key] : self.row_splits[key + 1]]
-
-    def __iter__(self) -> Any:
-        return (self[row] for row in _numbers(len(self)))
-
-    def __mod__(self, number: int) -> Ragged:
-        return self.with_flat_values(self.flat_values % number)
-
-    def to_list(self) -> list[Any]:
-        values = self.values
-        values = values.to_list() if isinstance(values, Ragged) else values.tolist()
-        splits = self.row_splits.tolist()
-        return [values[a:b] for a, b in zip(splits[:-1], splits[1:])]
-
-    def to_tensor(self, default_value: Any = 0, shape: Any = None) -> np.ndarray:
-        """Pad the rows at their ends, to the longest one or to `shape`."""
-        values = self.values
-        if isinstance(values, Ragged):
-            values = values.to_tensor(default_value, None if shape is None else shape[1:])
-        lengths = self.row_lengths()
-        width = int(lengths.max(initial=0))
-        if shape is not None and shape[1] not in (None, -1):
-            width = int(shape[1])
-        padded = np.full((len(self), width, *values.shape[1:]), default_value, values.dtype)
-        place = np.arange(len(values)) - np.repeat(self.row_starts(), lengths)
-        row = np.repeat(np.arange(len(self)), lengths)
-        kept = place < width
-        padded[row[kept], place[kept]] = values[kept]
-        return padded
-
-
 def as_ragged(x: Any) -> Ragged:
-    """Return a `tf.RaggedTensor` as a `Ragged`, others unchanged."""
+    """Convert a `tf.RaggedTensor` to a `Ragged`; return other values unchanged."""
     if not is_tensor(x):
         return x
     values = x.values
@@ -185,14 +55,18 @@ def as_ragged(x: Any) -> Ragged:
 
 
 def as_tensor(x: Any) -> Any:
-    """Return a `Ragged` as a `tf.RaggedTensor`, and arrays as tensors."""
+    """Convert a `Ragged` to a `tf.RaggedTensor`, and arrays to tensors."""
     if not isinstance(x, Ragged):
         return tf.convert_to_tensor(x)
     return tf.RaggedTensor.from_row_splits(as_tensor(x.values), x.row_splits, validate=False)
 
 
 def _holds_tensor(args):
-    return any(_holds_tensor(x) if isinstance(x, (list, tuple)) else is_tensor(x) for x in args)
+    # This is a loop, because a generator takes as long as a small operation of NumPy.
+    for x in args:
+        if _holds_tensor(x) if isinstance(x, (list, tuple)) else _is_of_tensorflow(type(x)):
+            return True
+    return False
 
 
 def _for_tensorflow(x):
@@ -202,12 +76,12 @@ def _for_tensorflow(x):
 
 
 def _in_both(name: str) -> Callable[..., Any]:
-    """Make a NumPy function call TensorFlow's of this name if an argument is a tensor."""
+    """Make a NumPy function call TensorFlow's `name` if an argument is a tensor."""
 
     def decorate(function):
         @functools.wraps(function)
         def run(*args, **kwargs):
-            if not (_holds_tensor(args) or _holds_tensor(kwargs.values())):
+            if not (_holds_tensor(args) or kwargs and _holds_tensor(kwargs.values())):
                 return function(*args, **kwargs)
             found = tf
             for part in name.split("."):
@@ -221,18 +95,18 @@ def _in_both(name: str) -> Callable[..., Any]:
     return decorate
 
 
-abs = _in_both("abs")(np.abs)
 minimum = _in_both("minimum")(np.minimum)
 maximum = _in_both("maximum")(np.maximum)
 round = _in_both("round")(np.round)
 floor = _in_both("floor")(np.floor)
 equal = _in_both("equal")(np.equal)
-clip_by_value = _in_both("clip_by_value")(np.clip)
 broadcast_to = _in_both("broadcast_to")(np.broadcast_to)
 tile = _in_both("tile")(np.tile)
 transpose = _in_both("transpose")(np.transpose)
 reduce_any = _in_both("reduce_any")(np.any)
 reduce_all = _in_both("reduce_all")(np.all)
+sort = _in_both("sort")(np.sort)
+unstack = _in_both("unstack")(list)
 
 
 @_in_both("convert_to_tensor")
@@ -274,16 +148,13 @@ def where(condition, x=None, y=None):
 
 
 def _alike(x, y):
-    """Give a Python number the type of the other value, as TensorFlow does."""
+    """Convert a Python number to the type of the other value, as TensorFlow does."""
     if not hasattr(x, "dtype"):
-        x = np.asarray(x, getattr(y, "dtype", None) or _usual(x))
+        usual = np.result_type(np.asarray(x), "int8").name.replace("64", "32")
+        x = np.asarray(x, getattr(y, "dtype", None) or usual)
     if not hasattr(y, "dtype"):
         y = np.asarray(y, x.dtype)
     return x, y
-
-
-def _usual(x):
-    return np.result_type(np.asarray(x), "int8").name.replace("64", "32")
 
 
 @_in_both("gather")
@@ -299,7 +170,8 @@ def gather(params, indices, axis=None, batch_dims=0):
 
 @_in_both("gather_nd")
 def gather_nd(params, indices):
-    return np.asarray(params)[tuple(np.moveaxis(np.asarray(indices), -1, 0))]
+    indices = np.asarray(indices)
+    return np.asarray(params)[tuple(indices[..., axis] for axis in _numbers(indices.shape[-1]))]
 
 
 @_in_both("concat")
@@ -313,13 +185,10 @@ def concat(values, axis):
         rows = [x if isinstance(x, Ragged) else Ragged.from_tensor(x) for x in values]
         lengths = np.stack([x.row_lengths() for x in rows], axis=1)  # (N, parts)
         joined = concat([x.values for x in rows], 0)
-        # The parts of a row follow each other.
+        # The values of a row are those of its first part, then those of the next part, and so on.
         first = np.cumsum([0, *(len(x.values) for x in rows[:-1])])
         starts = np.stack([x.row_starts() for x in rows], axis=1) + first
-        counts = lengths.reshape(-1)
-        ends = np.cumsum(counts)
-        index = np.arange(ends[-1] if len(ends) else 0)
-        index += np.repeat(starts.reshape(-1) - (ends - counts), counts)
+        index, _ = ranges(starts.reshape(-1), lengths.reshape(-1))
         return Ragged.from_row_lengths(gather(joined, index), lengths.sum(axis=1))
     typed = next((x.dtype for x in values if hasattr(x, "dtype")), None)
     return np.concatenate([np.asarray(x, typed) for x in values], axis)
@@ -329,11 +198,6 @@ def concat(values, axis):
 def stack(values, axis=0):
     typed = next((x.dtype for x in values if hasattr(x, "dtype")), "int32")
     return np.stack([np.asarray(x, typed) for x in values], axis)
-
-
-@_in_both("unstack")
-def unstack(x):
-    return list(x)
 
 
 @_in_both("reshape")
@@ -374,7 +238,10 @@ def reduce_sum(x, axis=None, keepdims=False):
 @_in_both("reduce_max")
 def reduce_max(x, axis=None):
     if isinstance(x, Ragged):
-        return _by_row(np.maximum, x)
+        # An empty row is reduced to the smallest number of its type.
+        found = np.full(len(x), _least(x.dtype), x.dtype)
+        np.maximum.at(found, x.value_rowids(), x.values)
+        return found
     x = np.asarray(x)
     return np.max(x, axis=axis, initial=_least(x.dtype))
 
@@ -383,11 +250,8 @@ def _least(dtype):
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-def _by_row(reduce, rows):
-    """Reduce each row of a `Ragged`; an empty one gives the least number."""
-    found = np.full(len(rows), _least(rows.dtype), rows.dtype)
-    reduce.at(found, rows.value_rowids(), rows.values)
-    return found
+def _most(dtype):
+    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 @_in_both("cumsum")
@@ -408,12 +272,9 @@ def searchsorted(sorted_sequence, values, side="left", out_type="int32"):
 @_in_both("math.top_k")
 def top_k(x, k):
     order = np.argsort(-x, axis=-1, kind="stable")[..., : int(k)]
+    if x.ndim == 2:
+        return x[np.arange(len(x))[:, None], order], order.astype("int32")
     return np.take_along_axis(x, order, -1), order.astype("int32")
-
-
-@_in_both("sort")
-def sort(x, axis=-1):
-    return np.sort(x, axis)
 
 
 @_in_both("argmax")
@@ -438,54 +299,54 @@ def tensor_scatter_nd_update(x, indices, updates):
     return x
 
 
-def _segments(reduce, least):
-    def of_segments(data, segment_ids, num_segments):
-        data = np.asarray(data)
-        found = np.full((int(num_segments), *data.shape[1:]), least(data.dtype), data.dtype)
-        reduce.at(found, np.asarray(segment_ids).reshape(-1), data.reshape(-1))
-        return found
-
+def _segments(name, reduce, start):
+    @_in_both(name)
     def run(data, segment_ids, num_segments):
-        # Segments with negative numbers are dropped.
-        data, ids = np.asarray(data).reshape(-1), np.asarray(segment_ids).reshape(-1)
-        return of_segments(data[ids >= 0], ids[ids >= 0], num_segments)
+        data, ids = np.asarray(data), np.asarray(segment_ids)
+        data, ids = data.reshape(-1, *data.shape[ids.ndim :]), ids.reshape(-1)
+        if ids.min(initial=0) < 0:  # Values with negative segment ids are dropped.
+            data, ids = data[ids >= 0], ids[ids >= 0]
+        found = np.full((int(num_segments), *data.shape[1:]), start(data.dtype), data.dtype)
+        reduce.at(found, ids, data)
+        return found
 
     return run
 
 
-unsorted_segment_sum = _in_both("math.unsorted_segment_sum")(_segments(np.add, lambda dtype: 0))
-unsorted_segment_min = _in_both("math.unsorted_segment_min")(
-    _segments(np.minimum, lambda dtype: np.iinfo(dtype).max)
-)
-unsorted_segment_max = _in_both("math.unsorted_segment_max")(
-    _segments(np.maximum, lambda dtype: np.iinfo(dtype).min)
-)
+unsorted_segment_sum = _segments("math.unsorted_segment_sum", np.add, lambda dtype: 0)
+unsorted_segment_min = _segments("math.unsorted_segment_min", np.minimum, _most)
+unsorted_segment_max = _segments("math.unsorted_segment_max", np.maximum, _least)
 
 
 @_in_both("ragged.range")
 def ragged_range(starts, limits=None):
     if limits is None:
         starts, limits = np.zeros_like(starts), starts
-    lengths = np.maximum(limits - starts, 0)
-    splits = np.append(0, np.cumsum(lengths, dtype="int64"))
-    values = np.arange(splits[-1]) + np.repeat(starts - splits[:-1], lengths)
+    values, splits = ranges(starts, np.maximum(limits - starts, 0))
     return Ragged(values.astype(np.asarray(starts).dtype), splits)
 
 
 def rows_of(rows):
     """Return the row of each value of ragged rows: int64 (V,)."""
-    return rows.value_rowids() if isinstance(rows, Ragged) else _rows_in_graph(rows)
+    if isinstance(rows, Ragged):
+        return rows.value_rowids()
+    # TensorFlow's `value_rowids` would allocate a dense tensor padded to the longest row.
+    size = tf.size(rows.flat_values, tf.int64)
+    later = rows.row_splits[1:-1]
+    return tf.cumsum(tf.scatter_nd(later[:, tf.newaxis], tf.ones_like(later), [size + 1]))[:-1]
 
 
 def rows_where(mask, *arrays):
     """Return a list with the rows of each array where `mask` (N,) is true."""
     if not _holds_tensor((mask, *arrays)):
         return [np.asarray(array)[mask] for array in arrays]
-    return _rows_where_in_graph(mask, *arrays)
+    # `tf.boolean_mask` is slow to trace, and finds the rows again for each tensor.
+    rows = tf.where(mask)[:, 0]
+    return [tf.gather(array, rows) for array in arrays]
 
 
 def column(rows, number):
-    """Return ragged rows (N, 1) of one number, to join with the rows (N, None)."""
+    """Return ragged rows (N, 1) of one number, which can be concatenated with rows (N, None)."""
     if not is_tensor(rows):
         return Ragged.from_tensor(np.full((len(rows), 1), number, "int32"))
     filled = tf.fill([rows.nrows(), 1], tf.constant(number, tf.int32))
@@ -508,7 +369,7 @@ def strings_join(before, texts):
 
 
 def check(good, message, *data):
-    """Raise unless all are true: a ValueError, or TensorFlow's error inside a graph."""
+    """Raise a `ValueError`, or TensorFlow's error in a graph, unless all of `good` is true."""
     if is_tensor(good):
         return tf.debugging.Assert(tf.reduce_all(good), [message, *data], summarize=32)
     if not np.all(good):
@@ -516,7 +377,7 @@ def check(good, message, *data):
     return None
 
 
-# === Random numbers, those of TensorFlow ===
+# === Random numbers, equal to TensorFlow's ===
 
 
 def _philox(counter, key):
@@ -549,9 +410,9 @@ def _random_bits(count, seed):
 
 
 def stateless_uniform(shape, seed, minval=0, maxval=None, dtype="float32"):
-    """Draw numbers from 0 below 1, or whole ones from `minval` below `maxval`.
+    """Draw floats in [0, 1), or integers in [`minval`, `maxval`).
 
-    A seed gives the same numbers in NumPy, in TensorFlow and on every device.
+    The numbers of a seed are the same in NumPy, in TensorFlow and on every device.
     """
     if _holds_tensor((shape, seed)):
         return tf.random.stateless_uniform(shape, seed, minval, maxval, dtype, alg="philox")
@@ -563,14 +424,14 @@ def stateless_uniform(shape, seed, minval=0, maxval=None, dtype="float32"):
 
 
 def draw_seed():
-    """Draw a seed that `keras.utils.set_random_seed` reproduces, ints (2,)."""
+    """Draw a seed, ints (2,), which is the same after each `keras.utils.set_random_seed`."""
     if in_graph():
         return tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
     return np.array([random.randrange(2**31) for _ in _numbers(2)])
 
 
 def split_seed(seed, count):
-    """Return `count` seeds that a seed determines, ints (count, 2)."""
+    """Return `count` seeds, ints (count, 2), that a seed determines."""
     if is_tensor(seed):
         return tf.random.split(seed, count, alg="philox")
     dtype = np.asarray(seed).dtype

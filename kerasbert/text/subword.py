@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import os
-import re
-import reprlib
 import threading
-import warnings
 from typing import TYPE_CHECKING
 
 import keras
@@ -18,16 +13,22 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice, check_fields, check_value
-from kerasbert.base.files import inside, read_json
+from kerasbert.base.files import read_json
 from kerasbert.base.from_preset import FromPreset
+from kerasbert.base.paths import inside
 from kerasbert.base.process import uninterrupted
 from kerasbert.base.subclasses import as_called
 from kerasbert.text import ops
-from kerasbert.text.alignment import FORMS, align, character_sizes, in_form, valid_utf8
+from kerasbert.text.alignment import FORMS, run_in_form
+from kerasbert.text.languages import check_languages
+from kerasbert.text.packing import Frame
+from kerasbert.text.text_warnings import report_control
 from kerasbert.text.tokenizer_files import ROLES
+from kerasbert.text.tokenizer_inputs import as_string_tensor, check_ids, flattened, nested
+from kerasbert.text.vocabulary_files import token_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, Self
 
     from kerasbert.base.aliases import AnyPath, Tensor
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 # Shapes: N texts, P pieces of a text, V tokens in the vocabulary.
 
-# Special tokens with a second name in KerasHub.
+# Special tokens that have a second name in KerasHub.
 _NAMES = {"cls": ("cls", "start"), "sep": ("sep", "end")}
 # Types of the settings of all tokenizers; see `check_value`.
 SETTINGS = {
@@ -53,35 +54,15 @@ SETTINGS = {
     "normalization": "name?",
     "max_input_chars_per_word": "count",
     "normalize": "name?",
+    "languages": "names?",
 }
-# Preprocessors tokenize in several threads.
+# Preprocessors tokenize in several threads, of which only one may trace a graph at a time.
 _tracing = threading.RLock()
-_is_reported = contextvars.ContextVar("is_reported", default=True)
-
-
-@contextlib.contextmanager
-def unreported():
-    """Return a context that suppresses warnings about texts, for texts that are not the user's."""
-    token = _is_reported.set(False)
-    try:
-        yield
-    finally:
-        _is_reported.reset(token)
-
-
-def is_reported():
-    """Return whether texts are the user's; see `unreported`."""
-    return _is_reported.get()
 
 
 def _check_form(form):
     if form is not None:
         check_choice("normalize", form, FORMS)
-
-
-def _nested(nesting, rows):
-    """Arrange rows in the nesting of `_flattened`."""
-    return next(rows) if nesting == 0 else [_nested(one, rows) for one in nesting]
 
 
 def once(make):
@@ -96,25 +77,57 @@ def once(make):
     return made
 
 
+def variant(tokenizer, key, changes):
+    """Return a tokenizer that shares this one's vocabulary, but has other attributes.
+
+    Args:
+        tokenizer: a `SubwordTokenizer`.
+        key: string. Name of the variant, which is made once.
+        changes: function without arguments that returns a dict of the other attributes.
+    """
+    if key not in tokenizer._graphs:
+        # `copy.copy` is not used, because Keras implements it by saving and loading.
+        other = object.__new__(type(tokenizer))
+        other.__dict__.update({**tokenizer.__dict__, **changes()})
+        other._forget_graphs()
+        tokenizer._graphs[key] = other
+    return tokenizer._graphs[key]
+
+
+def in_languages(tokenizer, languages, language):
+    """Return a tokenizer with other languages that shares this one's vocabulary.
+
+    An argument of `None` keeps the tokenizer's own.
+    """
+    languages = tokenizer.languages if languages is None else languages
+    language = tokenizer.language if language is None else language
+    check_languages(languages, language)
+    changes = {"languages": languages, "language": language}
+    return variant(tokenizer, f"languages={languages}, {language}", lambda: changes)
+
+
 class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     """Base class of tokenizers: text to token ids, eagerly and in TensorFlow graphs.
 
-    Python inputs give Python outputs: a list of ids for a `str`, a list of lists for a list of
-    strings. A `tf.Tensor` or `tf.RaggedTensor` of any rank gives a `tf.RaggedTensor` with one more
-    axis. Both run the same graph, with ops that a stock TensorFlow Serving 2.12 supports.
+    For Python inputs, outputs are Python objects: a list of ids for a `str`, a list of lists for a
+    list of strings. For a `tf.Tensor` or `tf.RaggedTensor` of any rank, outputs are a
+    `tf.RaggedTensor` with one more axis. Both use the same graph, which has only ops that an
+    unmodified TensorFlow Serving 2.12 supports.
 
-    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, from strings (N,) to
-    ragged (N, P), the inverse `_detokenize(ids)`, `_word_edges(token)` and the assets.
+    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, which convert strings
+    (N,) to ragged (N, P); the inverse, `_detokenize(ids)`, and `_decode(rows)`, its form for lists;
+    `_word_edges(token)`; and the assets.
     """
 
     # Number of separators between the two texts of a pair.
     num_separators = 1
-    # Whether the last of these is a start token, with which the second text begins.
+    # Whether the last of these separators is a start token, with which the second text begins.
     begins_second = False
-    # Whether `report_control` has warned.
-    _has_reported = False
-    # Whether other markers of the vocabulary stay text despite `special_tokens_in_strings`.
+    # Whether only control tokens are matched with `special_tokens_in_strings`, and other markers of
+    # the vocabulary stay text.
     _only_control = False
+    # Whether the methods for graphs apply the normal form themselves.
+    _forms_in_graph = False
 
     def __init__(
         self,
@@ -125,19 +138,26 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         pad_token: str,
         mask_token: str,
         normalize: str | None = None,
+        languages: Sequence[str] | None = None,
+        language: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("dtype", "int32")
         super().__init__(**kwargs)
         _check_form(normalize)
         self.normalize = normalize
+        # Names of languages, in the order of their ids, and the one of the texts, or the two of the
+        # texts of a pair; see `kerasbert.text.languages`.
+        self.languages = list(languages) if isinstance(languages, tuple) else languages
+        self.language = language
+        check_languages(languages, language)
         self.special_tokens_in_strings = special_tokens_in_strings
         self.unk_token = unk_token
         self.cls_token = cls_token
         self.sep_token = sep_token
         self.pad_token = pad_token
         self.mask_token = mask_token
-        # Otherwise, Keras would consume a batch in each `fit` to build the tokenizer.
+        # If `built` were false, Keras would read a batch in each `fit` to build the tokenizer.
         self.built = True
         self._forget_graphs()
 
@@ -147,10 +167,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         super().__setattr__(name, value)
 
     def __call__(self, inputs: Tensor, **kwargs: Any) -> Any:
-        # Not Keras' own `__call__`, which traverses every string and rewords every error.
-        return self.tokenize(inputs)
-
-    def call(self, inputs: Tensor) -> Tensor:
+        # Keras' own `__call__` is not used, because it traverses every string and changes the words
+        # of every error message.
         return self.tokenize(inputs)
 
     def tokenize(self, inputs: Tensor) -> Any:
@@ -164,8 +182,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             scalar.
 
         Raises:
-            TypeError: for anything but text, with its value and position.
-            ValueError: for `bytes` that are not UTF-8.
+            TypeError: if an input is not text. The message has its value and position.
+            ValueError: if `bytes` are not UTF-8.
         """
         return self._run("_tokenize", inputs)[0]
 
@@ -176,8 +194,8 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             inputs: as for `tokenize`.
 
         Returns:
-            `(ids, starts, ends)`, each shaped like the ids, in characters (code points) of the
-            original string: `text[start:end]` became the token.
+            `(ids, starts, ends)`, all of the same shape. Starts and ends are in characters (code
+            points) of the original string: the token was made from `text[start:end]`.
         """
         return self._run("_tokenize_with_offsets", inputs)
 
@@ -191,7 +209,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             `str` or a list of strings for Python inputs, else a string tensor.
 
         Raises:
-            ValueError: for an id outside the vocabulary.
+            ValueError: if an id is not in the vocabulary.
         """
         self._check_vocabulary()
         if not ops.is_tensor(inputs):
@@ -201,17 +219,16 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 inputs = inputs.tolist()
             if isinstance(inputs, (list, tuple)):
                 inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
-            self._check_ids(inputs)
-            nested = len(inputs) > 0 and not isinstance(inputs[0], int)
-            texts = self._decode(list(inputs) if nested else [inputs])
-            return texts if nested else texts[0]
+            check_ids(inputs, len(self.vocabulary))
+            batched = len(inputs) > 0 and not isinstance(inputs[0], int)
+            texts = self._decode(list(inputs) if batched else [inputs])
+            return texts if batched else texts[0]
         inputs = tf.cast(inputs, "int32")
-        if not isinstance(inputs, tf.RaggedTensor):
-            flat = inputs[tf.newaxis] if inputs.shape.rank == 1 else inputs
-            flat = tf.RaggedTensor.from_tensor(flat)
-            texts = self.graph("_detokenize")(flat)
-            return texts[0] if inputs.shape.rank == 1 else texts
-        return self.graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
+        if isinstance(inputs, tf.RaggedTensor):
+            return self.graph("_detokenize")(inputs.with_row_splits_dtype("int64"))
+        flat = inputs[tf.newaxis] if inputs.shape.rank == 1 else inputs
+        texts = self.graph("_detokenize")(tf.RaggedTensor.from_tensor(flat))
+        return texts[0] if inputs.shape.rank == 1 else texts
 
     def get_vocabulary(self) -> list[str]:
         """Return all tokens, in the order of their ids."""
@@ -244,9 +261,10 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     def word_edges(self) -> np.ndarray:
         """Return which tokens begin a word, and after which tokens a word begins.
 
-        Words are those of BERT, whatever the vocabulary marks: the parts between white space, and
-        each punctuation mark. In byte-pair and SentencePiece vocabularies, which mark only white
-        space, each piece of scripts without spaces (Chinese, Japanese, Thai, ...) is a word.
+        Words are those of BERT, even if the vocabulary marks other words: the parts between white
+        space, and each punctuation mark. In byte-pair and SentencePiece vocabularies, which mark
+        only white space, each piece in a script without spaces (Chinese, Japanese, Thai, ...) is a
+        word.
 
         Returns:
             bool array (V, 2), for `kerasbert.data.word_starts`.
@@ -263,7 +281,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             "sep_token": self.sep_token,
             "pad_token": self.pad_token,
             "mask_token": self.mask_token,
-            **({} if self.normalize is None else {"normalize": self.normalize}),
+            **{
+                name: getattr(self, name)
+                for name in ("normalize", "languages", "language")
+                if getattr(self, name) is not None
+            },
         }
 
     @classmethod
@@ -300,18 +322,12 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     # Vocabulary and special tokens
 
     def _set_tokens(self, vocabulary):
-        """Store the tokens in the order of their ids; `None` if there are none yet."""
+        """Set the vocabulary: the tokens in the order of their ids, or `None` for none yet."""
         self._forget_graphs()
-        # Bypasses Keras' attribute tracking, which takes 3 seconds for 256,000 tokens.
+        # Keras must not track these attributes, which takes 3 seconds for 256,000 tokens.
         tokens = None if vocabulary is None else tuple(vocabulary)
         object.__setattr__(self, "vocabulary", tokens)
-        object.__setattr__(self, "_token_ids", None)
-        if vocabulary is not None:
-            self._check_tokens()
-            ids = {token: id for id, token in enumerate(tokens)}
-            object.__setattr__(self, "_token_ids", ids)
-            if len(self._token_ids) < len(self.vocabulary):
-                self._report_duplicates()
+        object.__setattr__(self, "_token_ids", None if tokens is None else token_ids(tokens))
         special = self._special_tokens()
         for role, token in special.items():
             for name in _NAMES.get(role, (role,)):
@@ -330,31 +346,18 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     def _special_tokens(self):
         return {role: getattr(self, f"{role}_token") for role in ROLES}
 
-    def _check_tokens(self):
-        try:
-            "".join(self.vocabulary).encode()
-        except (TypeError, UnicodeEncodeError):
-            for id, token in enumerate(self.vocabulary):
-                if not isinstance(token, str) or re.search("[\ud800-\udfff]", token):
-                    raise ValueError(
-                        f"Token {id} of the vocabulary, {token!r}, must be a string without lone "
-                        "surrogates."
-                    ) from None
-            raise
-
-    def _report_duplicates(self):
-        first = {}
-        for id, token in enumerate(self.vocabulary):
-            if first.setdefault(token, id) != id:
-                raise ValueError(
-                    f"The vocabulary has {token!r} twice, as ids {first[token]} and {id}; each "
-                    "token must occur once."
-                )
-
     @property
     def special_tokens(self) -> list[str]:
         """Special tokens, without duplicates."""
         return list(dict.fromkeys(self._special_tokens().values()))
+
+    @property
+    def frame(self) -> Frame:
+        """The special tokens around the texts of a row."""
+        start, end = self.start_token_id, self.end_token_id
+        begin = (start,) if self.begins_second else ()
+        between = (end,) * (self.num_separators - len(begin))
+        return Frame((start,), between, begin, (end,))
 
     @property
     def special_token_ids(self) -> list[int]:
@@ -369,104 +372,52 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             )
 
     def with_special_tokens(self) -> Self:
-        """Return this tokenizer with `special_tokens_in_strings`, sharing the vocabulary."""
-        return self._with("special_tokens_in_strings", True)
+        """Return a tokenizer with `special_tokens_in_strings` that shares this vocabulary."""
+        if self.special_tokens_in_strings:
+            return self
+        changes = {"special_tokens_in_strings": True, "_only_control": True}
+        return variant(self, "special tokens", lambda: changes)
 
     def with_normal_form(self, form: str) -> Self:
-        """Return this tokenizer with `normalize`, sharing the vocabulary.
+        """Return a tokenizer with another `normalize` that shares this vocabulary.
 
         Raises:
-            ValueError: unless `form` is "NFC", "NFKC" or `None`.
+            ValueError: if `form` is not "NFC", "NFKC" or `None`.
         """
         _check_form(form)
-        return self._with("normalize", form)
-
-    def _with(self, name, value):
-        if getattr(self, name) == value:
+        if self.normalize == form:
             return self
-        key = f"with {name}={value}"
-        if key not in self._graphs:
-            # Not copy.copy, which Keras implements by saving and loading.
-            other = object.__new__(type(self))
-            other.__dict__.update(self.__dict__)
-            other.__dict__[name] = value
-            if name == "special_tokens_in_strings":
-                other.__dict__["_only_control"] = True
-            other._forget_graphs()
-            self._graphs[key] = other
-        return self._graphs[key]
-
-    def report_control(self, texts: Any) -> None:
-        """Warn once about a text with a control token, which is treated as text.
-
-        Args:
-            texts: list of strings, or string tensor (N,).
-        """
-        if self.special_tokens_in_strings or self._has_reported or not is_reported():
-            return
-        texts = texts.numpy() if ops.is_tensor(texts) else texts
-        texts = [
-            text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts
-        ]
-        every = b"\0".join(texts)
-        tokens = [token for token in self.control_tokens if token and token.encode() in every]
-        if not tokens:
-            return
-        object.__setattr__(self, "_has_reported", True)
-        place, token = next(
-            (i, token) for i, text in enumerate(texts) for token in tokens if token.encode() in text
-        )
-        text = reprlib.repr(texts[place].decode("utf-8", "replace"))
-        warnings.warn(
-            f"The text {text} contains {token!r}, a control token of the model. It is treated as "
-            "ordinary text, so that no text can end or mask another one; transformers turns it "
-            "into the token. Pass special_tokens_in_strings=True to from_preset for that. Further "
-            "texts with control tokens are not reported.",
-            stacklevel=2,
-        )
+        return variant(self, f"normalize={form}", lambda: {"normalize": form})
 
     # Graph execution
 
     def _forget_graphs(self):
-        # Bypasses Keras' and TensorFlow's attribute tracking, which would save the functions too.
+        # Keras and TensorFlow must not track this attribute, or they would save the functions too.
         object.__setattr__(self, "_graphs", {})
 
     def graph(self, name: str) -> Callable[..., Any]:
-        """Return the method `name`, compiled for eager calls; it always runs on the CPU."""
+        """Return the method `name`, compiled for eager calls. It always runs on the CPU."""
         self._check_vocabulary()
 
         def on_cpu(x):
             with tf.device("cpu"):
-                if self.normalize is None or name == "_detokenize":
+                if self.normalize is None or self._forms_in_graph or name == "_detokenize":
                     return getattr(self, name)(x)
-                return self._of_normal_form(name, x)
+                return run_in_form(getattr(self, name), x, self.normalize)
 
         if not tf.executing_eagerly():
             return on_cpu
         with _tracing:
-            return self._compiled(name, on_cpu)
-
-    def _of_normal_form(self, name, text):
-        """Run `name` on texts (N,) in normal form; offsets refer to the original texts."""
-        text = valid_utf8(text)
-        found = getattr(self, name)(in_form(text, self.normalize))
-        if not isinstance(found, tuple):
-            return found
-        ids, starts, ends = found
-        points = tf.strings.unicode_decode(text, "UTF-8")
-        sizes = character_sizes(points, lambda x: in_form(x, self.normalize), "UTF8_CHAR")
-        return ids, *align(ids, starts.flat_values, ends.flat_values, points, *sizes)
-
-    def _compiled(self, name, on_cpu):
-        if name not in self._graphs:
-            shape = tf.TensorSpec([None], "string")
-            if name == "_detokenize":
-                shape = tf.RaggedTensorSpec([None, None], "int32")
-            function = tf.function(on_cpu, input_signature=[shape], autograph=False)
-            # Concrete, because TensorFlow warns of "retracing" when many tokenizers are created.
-            with uninterrupted():
-                self._graphs[name] = function.get_concrete_function()
-        return self._graphs[name]
+            if name not in self._graphs:
+                shape = tf.TensorSpec([None], "string")
+                if name == "_detokenize":
+                    shape = tf.RaggedTensorSpec([None, None], "int32")
+                function = tf.function(on_cpu, input_signature=[shape], autograph=False)
+                # This is a concrete function, because TensorFlow would warn of "retracing" if many
+                # tokenizers are made.
+                with uninterrupted():
+                    self._graphs[name] = function.get_concrete_function()
+            return self._graphs[name]
 
     def ragged(self, texts: Any, offsets: bool = False) -> tuple[Any, ...]:
         """Convert a flat column of texts to token ids.
@@ -476,18 +427,18 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             offsets: bool. Whether to return positions too; see `tokenize_with_offsets`.
 
         Returns:
-            `(ids,)` or `(ids, starts, ends)`, int32 (N, P): `kerasbert.text.ops.Ragged` of a list,
-            `tf.RaggedTensor` of a tensor.
+            `(ids,)` or `(ids, starts, ends)`, int32 (N, P): `kerasbert.text.ops.Ragged` for a list,
+            `tf.RaggedTensor` for a tensor.
         """
         name = "_tokenize_with_offsets" if offsets else "_tokenize"
         if ops.is_tensor(texts):
             return self._run_tensor(name, texts)
         self._check_vocabulary()
-        self.report_control(texts)
+        report_control(self, texts)
         return self._encode(name, texts)
 
     def _encode(self, name, texts):
-        """Run `name` on a list of strings; return a tuple of `Ragged`."""
+        """Run `name` on a list of strings, and return a tuple of `Ragged`."""
         with tf.device("cpu"):
             found = self.graph(name)(tf.constant(texts, tf.string, shape=(len(texts),)))
         found = found if isinstance(found, tuple) else (found,)
@@ -497,19 +448,19 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         """Raise unless the tokenizer can run in a TensorFlow graph.
 
         Raises:
-            ValueError: with the step that cannot.
+            ValueError: if it cannot. The message has the unsupported step.
         """
 
     def _run(self, name, inputs):
-        """Run `name`, from strings (N,) to one or more ragged (N, P), on text of any nesting."""
+        """Run `name`, which converts strings (N,) to one or more ragged (N, P), on nested texts."""
         self._check_vocabulary()
         if ops.is_tensor(inputs) or ops.in_graph():
-            is_text = not ops.is_tensor(inputs)
-            return self._run_tensor(name, self._to_tensor(inputs) if is_text else inputs)
-        texts = []
-        nested = self._flattened(inputs, texts)
+            if not ops.is_tensor(inputs):
+                inputs = as_string_tensor(inputs, type(self).__name__)
+            return self._run_tensor(name, inputs)
+        texts, nesting = flattened(inputs, type(self).__name__)
         rows = [x.to_list() for x in self.ragged(texts, offsets=name != "_tokenize")]
-        return tuple(_nested(nested, iter(one)) for one in rows)
+        return tuple(nested(nesting, iter(one)) for one in rows)
 
     def _run_tensor(self, name, text):
         """Run `name` on a string tensor of any rank."""
@@ -524,7 +475,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
         flat = text.flat_values if isinstance(text, tf.RaggedTensor) else text
         if tf.executing_eagerly():
-            self.report_control(tf.reshape(flat, [-1]))
+            report_control(self, tf.reshape(flat, [-1]))
         outputs = self.graph(name)(flat[tf.newaxis] if rank == 0 else flat)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         if rank == 0:
@@ -535,80 +486,3 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 for x in outputs
             )
         return outputs
-
-    def _flattened(self, inputs, texts):
-        """Append the texts of nested lists to `texts`, and return the nesting: 0 for each text."""
-        if hasattr(inputs, "tolist"):  # Arrays and data frame columns.
-            inputs = inputs.tolist()
-        if not isinstance(inputs, (list, tuple)):
-            texts.append(self._to_utf8(inputs).decode())
-            return 0
-        inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
-        are_lists = [isinstance(x, (list, tuple)) for x in inputs]
-        if any(are_lists):
-            if not all(are_lists):
-                raise TypeError(
-                    f"{type(self).__name__} got a list that mixes texts and lists; pass one "
-                    "level of nesting."
-                )
-            return [self._flattened(x, texts) for x in inputs]
-        texts.extend(self._to_utf8(x, i).decode() for i, x in enumerate(inputs))
-        return [0] * len(inputs)
-
-    def _to_tensor(self, inputs):
-        """Convert Python text to a string tensor, ragged if nested, in a graph."""
-        if hasattr(inputs, "tolist"):  # Arrays and data frame columns.
-            inputs = inputs.tolist()
-        if isinstance(inputs, (list, tuple)):
-            if any(isinstance(x, (list, tuple)) or hasattr(x, "tolist") for x in inputs):
-                inputs = [x.tolist() if hasattr(x, "tolist") else x for x in inputs]
-                rows = [self._to_tensor(x) for x in inputs]
-                if any(row.shape.rank == 0 for row in rows):
-                    raise TypeError(
-                        f"{type(self).__name__} got a list that mixes texts and lists; pass one "
-                        "level of nesting."
-                    )
-                return tf.ragged.stack(rows)
-            inputs = [self._to_utf8(x, i) for i, x in enumerate(inputs)]
-            return tf.constant(inputs, "string", shape=(len(inputs),))
-        return tf.constant(self._to_utf8(inputs))
-
-    def _to_utf8(self, text, position=None):
-        where = "" if position is None else f" at position {position}"
-        if isinstance(text, str):
-            try:
-                return text.encode("utf-8")
-            except UnicodeEncodeError:  # Lone surrogates.
-                return re.sub("[\ud800-\udfff]", "\ufffd", text).encode("utf-8")
-        if isinstance(text, bytes):
-            try:
-                text.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{type(self).__name__} got bytes{where} that are not UTF-8 (byte "
-                    f"{text[error.start]:#04x} at {error.start}); decode them first, for example "
-                    "with `data.decode('latin-1')`."
-                ) from None
-            return text
-        raise TypeError(
-            f"{type(self).__name__} expected text, got {text!r} ({type(text).__name__}){where}; "
-            "remove it or convert it to a string."
-        )
-
-    def _decode(self, rows):
-        """Convert lists of ids to a list of strings."""
-        ids = ops.as_tensor(ops.Ragged.from_lists(rows))
-        texts = self.graph("_detokenize")(ids).numpy()
-        return [text.decode("utf-8", "replace") for text in texts]
-
-    def _check_ids(self, ids, place="position "):
-        if not isinstance(ids, (list, tuple)):
-            raise TypeError(f"`detokenize` expected a list of token ids, got {ids!r}.")
-        for i, id in enumerate(ids):
-            if isinstance(id, (list, tuple)):
-                self._check_ids(id, f"{place}{i}, ")
-            elif not isinstance(id, int) or not 0 <= id < len(self.vocabulary):
-                raise ValueError(
-                    f"`detokenize` got {id!r} at {place}{i}, expected a token id from 0 to "
-                    f"{len(self.vocabulary) - 1}."
-                )

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_choice
+from kerasbert.text import ops
+from kerasbert.text.bert_characters import CJK
 from kerasbert.text.names import composed
-from kerasbert.text.wordpiece import CJK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-# Letters of the first, middle and last word of an entity, and of a single-word entity.
-# IOB1 and IOE are left out, because their tags depend on neighboring entities.
+# The letters for the first, middle and last word of an entity, and for the word of a single-word
+# entity. IOB1 and IOE are not supported, because their tags depend on neighboring entities.
 SCHEMES = {
     **dict.fromkeys(("BIO", "IOB", "IOB2"), "BI"),
     **dict.fromkeys(("BIOES", "IOBES"), "BIES"),
@@ -36,9 +37,9 @@ SCHEMES = {
     "IO": "I",
 }
 OUTSIDE = "O"
-# Kinds of characters for splitting texts into words.
+# Kinds of characters, by which texts are split into words.
 SPACE, LETTER, MARK, ALONE = range(4)
-# Whether a word with the letter begins an entity, and whether it ends one.
+# For each letter, whether its word begins an entity, and whether it ends an entity.
 _LETTERS = {
     "B": (True, False),
     "I": (False, False),
@@ -47,22 +48,24 @@ _LETTERS = {
     "S": (True, True),
     "U": (True, True),
 }
-# BMES and BMEWO have other letters for middle and single words.
+# BMES and BMEWO have other letters for middle words and for single-word entities.
 LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
-# ASCII separators first, then full-width ones, and dashes that editors substitute for "-".
+# ASCII separators, then full-width separators, then dashes by which editors replace "-".
 SEPARATORS = "-_:/.－＿：／．–—‐‑−"
-# Names of the outside tag in published taggers.
+# Pattern of a CJK character.
+CJK_CHARACTER = "[" + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK) + "]"
+# Names that published taggers have for the tag of words outside all entities.
 OUTSIDES = ("o", "-", "–", "—", "_", "0", "out", "outside", "none", "other")
 
 
 def is_outside(name):
-    """Return whether a tag is a name of the outside tag, in any case and width."""
+    """Return whether a name, in any case and character width, is one of the outside tag."""
     return unicodedata.normalize("NFKC", name).lower() in OUTSIDES
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """Notation of tags such as "B-PER" in a tag set.
+    """The notation of tags, such as "B-PER", in a tag set.
 
     Args:
         separator: string, such as "-" or "_".
@@ -75,26 +78,27 @@ class Spelling:
     outside: frozenset
 
     def read(self, name):
-        """Parse a tag into `(letter, type)`, the letter in upper case; `None` for other names."""
+        """Return `(letter, type)` of a tag, the letter in upper case; `None` for other names."""
         parts = name.split(self.separator, 1) if self.letter_first else None
         parts = parts or name.rsplit(self.separator, 1)[::-1]
-        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # It may be full-width.
+        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # The letter may be full-width.
         if len(parts) != 2 or letter not in LETTERS or not parts[1]:
             return None
         return letter, parts[1]
 
 
 def spelling_of(names):
-    """Detect the `Spelling` of tags; `None` for other names, such as parts of speech.
+    """Return the `Spelling` of tags, or `None` for other names, such as parts of speech.
 
     Tags may be "B-PER" or "PER-B", with the separator "-", "_", ":", "/" or ".", in any case and
-    width. The outside tag may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
+    character width. The outside tag may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or
+    "other".
 
     >>> spelling_of(["-", "PER-B", "PER-I"]).read("PER-B")
     ('B', 'PER')
 
     Raises:
-        ValueError: if only some names are tags, in a form other than "B-PER".
+        ValueError: if only some of the names are tags, and the tags have another form than "B-PER".
     """
     if OUTSIDE in names:
         outside = frozenset([OUTSIDE])
@@ -120,7 +124,7 @@ def spelling_of(names):
 
 
 def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
-    """Return class names; with a scheme, expand entity types to tags.
+    """Return class names. With a scheme, entity types are expanded to tags.
 
     >>> tag_names(["PER", "LOC"], "BIO")
     ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
@@ -128,7 +132,7 @@ def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
     ['O', 'B-PER', 'I-PER']
 
     Raises:
-        ValueError: for an unknown scheme.
+        ValueError: if the scheme is unknown.
     """
     if scheme is None:
         return list(labels)
@@ -144,10 +148,10 @@ def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
 class TagSet:
     """The classes of a tagger, and the entities that they encode.
 
-    "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle one, "E-PER" (or "L-") the
-    last, "S-PER" (or "U-", "W-") a single one, "O" a word outside. Other notations, such as "PER-B"
-    and "-", must be shared by all names; see `spelling_of`. Any other name, such as a part of
-    speech, is an entity of one word.
+    "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle word, "E-PER" (or "L-")
+    the last word, "S-PER" (or "U-", "W-") the only word, and "O" a word outside all entities. Other
+    notations, such as "PER-B" and "-", must be the same for all names; see `spelling_of`. Any other
+    name, such as a part of speech, is an entity of one word.
 
     Args:
         names: list of C strings.
@@ -161,12 +165,13 @@ class TagSet:
         self.names = list(names)
         bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
         spelling = None if bare else spelling_of(self.names)
-        # (type, begins, ends) per class, `None` outside; a type keeps its first Unicode form.
+        # For each class, (type, begins, ends), or `None` for outside. If a type is written in
+        # several Unicode forms, the first is used for all classes.
         meanings = [self._meaning(name, bare, spelling) for name in self.names]
         types = {composed(m[0]): m[0] for m in reversed(meanings) if m is not None}
         self.meanings = [m and (types[composed(m[0])], *m[1:]) for m in meanings]
         self.outside = self.meanings.index(None) if None in self.meanings else None
-        # Of classes with the same meaning, the first counts.
+        # If classes have the same meaning, the first is used.
         self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}
         self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
 
@@ -183,7 +188,7 @@ class TagSet:
         return name, True, True
 
     def number(self, type: str, begins: bool, ends: ArrayLike) -> int:
-        """Return the class of an entity's word, or the closest one in the scheme."""
+        """Return the class of a word of an entity, or the most similar class of the scheme."""
         for flags in ((begins, ends), (begins, False), (False, False), (True, True), (True, False)):
             if (type, *flags) in self._numbers:
                 return self._numbers[type, *flags]
@@ -192,7 +197,8 @@ class TagSet:
     def of_pieces(self) -> np.ndarray:
         """Return the classes of word pieces, int32 (C, 2, 2).
 
-        Indexed by the word's class, whether the piece is first, and whether it is last.
+        The indices are the word's class, whether the piece is the word's first, and whether it is
+        the last.
         """
         table = np.zeros((len(self.names), 2, 2), "int32")
         for number, meaning in enumerate(self.meanings):
@@ -204,6 +210,28 @@ class TagSet:
                     table[number, first, last] = self.number(type, *flags)
         return table
 
+    def allowed(self) -> np.ndarray:
+        """Return whether class j may follow class i, bool (C + 1, C + 1).
+
+        Row C is for the beginning and column C for the end of a text. A middle or last tag must
+        follow a first or middle tag of its type; if a type has a last tag, its entities must end
+        with a last or single tag. Types without a first tag, as in the scheme "IO" and for parts
+        of speech, may follow anything.
+        """
+        edge = None, True, True
+        rows = [m or edge for m in (*self.meanings, None)]
+        opens = {type for type, begins, ends in rows if begins and not ends}
+        closes = {type for type, begins, ends in rows if ends and not begins} & opens
+
+        def may_follow(before, after):
+            is_inside = after[0] in opens and not after[1]
+            goes_on = not before[2] and before[0] == after[0]
+            if before[0] in closes and not before[2] and not (goes_on and is_inside):
+                return False
+            return goes_on or not is_inside
+
+        return np.array([[may_follow(before, after) for after in rows] for before in rows])
+
     def entities(self, numbers: ArrayLike) -> list[tuple[str, int, int]]:
         """Decode the entities of a text.
 
@@ -211,8 +239,8 @@ class TagSet:
             numbers: ints (W,). The class of each word.
 
         Returns:
-            List of `(type, start, end)`, in words. A middle or last tag begins an entity if none
-            of its type precedes it, as in the CoNLL script `conlleval`.
+            List of `(type, start, end)`, counted in words. As in the CoNLL script `conlleval`, a
+            middle or last tag begins an entity if the word before is not in an entity of its type.
         """
         found, open_type = [], None
         for place, number in enumerate(numbers):
@@ -228,17 +256,45 @@ class TagSet:
 
 
 def classes_of_pieces(names, count):
-    """Return `TagSet.of_pieces`; without names, each piece has the class of its word."""
+    """Return `TagSet.of_pieces`. If there are no names, each piece has the class of its word."""
     if names:
         return TagSet(names).of_pieces()
     return np.broadcast_to(np.arange(count)[:, None, None], (count, 2, 2))
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Split a text into words: list of `(start, end)` in characters.
+def unit_probabilities(probabilities, first, count, names, label_pieces):
+    """Combine the probabilities of pieces (P, C) to those of units (U, C).
 
-    Words end at white space; punctuation marks and CJK characters are single words, as in BERT's
-    tokenizer, for any model.
+    A unit has the probabilities of its first piece or, with `label_pieces="all"`, the mean over its
+    pieces. In this mean, the "I-PER" of an inner piece counts as "B-PER", because only the first
+    piece begins an entity.
+
+    Args:
+        probabilities: floats (P, C).
+        first, count: ints (U,). First piece and number of pieces of each unit, at least one.
+        names: list of C strings, which is empty if the names are unknown.
+        label_pieces: string. "first" or "all".
+    """
+    if label_pieces == "first":
+        return ops.gather(probabilities, first)
+    past = first + count
+    pieces = ops.ragged_range(first, past)
+    unit, piece = pieces.value_rowids(), pieces.values
+    table = classes_of_pieces(names, probabilities.shape[1])
+    is_first = piece == ops.gather(first, unit)
+    is_last = piece == ops.gather(past, unit) - 1
+    index = ops.stack([ops.cast(is_first, "int32"), ops.cast(is_last, "int32")], 1)
+    classes = ops.gather_nd(table.transpose(1, 2, 0), index)  # (pieces of units, C)
+    values = ops.gather(ops.gather(probabilities, piece), classes, batch_dims=1)
+    sums = ops.unsorted_segment_sum(values, unit, ops.size(first))
+    return sums / ops.maximum(ops.reduce_sum(sums, 1, keepdims=True), 1e-30)
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Split a text into words, and return a list of `(start, end)` in characters.
+
+    For any model, words are those of BERT's tokenizer: white space ends a word, and each
+    punctuation mark and CJK character is a word.
 
     >>> word_spans("Ann's in 北京.")
     [(0, 3), (3, 4), (4, 5), (6, 8), (9, 10), (10, 11), (11, 12)]
@@ -248,12 +304,13 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 @functools.cache
 def character_kinds():
-    """Classify all characters as SPACE, LETTER, MARK (joins its neighbor) or ALONE (a word).
+    """Classify all characters as SPACE, LETTER, MARK (belongs to its neighbor) or ALONE (a word).
 
     Returns:
-        `(firsts, kinds)`, int32 (R,): the first code point and the kind of each run of one kind.
+        `(firsts, kinds)`, int32 (R,). For each run of code points of the same kind, its first code
+        point and its kind.
     """
-    cjk = re.compile("[" + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK) + "]")
+    cjk = re.compile(CJK_CHARACTER)
 
     def kind(point):
         char = chr(point)

@@ -1,37 +1,91 @@
-"""One-time warnings of a preprocessor about unknown words, Unicode normal forms and truncation.
+"""One-time warnings about texts: unknown words, normal forms, truncation, control tokens.
 
-The tokens of each batch get a cheap check; only suspicious batches get a closer one.
+The tokens of each batch are checked quickly. Only batches that seem wrong are checked closely.
 """
 
+import contextlib
+import contextvars
+import reprlib
 import unicodedata
 import warnings
 
 import numpy as np
 
-from kerasbert.text.subword import is_reported
+from kerasbert.text import ops
+from kerasbert.text.batches import on_first_texts
 from kerasbert.text.tagging import word_spans
 
-# Maximum number of texts, and of characters per text, in a close check.
+# Maximum number of texts, and of characters per text, that are checked closely.
 TEXTS, CHARACTERS = 64, 2000
 # Minimum number and share of unknown words for a warning.
 LEAST, SHARE = 3, 0.1
-# Shares that trigger a close check: unknown tokens, and texts not in NFC.
+# Shares above which a batch is checked closely: of unknown tokens, and of texts not in NFC.
 TOKENS, NOT_COMPOSED = 0.03, 0.1
 
 
+_is_reported = contextvars.ContextVar("is_reported", default=True)
+
+
+@contextlib.contextmanager
+def unreported():
+    """Context manager that suppresses warnings about texts, for texts that are not the user's."""
+    token = _is_reported.set(False)
+    try:
+        yield
+    finally:
+        _is_reported.reset(token)
+
+
+def is_reported():
+    """Return whether texts are the user's; see `unreported`."""
+    return _is_reported.get()
+
+
+def report_control(tokenizer, texts):
+    """Warn once if a text has a control token that is treated as text.
+
+    Args:
+        tokenizer: a `SubwordTokenizer`.
+        texts: list of strings, or string tensor (N,).
+    """
+    if tokenizer.special_tokens_in_strings or not is_reported():
+        return
+    if tokenizer.__dict__.get("_has_reported"):
+        return
+    texts = texts.numpy() if ops.is_tensor(texts) else texts
+    texts = [text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts]
+    every = b"\0".join(texts)
+    tokens = [token for token in tokenizer.control_tokens if token and token.encode() in every]
+    if not tokens:
+        return
+    # `setattr` is not used, because Keras would track the attribute.
+    tokenizer.__dict__["_has_reported"] = True
+    place, token = next(
+        (i, token) for i, text in enumerate(texts) for token in tokens if token.encode() in text
+    )
+    text = reprlib.repr(texts[place].decode("utf-8", "replace"))
+    warnings.warn(
+        f"The text {text} contains {token!r}, a control token of the model. It is treated as "
+        "ordinary text, so that no text can end or mask another one; transformers turns it "
+        "into the token. Pass special_tokens_in_strings=True to from_preset for that. Further "
+        "texts with control tokens are not reported.",
+        stacklevel=2,
+    )
+
+
 class Looks:
-    """State of the checks of one preprocessor."""
+    """The state of a preprocessor's checks."""
 
     def __init__(self):
-        self.is_told = False  # whether unknown words or normal forms have been reported
+        self.is_told = False  # Whether unknown words or normal forms have been reported.
         self.is_cut_told = False
-        self.share = TOKENS  # share of unknown tokens that triggers the next close check
-        self.is_composed = False  # whether tokens are the same in NFC
+        self.share = TOKENS  # Share of unknown tokens above which a batch is checked closely.
+        self.is_composed = False  # Whether NFC was found not to change the tokens.
 
     # === Words and normal forms ===
 
     def at_tokens(self, tokenizer, texts, ids):
-        """Check texts (N,), strings or bytes, and the ids of all their tokens, of any shape."""
+        """Check texts (N,), which are strings or bytes, and the ids (any shape) of their tokens."""
         if self.is_told or not len(texts) or not is_reported():
             return
         unknown = np.count_nonzero(ids == tokenizer.unk_token_id)
@@ -40,7 +94,7 @@ class Looks:
             self.share = max(self.share, 1.2 * unknown / ids.size)
         if not self.is_told and not self.is_composed and tokenizer.normalize is None:
             some = texts if len(texts) <= TEXTS else texts[:: len(texts) // TEXTS]
-            others = [text for text in map(_decoded, some) if not _is_nfc(text)]
+            others = [x for x in map(_decoded, some) if not unicodedata.is_normalized("NFC", x)]
             if len(others) > NOT_COMPOSED * len(some):
                 self._forms(tokenizer, some, others)
 
@@ -51,7 +105,7 @@ class Looks:
             return
         composed = _unknown_words(tokenizer, [unicodedata.normalize("NFC", t) for t in texts])[0]
         if 2 * composed < unknown:
-            return  # NFC helps, which `_forms` reports.
+            return  # In NFC, most of these words are known, which `_forms` reports.
         self.is_told = True
         example = _example(tokenizer, texts)
         out = (
@@ -68,7 +122,7 @@ class Looks:
         )
 
     def _forms(self, tokenizer, some, others):
-        """Warn about texts whose tokens NFC would change."""
+        """Warn if the tokens of texts would be different in NFC."""
         given = [text[:CHARACTERS] for text in others[:TEXTS]]
         composed = [unicodedata.normalize("NFC", text) for text in given]
         if tokenizer.tokenize(given) == tokenizer.tokenize(composed):
@@ -88,33 +142,57 @@ class Looks:
 
     # === Length ===
 
-    def at_cut(self, rows, texts, length):
-        """Warn about truncated texts.
+    def at_cut(self, preprocessor, columns, segments):
+        """Warn once about truncated texts, except in tasks that divide texts into windows.
 
         Args:
-            rows: bools (N,), true for truncated rows.
-            texts: one column of the N texts, to quote an example.
-            length: int. The preprocessor's `sequence_length`.
+            preprocessor: a `BertPreprocessor`.
+            columns: list of columns of N texts. An example is quoted from the last one.
+            segments: tuple of the ragged tokens of each column.
         """
-        if self.is_cut_told or not rows.any() or not is_reported():
+        if self.is_cut_told or not preprocessor.truncates or not is_reported():
+            return
+        long, texts = preprocessor.long, columns[-1]
+        most = long.buckets(preprocessor.sequence_length)[-1]
+        rows = np.asarray(preprocessor.packed_lengths(segments, truncated=False)) > most
+        if not rows.any():
             return
         self.is_cut_told = True
         count, first = int(np.count_nonzero(rows)), int(np.argmax(rows))
         text = texts[first]
         shown = repr(_decoded(text)[:40]) if isinstance(text, (str, bytes)) else "its choices"
         share = count / len(rows)
+        than, way = f"sequence_length={preprocessor.sequence_length} tokens", ""
+        if "long" in preprocessor.settings:
+            way = {
+                "truncate": ", or pass long='head_tail' or long='windows' to from_preset",
+                "head_tail": ", or pass long='windows' to from_preset",
+                "windows": ", or max_windows",
+            }[long.mode]
+            than = f"max_windows={long.max_windows} windows" if long.has_windows else than
         _warn(
             f"{count:,} of {len(rows):,} texts ({share:{'.0%' if share >= 0.01 else '.2%'}}) are "
-            f"longer than sequence_length={length} tokens and are truncated, first at "
-            f"position {first}, {shown}. Raise sequence_length, up to the encoder's positions, or "
-            "see 'Long documents' in the guide on text classification."
+            f"longer than {than} and are truncated, first at position {first}, {shown}. Raise "
+            f"sequence_length, up to the encoder's positions{way}; see 'Long documents' in the "
+            "guide on text classification."
         )
 
 
 def looks_of(preprocessor):
     """Return the `Looks` of a preprocessor."""
-    # `setattr` would make Keras track it.
+    # `setattr` is not used, because Keras would track the attribute.
     return preprocessor.__dict__.setdefault("_looks", Looks())
+
+
+def looking(preprocessor, dataset):
+    """Return a `tf.data.Dataset` of texts whose first batch is checked when it is read."""
+
+    def look(columns):
+        looks_of(preprocessor).at_cut(
+            preprocessor, columns, preprocessor._tokenize_columns(columns)
+        )
+
+    return on_first_texts(dataset, look)
 
 
 def _warn(message):
@@ -125,18 +203,14 @@ def _decoded(text):
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
-def _is_nfc(text):
-    return text.isascii() or unicodedata.is_normalized("NFC", text)
-
-
 def _some(texts):
-    """Return evenly spaced texts of a column."""
+    """Return at most `TEXTS` texts of a column, evenly spaced and shortened."""
     step = max(1, len(texts) // TEXTS)
     return [_decoded(text)[:CHARACTERS] for text in texts[::step]][:TEXTS]
 
 
 def _unknown_words(tokenizer, texts):
-    """Return the number of words with an unknown token, and of all words."""
+    """Return the number of words with an unknown token, and the number of all words."""
     rows = [row for row in tokenizer.tokenize(texts) if row]
     if not rows:
         return 0, 0
@@ -150,7 +224,7 @@ def _unknown_words(tokenizer, texts):
 
 
 def _example(tokenizer, texts):
-    """Return an unknown word of the texts."""
+    """Return a word of the texts that has an unknown token, as an example."""
     words = dict.fromkeys(text[a:b][:30] for text in texts[:8] for a, b in word_spans(text)[:99])
     found = zip(words, tokenizer.tokenize(list(words)))
     return next((word for word, ids in found if tokenizer.unk_token_id in ids), texts[0][:30])

@@ -1,12 +1,11 @@
-"""Read texts and labels from any container, with errors that name the row."""
+"""Texts and labels read from any container. Error messages have the number of the row."""
 
 import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import is_whole
-
-COLUMN = ("the first column", "the second column")
+from kerasbert.text import ops
 
 
 def text_columns(x):
@@ -20,7 +19,7 @@ def text_columns(x):
         `(columns, batched)`: one or two lists of strings, and false for a single text.
 
     Raises:
-        ValueError: for inputs that are not text, with their position.
+        ValueError: if an input is not text. The message has its position.
 
     >>> text_columns((["Who?", "Where?"], ["Me.", "Here."]))
     ((['Who?', 'Where?'], ['Me.', 'Here.']), True)
@@ -41,7 +40,7 @@ def text_columns(x):
     if len(columns) == 2 and batched != isinstance(columns[1], list):
         raise ValueError("Got a pair of one text and one list; pass two texts or two lists.")
     columns = [column if batched else [column] for column in columns]
-    for column, place in zip(columns, COLUMN):
+    for column, place in zip(columns, ("the first column", "the second column")):
         if not column:
             raise ValueError("The list of texts is empty; pass at least one text.")
         _check(column, f" of {place}" if len(columns) == 2 else "")
@@ -57,13 +56,13 @@ def word_rows(x):
     """Read lists of words.
 
     Args:
-        x: a list, array, column or ragged string tensor (N, None); `[]` counts as texts.
+        x: a list, array, column or ragged string tensor (N, None). `[]` counts as a list of texts.
 
     Returns:
-        List of N lists of strings; `None` for anything else, such as texts.
+        List of N lists of strings. `None` if `x` is anything else, such as texts.
 
     Raises:
-        ValueError: for a word that is not text, with its position.
+        ValueError: if a word is not text. The message has its position.
 
     >>> word_rows([["Who", "?"], ["Me"]]), word_rows(["Who?"])
     ([['Who', '?'], ['Me']], None)
@@ -88,19 +87,21 @@ def word_rows(x):
 
 
 def choice_columns(x, names=("prompt", "prompts", "choices")):
-    """Read one prompt with its choices, or columns of both.
+    """Read one prompt with its choices, or a column of prompts and a column of choices.
 
     Args:
         x: a tuple of prompts (a column, as in `text_columns`) and choices (a list of nonempty lists
             of strings), a list of such pairs, or a dict or table of `prompt` and `choices`. In
             arrays, tensors and tables of choices, empty strings at the end of a row are padding.
-        names: strings. Words for one prompt, several prompts and choices, in dicts and errors.
+        names: strings. Words for one prompt, several prompts and choices, in dicts and error
+            messages.
 
     Returns:
-        `((prompts, choices), batched)`: strings, lists of strings, and false for a single prompt.
+        `((prompts, choices), batched)`: list of strings, list of lists of strings, and false for a
+        single prompt.
 
     Raises:
-        ValueError: for a prompt without choices, and for inputs that are not text.
+        ValueError: if a prompt has no choices, or if an input is not text.
 
     >>> choice_columns(("Who?", ["Me.", "You."]))
     ((['Who?'], [['Me.', 'You.']]), False)
@@ -144,7 +145,7 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
 
 
 def holds_lists(x):
-    """Return whether the second column holds lists of texts, such as choices.
+    """Return whether the second column is of lists of texts, such as choices.
 
     >>> holds_lists((["Who?"], [["Me.", "You."]])), holds_lists((["Who?"], ["Me."]))
     (True, False)
@@ -152,7 +153,7 @@ def holds_lists(x):
     if (table := columns_of(x)) is not None:
         x = tuple(table.values())
     elif not isinstance(x, tuple):
-        # The first pair of a list decides.
+        # If `x` is a list of pairs, only its first pair is examined.
         x = next(iter(x), None) if isinstance(x, list) else None
     if not isinstance(x, (tuple, list)) or len(x) != 2:
         return False
@@ -169,7 +170,7 @@ def holds_lists(x):
 
 def _choices(choices):
     """Return a list of each prompt's choices, without the padding of rectangular arrays."""
-    for method in ("to_list", "to_pylist"):  # a ragged tensor or a column of lists
+    for method in ("to_list", "to_pylist"):  # Methods of ragged tensors and columns of lists.
         if hasattr(choices, method):
             return getattr(choices, method)()
     if hasattr(choices, "iloc"):
@@ -187,13 +188,13 @@ def _without_padding(row):
 
 
 def label_rows(y, count, name="labels"):
-    """Read labels or weights into a list (N) of Python values, with their nesting.
+    """Convert labels or weights to a list (N) of Python values, which may be nested lists.
 
     Args:
-        y: any column that `text_columns` reads; a table or a dict, where one column gives values
-            and several give rows; a `tf.data.Dataset` of labels or batches.
+        y: any column that `text_columns` reads; a table or dict of one column of values, or of
+            several columns, whose rows are the values; or a `tf.data.Dataset` of labels or batches.
         count: int. N.
-        name: string. Name of the values in errors.
+        name: string. Name of the values in error messages.
 
     Raises:
         ValueError: if the number of values is not N.
@@ -201,7 +202,7 @@ def label_rows(y, count, name="labels"):
     y = read_once(y)
     if keras.ops.is_tensor(y):
         y = keras.ops.convert_to_numpy(y)
-    elif hasattr(y, "numpy"):  # a TensorFlow tensor under another backend
+    elif hasattr(y, "numpy"):  # A TensorFlow tensor, if the backend is not TensorFlow.
         y = y.numpy()
     try:
         rows = _items(y)
@@ -215,7 +216,7 @@ def label_rows(y, count, name="labels"):
 
 
 def read_once(y):
-    """Return labels of tables, iterators and datasets as a list, others unchanged."""
+    """Return labels in a table, iterator or dataset as a list, and other labels unchanged."""
     if (table := columns_of(y)) is not None:
         columns = [read_once(column) for column in table.values()]
         columns = [_items(column) for column in columns]
@@ -233,13 +234,13 @@ def read_once(y):
 
 
 def label_list(labels):
-    """Return class names in the order of their numbers.
+    """Return class names in the order of their indices.
 
     Args:
-        labels: list of names; or a dict of number to name or of name to number, from 0 on.
+        labels: list of names; or a dict of index to name or of name to index, from 0 on.
 
     Raises:
-        ValueError: for unordered containers, and for numbers other than 0, 1, 2, ...
+        ValueError: if a container has no order, or if the indices are not 0, 1, 2, ...
 
     >>> label_list({1: "spam", 0: "ham"}), label_list({"ham": 0, "spam": 1})
     (['ham', 'spam'], ['ham', 'spam'])
@@ -259,7 +260,7 @@ def label_list(labels):
         return [str(label) for label in labels]
     by_number = {}
     for key, value in labels.items():
-        # JSON keys are strings, even numbers.
+        # In JSON, keys are strings, even if they are numbers.
         is_number = isinstance(key, str) and key.isdecimal() and isinstance(value, str)
         number, name = (key, value) if is_number or not isinstance(key, str) else (value, key)
         if isinstance(name, str) and (is_whole(number) or is_number):
@@ -273,14 +274,14 @@ def label_list(labels):
 
 
 def number_rows(y, count, fits, wanted):
-    """Read labels that are single numbers, bare or in a list, into a list (N).
+    """Convert labels that are single numbers, or lists of one number, to a list (N) of numbers.
 
     Args:
-        fits: function of a number; false for invalid labels.
-        wanted: string. What to pass, for errors.
+        fits: function of a number. It returns false if the label is invalid.
+        wanted: string. What the user should pass, for error messages.
 
     Raises:
-        ValueError: for anything else, with its position.
+        ValueError: if a label is anything else. The message has its position.
 
     >>> number_rows([1.5, [2]], 2, np.isfinite, "finite numbers")
     [1.5, 2]
@@ -295,7 +296,10 @@ def number_rows(y, count, fits, wanted):
 
 
 def numbers_in_graph(y, dtype, each):
-    """Convert a label tensor (B,) or (B, 1) inside `tf.data` to (B,); `each` is for errors."""
+    """Convert a label tensor (B,) or (B, 1) inside `tf.data` to (B,).
+
+    `each` is the noun for an example in error messages, such as "text".
+    """
     y = tf.cast(y, dtype)
     if y.shape.rank == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -307,12 +311,12 @@ def numbers_in_graph(y, dtype, each):
 
 
 def assert_all(good, values, message):
-    """Assert inside `tf.data` that all values are good; the error shows the bad ones."""
+    """Assert inside `tf.data` that all values are good. The error message has the others."""
     tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
 
 
 def weights(sample_weight, count):
-    """Read sample weights into a float32 array (N, ...)."""
+    """Convert sample weights to a float32 array (N, ...)."""
     rows = label_rows(sample_weight, count, "sample weights")
     try:
         rows = np.asarray(rows, "float32")
@@ -327,7 +331,7 @@ def weights(sample_weight, count):
 
 
 def dict_columns(x):
-    """Return `text` and any `text_b` of a dict as a tuple."""
+    """Return a tuple of the dict's `text` and, if it exists, its `text_b`."""
     if "text" not in x or set(x) - {"text", "text_b"}:
         raise ValueError(
             f"A dict of texts has the columns {sorted(map(str, x))}; name them 'text' and, "
@@ -336,14 +340,33 @@ def dict_columns(x):
     return (x["text"], x["text_b"]) if "text_b" in x else (x["text"],)
 
 
+def graph_columns(x):
+    """Return a list of the one or two string tensors of a `tf.data` element.
+
+    Raises:
+        ValueError: if the element has another number of columns, or columns that are not strings.
+    """
+    x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
+    columns = [ops.convert_to_tensor(column) for column in x]
+    if len(columns) not in (1, 2):
+        raise ValueError(f"The dataset yields {len(columns)} columns of text; yield one or two.")
+    for column in columns:
+        if column.dtype != tf.string or column.shape.rank not in (0, 1):
+            raise ValueError(
+                f"The dataset yields {column.dtype.name} of shape {column.shape} as text; "
+                "yield strings, single or in batches of rank 1."
+            )
+    return columns
+
+
 def columns_of(x):
-    """Return the columns of a dict or table by name; `None` for anything else.
+    """Return a dict or table as a dict of name to column, or `None` if `x` is anything else.
 
     Args:
         x: a dict, or a table of pandas, polars, pyarrow or `datasets`.
 
     Raises:
-        ValueError: for two columns of the same name.
+        ValueError: if two columns have the same name.
 
     >>> columns_of({"text": ["a"], "label": [1]}), columns_of(["a"])
     ({'text': ['a'], 'label': [1]}, None)
@@ -398,7 +421,7 @@ def _items(column):
             f"Got {_short(column)} as a column of texts, but it has {has}; pass a list of strings."
         )
     if hasattr(column, "numpy") and not hasattr(column, "tolist"):
-        column = column.numpy()  # TensorFlow; a scalar string gives bytes
+        column = column.numpy()  # A TensorFlow tensor. A scalar string is converted to bytes.
     for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(column, method):
             return getattr(column, method)()
@@ -428,15 +451,15 @@ def _check(column, place):
     try:
         "".join(text for text in column if isinstance(text, str)).encode("utf-8")
     except UnicodeEncodeError:
-        position = next(i for i, text in enumerate(column) if _is_broken(text))
+        position = next(
+            i
+            for i, text in enumerate(column)
+            if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text)
+        )
         raise ValueError(
             f"The text at position {position}{place} has half of a surrogate pair, which UTF-8 "
             "cannot encode; read it again with its encoding, or drop that character."
         ) from None
-
-
-def _is_broken(text):
-    return isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _not_text(value, place):

@@ -1,10 +1,10 @@
 """Conversion of tokenizers to the files that `transformers` reads: the reverse of `from_files`.
 
-transformers' model-specific classes follow rules of their own, but the generic class uses
+The classes of transformers for single models have their own rules, but the generic class uses
 `tokenizer.json` as it is, and so returns the same tokens as kerasbert.
 
-`tokenizer.json` is built as a dict. The library `tokenizers` would need as much code, and its
-versions write different files: from 0.20 on, merges that older versions cannot read.
+`tokenizer.json` is built here as a dict. With the library `tokenizers`, this would need as much
+code, and its versions write different files: since 0.20, merges that older versions cannot read.
 """
 
 from kerasbert.base.strict_json import to_json
@@ -12,11 +12,12 @@ from kerasbert.families import get_family
 from kerasbert.text.choose import tokenizer_class
 from kerasbert.text.engine import in_form_first
 from kerasbert.text.fast import FastTokenizer
+from kerasbert.text.languages import row_segments
 from kerasbert.text.marian import MarianTokenizer
-from kerasbert.text.sentence_piece import (
-    SentencePieceTokenizer,
-    read_proto,
-)
+from kerasbert.text.moses import XLMTokenizer
+from kerasbert.text.packing import layouts
+from kerasbert.text.sentence_piece import SentencePieceTokenizer
+from kerasbert.text.sentence_piece_models import read_proto
 from kerasbert.text.tokenizer_files import ROLES
 
 GENERIC_CLASS = "PreTrainedTokenizerFast"
@@ -27,9 +28,10 @@ def transformers_files(
 ):
     """Return the files of a tokenizer.
 
-    The files match `[MASK]`, `[SEP]` and so on in raw text if the tokenizer does. Otherwise these
-    tokens are not among the added tokens of `tokenizer.json`, which are always matched. Only the
-    configuration names them; its `split_special_tokens` keeps `transformers` from matching them.
+    With the files, `[MASK]`, `[SEP]` and so on are matched in texts if the tokenizer matches them.
+    Otherwise, these tokens are not among the added tokens of `tokenizer.json`, because added tokens
+    are always matched. They are only in the configuration, whose `split_special_tokens` tells
+    `transformers` not to match them.
 
     Args:
         tokenizer: a tokenizer of kerasbert.
@@ -37,16 +39,17 @@ def transformers_files(
         sequence_length: int. The encoder's maximum number of tokens.
         has_segments: bool. Whether the second text of a pair has another segment id.
         finds_special: bool. Whether to always match special tokens, as `fill_mask` does.
-        padded_to: "batch" or int. Let `tokenizers` truncate rows to `sequence_length` and pad them
-            to the longest row of the batch or to this length; `None` leaves both to the reader.
-        also: list of strings. Tokens that are always matched, such as those that readers put before
-            texts.
+        padded_to: "batch" or int. With the files, `tokenizers` truncates rows to `sequence_length`,
+            and pads them to the longest row of the batch or to this length. `None` writes no
+            settings for truncation and padding, so that the reader has to do both.
+        also: list of strings. Further tokens that are always matched, such as the query and text
+            tokens that readers of the files put before texts.
 
     Returns:
         A dict of file name to bytes.
 
     Raises:
-        ValueError: for a tokenizer that `transformers` does not support.
+        ValueError: if `transformers` does not support the tokenizer.
     """
     tokenizer._check_vocabulary()
     if isinstance(tokenizer, FastTokenizer):
@@ -60,7 +63,10 @@ def transformers_files(
     if is_marian:
         return _marian(tokenizer)
     finds_special |= tokenizer.special_tokens_in_strings
-    content, added, files, settings = _content(tokenizer, finds_special, has_segments, also)
+    if isinstance(tokenizer, XLMTokenizer):
+        return _xlm(tokenizer, sequence_length, finds_special, padded_to)
+    content, added, settings = _content(tokenizer, finds_special, has_segments, also)
+    files = tokenizer.model_files()
     if padded_to is not None:
         content |= _rows(tokenizer, sequence_length, padded_to)
     model = content["model"]
@@ -69,7 +75,8 @@ def transformers_files(
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
     config = {
-        # Names the class if the family's files usually have another one.
+        # This is the generic class, or, if the files of the family usually have another tokenizer,
+        # the tokenizer's own class.
         "tokenizer_class": GENERIC_CLASS if is_usual else type(tokenizer).__name__,
         "model_max_length": sequence_length,
         "model_input_names": [
@@ -85,21 +92,14 @@ def transformers_files(
         },
         **settings,
     }
-    if tokenizer.special_tokens_in_strings or not finds_special:
-        # Omitted if only the argument asks to match special tokens, so that the same tokenizer is
-        # read back.
-        config["split_special_tokens"] = not finds_special
-    files["tokenizer.json"] = _json(content)
-    files["tokenizer_config.json"] = _json(config)
-    # Readers without `transformers` match the tokens in this file.
-    files["special_tokens_map.json"] = _json(special if finds_special else {})
-    return files
+    return files | _json_files(tokenizer, content, config, special, finds_special)
 
 
 def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to, also):
-    """Return the file that a `FastTokenizer` runs, and a configuration."""
+    """Return the files of a `FastTokenizer`: its `tokenizer.json`, and a configuration."""
     content = dict(tokenizer.content)
-    if tokenizer.normalize is not None:  # Otherwise a part that is absent stays so.
+    # Otherwise, a file without a normalizer must not get this field.
+    if tokenizer.normalize is not None:
         content["normalizer"] = in_form_first(tokenizer.normalize, content.get("normalizer"))
     known = {token["content"] for token in tokenizer.added_tokens}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
@@ -116,14 +116,16 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
     content |= {"truncation": None, "padding": None}
     control = set(tokenizer.control_tokens)
     if not finds_special:
-        # `transformers` does not match special tokens then, but others.
+        # With this, `transformers` matches only added tokens that are not special.
         content["added_tokens"] = [
             {**token, "special": token["content"] in control} for token in content["added_tokens"]
         ]
     if padded_to is not None:
         content |= _rows(tokenizer, sequence_length, padded_to)
+        # The web page supports only this kind of post-processor.
+        content["post_processor"] = _post_processor(tokenizer, has_segments)
         if not finds_special:
-            # The library alone always matches added tokens.
+            # If the library is used without `transformers`, it always matches added tokens.
             vocabulary = content["model"]["vocab"]
             names = vocabulary if isinstance(vocabulary, dict) else [name for name, _ in vocabulary]
             hidden = control.intersection(names)
@@ -138,22 +140,30 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **special,
     }
+    return _json_files(tokenizer, content, config, special, finds_special)
+
+
+def _json_files(tokenizer, content, config, special, finds_special):
+    config |= _languages(tokenizer)
     if tokenizer.special_tokens_in_strings or not finds_special:
+        # The field is omitted if special tokens are matched only because of `finds_special`, so
+        # that the tokenizer that is read from the files has the same settings.
         config["split_special_tokens"] = not finds_special
     return {
         "tokenizer.json": _json(content),
         "tokenizer_config.json": _json(config),
+        # Readers that do not use `transformers` match the tokens in this file.
         "special_tokens_map.json": _json(special if finds_special else {}),
     }
 
 
-def _content(tokenizer, finds_special, has_segments=False, also=()):
-    """Return the content of a `tokenizer.json`, added tokens, other files, and settings."""
+def _content(tokenizer, finds_special, has_segments, also):
+    """Return the content of a `tokenizer.json`, added tokens, and settings."""
     described = tokenizer.described()
-    model, files = described.pop("model"), described.pop("files")
-    settings = described.pop("settings")
+    model, settings = described.pop("model"), tokenizer.config_settings()
     if tokenizer.normalize is not None:
-        # Identifies the first step, as some tokenizers have normal forms of their own.
+        # The setting shows that the first step is `normalize`, because some tokenizers have a
+        # normal form among their own steps.
         settings["normalize"] = tokenizer.normalize
         described["normalizer"] = in_form_first(tokenizer.normalize, described["normalizer"])
     added = _added_tokens(tokenizer, finds_special, also)
@@ -166,11 +176,11 @@ def _content(tokenizer, finds_special, has_segments=False, also=()):
         "post_processor": _post_processor(tokenizer, has_segments),
         "model": model,
     }
-    return content, added, files, settings
+    return content, added, settings
 
 
 def _marian(tokenizer):
-    """Return Marian's files: its class in transformers reads no `tokenizer.json`."""
+    """Return Marian's files, because its class in transformers reads no `tokenizer.json`."""
     special = {"unk": "unk", "eos": "sep", "pad": "pad"}
     settings = {
         f"{name}_token": getattr(tokenizer, f"{ours}_token") for name, ours in special.items()
@@ -186,8 +196,43 @@ def _marian(tokenizer):
     return {**tokenizer.files(), "tokenizer_config.json": _json(settings)}
 
 
+def _xlm(tokenizer, sequence_length, finds_special, padded_to):
+    """Return XLM's files, because its class in transformers reads no `tokenizer.json`."""
+    if padded_to is not None:
+        tokenizer.described()  # Raises an error.
+    if tokenizer.normalize is not None:
+        raise ValueError(
+            f"The tokenizer has normalize={tokenizer.normalize!r}, which transformers' class for "
+            "XLM does not support; use format='kerasbert', or normalize texts beforehand."
+        )
+    special = {"unk": "unk", "bos": "cls", "cls": "sep", "sep": "sep", "pad": "pad", "mask": "mask"}
+    settings = {
+        f"{name}_token": getattr(tokenizer, f"{ours}_token") for name, ours in special.items()
+    }
+    settings |= {
+        "tokenizer_class": type(tokenizer).__name__,
+        "model_max_length": sequence_length,
+        **_languages(tokenizer),
+        **tokenizer.config_settings(),
+    }
+    if tokenizer.special_tokens_in_strings or not finds_special:
+        settings["split_special_tokens"] = not finds_special
+    return {**tokenizer.files(), "tokenizer_config.json": _json(settings)}
+
+
+def _languages(tokenizer):
+    """Return the names and ids of a tokenizer's languages, as XLM's files have them."""
+    names = tokenizer.languages
+    if names is None:
+        return {}
+    return {
+        "lang2id": {name: id for id, name in enumerate(names)},
+        "id2lang": {str(id): name for id, name in enumerate(names)},
+    }
+
+
 def _rows(tokenizer, length, padded_to):
-    """Return the settings for truncation and padding in `tokenizers`."""
+    """Return the parts of a `tokenizer.json` for truncation and padding."""
     return {
         "truncation": {
             "direction": "Right",
@@ -210,11 +255,11 @@ def _json(value):
     return (to_json(value, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _added_tokens(tokenizer, finds_special, also=()):
-    """Return control, marker and added tokens with their ids, sorted by id; `also` is not special.
+def _added_tokens(tokenizer, finds_special, also):
+    """Return control tokens, markers, added tokens and `also`, with their ids, sorted by id.
 
-    Unless special tokens are matched, only control tokens are marked as special, so that
-    `transformers` still matches the others.
+    Tokens of `also` are not special. If special tokens are not matched, only control tokens are
+    marked as special, so that `transformers` still matches the other tokens.
     """
     found = {
         token: {"lstrip": tokenizer._strips_left(token), "special": True}
@@ -241,34 +286,36 @@ def _added_tokens(tokenizer, finds_special, also=()):
 
 
 def _post_processor(tokenizer, has_segments):
-    """Return the template `[CLS] A [SEP] B [SEP]`, with RoBERTa's two separators if needed."""
-    cls, sep = tokenizer.cls_token, tokenizer.sep_token
-    second = int(has_segments and tokenizer.num_separators == 1)  # The segment of B.
-
-    def special(token, segment=0):
-        return {"SpecialToken": {"id": token, "type_id": segment}}
-
-    def text(name, segment=0):
-        return {"Sequence": {"id": name, "type_id": segment}}
-
-    single = [special(cls), text("A"), special(sep)]
-    pair = [*single, *[special(sep)] * (tokenizer.num_separators - 1)]
-    pair += [text("B", second), special(sep, second)]
-    if tokenizer.begins_second:
-        pair = [*single, special(cls, 1), text("B", 1), special(sep, 1)]
+    """Return the post-processor that puts special tokens around a text and around a pair."""
+    trims = tokenizer.trims_offsets()
     if not getattr(tokenizer, "marks_ends", True):
-        return tokenizer.trims_offsets()
-    if getattr(tokenizer, "marks_last", False):
-        single = [text("A"), special(sep), special(cls, 2)]
-        pair = [*single[:2], text("B", 1), special(sep, 1), special(cls, 2)]
-    template = {
+        return trims
+    # The second text has another segment, except if two separators mark it, as in RoBERTa.
+    frame = tokenizer.frame
+    second = int(has_segments and len(frame.between) < 2 or bool(frame.begin))
+    single, pair = layouts(tokenizer, second)
+    segments = (0, 1, 2)
+    if has_segments and tokenizer.languages is not None:
+        single, pair = layouts(tokenizer)
+        segments = row_segments(tokenizer, 2)
+
+    def template(row):
+        texts = iter("AB")
+        return [
+            {"Sequence": {"id": next(texts), "type_id": segments[segment]}}
+            if token is None
+            else {"SpecialToken": {"id": token, "type_id": segments[segment]}}
+            for token, segment in row
+        ]
+
+    names = dict.fromkeys(token for token, _ in pair if token is not None)
+    processor = {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": pair,
+        "single": template(single),
+        "pair": template(pair),
         "special_tokens": {
             token: {"id": token, "ids": [tokenizer.token_to_id(token)], "tokens": [token]}
-            for token in (cls, sep)
+            for token in names
         },
     }
-    trims = tokenizer.trims_offsets()
-    return template if trims is None else {"type": "Sequence", "processors": [trims, template]}
+    return processor if trims is None else {"type": "Sequence", "processors": [trims, processor]}

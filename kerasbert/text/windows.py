@@ -1,4 +1,4 @@
-"""Overlapping windows over long texts, and the window in which a token has the most context.
+"""Overlapping windows over long texts, and the window in which each token has the most context.
 
 Shapes: N texts, R windows, E tokens of all windows.
 """
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 def cut_windows(
     lengths: ArrayLike, size: Any, stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split texts into windows that start `stride` tokens apart, until one reaches the end.
+    """Divide texts into windows that start `stride` tokens apart, until one reaches the end.
 
     Args:
-        lengths: ints (N,). Tokens of each text.
+        lengths: ints (N,). Number of tokens of each text.
         size: int, or ints (N,). Maximum number of tokens per window.
-        stride: int. At most `size`, so that no token is skipped.
+        stride: int. Distance between window starts. It is at most `size`, so that no token is
+            skipped.
 
     Returns:
-        `(rows, starts, ends)`, ints (R,): the text of each window, in order, and its first and
-        end token (exclusive). An empty text has one empty window.
+        `(rows, starts, ends)`, ints (R,): the text of each window, in order, the window's first
+        token, and the token after its last one. An empty text has one empty window.
 
     Raises:
-        ValueError: for a stride that skips tokens or does not advance.
+        ValueError: if the stride is below 1, or larger than `size`.
 
     >>> [array.tolist() for array in cut_windows([3, 9], size=4, stride=3)]
     [[0, 1, 1, 1], [0, 0, 3, 6], [3, 4, 7, 9]]
@@ -50,36 +51,34 @@ def cut_windows(
             f"stride={stride!r} does not fit windows of {smallest} tokens; use a whole number from "
             f"1 to {smallest}."
         )
-    counts = 1 + np.maximum(-((sizes - lengths) // stride), 0)
-    rows = np.repeat(np.arange(len(lengths)), counts)
-    starts = stride * (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts))
-    return rows, starts, np.minimum(starts + sizes[rows], lengths[rows])
+    rows, starts, lengths = windows_of(lengths, sizes, stride)
+    return rows, starts, starts + lengths
 
 
-def cut_windows_in_graph(lengths, sizes, stride):
-    """Split texts like `cut_windows`, in core TensorFlow ops, eagerly and in the graph.
+def windows_of(lengths, sizes, stride):
+    """Divide texts like `cut_windows`, with arrays or with tensors of a graph.
 
     Args:
-        lengths: int32 (N,). Tokens of each text.
-        sizes: int32 (N,). Maximum number of tokens per window of each text, at least 1.
-        stride: int. Distance between window starts; capped at the window size, so that no token is
-            skipped.
+        lengths: ints (N,). Number of tokens of each text.
+        sizes: ints (N,). Maximum number of tokens per window of each text, at least 1.
+        stride: int. Distance between window starts. If it is larger than the window size, the size
+            is used instead, so that no token is skipped.
 
     Returns:
-        `(rows, starts, lengths)`, int32 (R,): the text of each window, its first token and its
-        number of tokens. Each text has at least one window.
+        `(rows, starts, lengths)`, ints (R,) of the type of `lengths`: the text of each window, its
+        first token and its number of tokens. Each text has at least one window.
     """
     strides = ops.minimum(sizes, stride)
     counts = 1 - -ops.maximum(lengths - sizes, 0) // strides
     index = ops.ragged_range(counts)
-    rows = ops.cast(ops.rows_of(index), "int32")
+    rows = ops.cast(ops.rows_of(index), lengths.dtype)
     starts = index.values * ops.gather(strides, rows)
     left = ops.gather(lengths, rows) - starts
     return rows, starts, ops.minimum(ops.gather(sizes, rows), left)
 
 
 def take_windows(tokens, rows, starts, lengths):
-    """Gather the tokens of each window: ragged (N, None) -> (R, None)."""
+    """Return the tokens of each window, ragged (R, None), from those of the texts, (N, None)."""
     first = ops.cast(ops.gather(tokens.row_starts(), rows), "int32") + starts
     index = ops.ragged_range(first, first + lengths)
     return index.with_values(ops.gather(tokens.values, index.values))
@@ -104,14 +103,15 @@ def window_tokens(starts: Tensor, ends: ArrayLike) -> tuple[np.ndarray, np.ndarr
 def most_context(rows: ArrayLike, starts: ArrayLike, ends: ArrayLike) -> np.ndarray:
     """Mark the window in which each token has the most context.
 
-    The context is the number of tokens on the side that has fewer, plus a hundredth of the window's
-    length; ties go to the earlier window.
+    The context is the number of tokens before the token or after it, whichever is smaller, plus a
+    hundredth of the window's length. If the context is equal in several windows, the first of them
+    is chosen.
 
     Args:
         rows, starts, ends: ints (R,), as from `cut_windows`.
 
     Returns:
-        bool (E,), in the order of `window_tokens`; each token of each text is true once.
+        bool (E,), in the order of `window_tokens`. Each token of each text is true in one window.
 
     >>> most_context([0, 0], [0, 2], [4, 6]).tolist()
     [True, True, True, False, False, True, True, True]
@@ -119,15 +119,51 @@ def most_context(rows: ArrayLike, starts: ArrayLike, ends: ArrayLike) -> np.ndar
     Source: the "maximum context" of google-research/bert, `run_squad.py`.
     """
     rows, starts, ends = (np.asarray(array) for array in (rows, starts, ends))
-    windows, positions = window_tokens(starts, ends)
     if len(np.unique(rows)) == len(rows):
-        return np.ones(len(windows), bool)
-    context = np.minimum(positions - starts[windows], ends[windows] - 1 - positions)
-    context = context + 0.01 * (ends - starts)[windows]
-    order = np.lexsort((windows, -context, positions, rows[windows]))
-    token = np.stack([rows[windows], positions])[:, order]
-    best = np.ones(len(order), bool)
-    best[1:] = (token[:, 1:] != token[:, :-1]).any(axis=0)
-    chosen = np.zeros(len(order), bool)
-    chosen[order[best]] = True
-    return chosen
+        return np.ones((ends - starts).sum(), bool)
+    lengths = np.zeros(rows.max() + 1, "int64")  # The lengths of the texts.
+    np.maximum.at(lengths, rows, ends)
+    firsts = (np.cumsum(lengths) - lengths)[rows] + starts
+    return _choose(firsts, ends - starts, lengths.sum())[1].values
+
+
+def context_windows(firsts, lengths, count):
+    """Find the window with the most context for each token, as `most_context` does.
+
+    Args:
+        firsts, lengths: ints (R,). Each window's first token, counted over all texts, and the
+            window's length.
+        count: int. P, the number of tokens in all texts. Each token must be in a window.
+
+    Returns:
+        `(windows, places, chosen)`: for each token, its chosen window and its position in this
+        window, ints (P,); and for each token of each window, whether this is the token's chosen
+        window, ragged bools (R, None).
+    """
+    first, chosen, window, place = _choose(firsts, lengths, count)
+    return ops.gather(window, first), ops.gather(place, first), chosen
+
+
+def _choose(firsts, lengths, count):
+    """Choose for each token the element with the most context.
+
+    Elements are the tokens of all windows, window by window.
+
+    Returns:
+        `(chosen, is_chosen, windows, positions)`: for each token, its chosen element, ints (P,);
+        and for each element, whether it is chosen, ragged (R, None), its window, and its position
+        in the window.
+    """
+    firsts, lengths = ops.cast(firsts, "int64"), ops.cast(lengths, "int64")
+    tokens = ops.ragged_range(firsts, firsts + lengths)  # (R, None)
+    window, token = tokens.value_rowids(), tokens.values
+    place = token - ops.gather(firsts, window)
+    size = ops.gather(lengths, window)
+    context = ops.cast(ops.minimum(place, size - 1 - place), "float64")
+    context += 0.01 * ops.cast(size, "float64")
+    best = ops.unsorted_segment_max(context, token, count)
+    element = ops.range(ops.size(token))
+    # If the context is equal in several windows, the first is chosen.
+    first = ops.where(context == ops.gather(best, token), element, np.iinfo("int32").max)
+    first = ops.unsorted_segment_min(first, token, count)
+    return first, tokens.with_values(element == ops.gather(first, token)), window, place

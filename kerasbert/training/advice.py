@@ -11,7 +11,7 @@ from kerasbert.training.report import duration
 METRICS = ("accuracy", "macro_f1")
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 _RESAMPLES = 1000
-_CLOSE = 0.02  # Largest negligible difference.
+_CLOSE = 0.02  # Largest difference between two scores that is called negligible.
 
 
 # === Scores ===
@@ -33,15 +33,17 @@ def resampled(y, predictions, groups, classes, seed=0):
 
     Args:
         y: int array (N,).
-        predictions: list of S lists of int arrays (N,), one per seed; scores are their means.
-        groups: int array (N,), see `Labelled`.
+        predictions: list of S lists of int arrays (N,), one array per seed. A system's scores are
+            means over its seeds.
+        groups: int array (N,), see `Labeled`. Whole groups are resampled, because equal texts are
+            not independent.
         classes: int. C.
 
     Returns:
-        `(values, samples)`: accuracy and macro-F1, floats (S, 2) and (R, S, 2).
+        `(values, samples)`: accuracy and macro-F1 on all texts (S, 2), and on each resample
+        (R, S, 2).
 
-    Source: Efron and Tibshirani 1993, the paired bootstrap. Groups are resampled, because equal
-    texts are not independent.
+    Source: Efron and Tibshirani 1993, the paired bootstrap.
     """
     cells = [[y * classes + column for column in columns] for columns in predictions]
 
@@ -63,7 +65,7 @@ def resampled(y, predictions, groups, classes, seed=0):
 
 
 def interval(value, samples):
-    """Return a number and its 95 % interval, a dict of `value`, `low` and `high`."""
+    """Return a dict of `value`, and of `low` and `high`, the ends of its 95% interval."""
     low, high = np.percentile(samples, [2.5, 97.5])
     return {
         name: round(float(x), 4) for name, x in zip(("value", "low", "high"), (value, low, high))
@@ -76,11 +78,13 @@ def calibration(y, rows, folds):
     Args:
         y: int array (N,).
         rows: floats (N, C). Out-of-fold probabilities.
-        folds: int array (N,). A fold is scaled with the temperature fitted on the others.
+        folds: int array (N,). Each fold is scaled with the temperature that is fitted on the other
+            folds.
 
     Returns:
-        `(facts, after)`: a dict of `temperature` (for all rows) and the expected calibration errors
-        `error` and `error_after`; and the scaled probabilities (N, C).
+        `(facts, after)`: `facts` is a dict of `temperature` (fitted on all rows) and the expected
+        calibration errors before and after scaling, `error` and `error_after`. `after` are the
+        scaled probabilities (N, C).
     """
     after = np.empty_like(rows)
     for fold in np.unique(folds):
@@ -98,11 +102,12 @@ def calibration(y, rows, folds):
 
 
 def wrong_labels(y, rows):
-    """Find labels that are probably wrong, least probable first, by confident learning.
+    """Find labels that are probably wrong, the least probable label first, by confident learning.
 
-    A class is confident for a row if its probability is at least its mean over the rows labeled
-    with it. A row is listed if its label is neither its most probable class nor its most probable
-    confident class; the latter is suggested.
+    A class is confident for a row if its probability for this row is at least its mean probability
+    for the rows that are labeled with it. A row is listed if its label is neither its most probable
+    class nor its most probable confident class. The suggestion is the most probable confident
+    class.
 
     Args:
         y: int array (N,).
@@ -122,7 +127,7 @@ def wrong_labels(y, rows):
     classes = np.unique(y)
     usual = np.full(rows.shape[1], np.inf)
     usual[classes] = [rows[y == number, number].mean() for number in classes]
-    # Rounding may put a probability slightly below the mean of equal ones.
+    # Because of rounding, the mean of equal probabilities may be slightly above them.
     sure = np.where(rows >= usual - 1e-6, rows, 0.0)
     looks = sure.argmax(axis=1)
     own = rows[np.arange(len(y)), y]
@@ -135,8 +140,9 @@ def wrong_labels(y, rows):
 def agreed(systems):
     """Combine systems by the geometric mean of their probabilities.
 
-    The result is confident only where all are. In 500 TREC questions with 21 flipped labels, it
-    listed 33 rows to find 16 of these; the best single system listed 52.
+    The combination is confident about a row only if all systems are. Of 500 TREC questions with 21
+    wrong labels, 33 rows had to be listed to find 16 of the wrong labels. With the probabilities of
+    the best single system, 52 rows had to be listed.
 
     Args:
         systems: list of floats (N, C). Calibrated probabilities.
@@ -150,14 +156,14 @@ def agreed(systems):
 
 
 def contradictions(y, groups, known):
-    """Find rows whose text has another label elsewhere at least as often as theirs.
+    """Find rows whose text has another label in other rows at least as often as the row's label.
 
     Args:
-        y, groups: int arrays (N,).
+        y, groups: int arrays (N,). Classes, and groups of equal texts.
         known: list of rows to leave out.
 
     Returns:
-        List of `(row, class)` with the other label.
+        List of `(row, class)`, where the class is the other label.
 
     >>> contradictions(np.array([0, 1, 1, 0]), np.array([5, 5, 5, 6]), [])
     [(0, 1)]
@@ -177,18 +183,18 @@ def contradictions(y, groups, known):
 
 
 def most_useful(rows, features, count):
-    """Choose rows to label next: uncertain and diverse ones.
+    """Choose rows to label next, which are uncertain and differ from each other.
 
-    The `5 * count` rows with the smallest margins form `count` k-means clusters; the row with
-    the smallest margin is taken from each.
+    The `5 * count` rows with the smallest margins are divided into `count` k-means clusters. From
+    each cluster, the row with the smallest margin is chosen.
 
     Args:
-        rows: floats (P, C). Probabilities of the unlabeled rows.
+        rows: floats (P, C). Probabilities of P unlabeled rows.
         features: floats (P, F), dense or sparse.
         count: int.
 
     Returns:
-        List of ints, most uncertain first.
+        List of row indices, the most uncertain row first.
 
     Source: Zhdanov 2019, arXiv 1901.05954.
     """
@@ -204,7 +210,7 @@ def most_useful(rows, features, count):
 
 
 def margins_of(rows):
-    """Return the margin (P,) between the two most probable classes."""
+    """Return each row's difference between its two largest probabilities: floats (P,)."""
     ordered = np.sort(rows, axis=1)
     return ordered[:, -1] - ordered[:, -2]
 
@@ -216,13 +222,13 @@ def choose(arms, samples, metric):
     """Choose the cheapest arm that is not significantly worse than the best one.
 
     Args:
-        arms: dict of name to results, cheapest first. Each gets `behind`, its distance to the best
-            one, with an interval.
-        samples: dict of name to floats (R, 2).
+        arms: dict of name to results, the cheapest arm first. `choose` adds `behind` to each arm's
+            results: by how much its score is below the best arm's, with an interval.
+        samples: dict of name to floats (R, 2), the scores on resamples.
         metric: string.
 
     Returns:
-        The name.
+        The name of the chosen arm.
     """
     place = METRICS.index(metric)
     best = max(arms, key=lambda name: arms[name][metric]["value"])
@@ -237,8 +243,8 @@ def recommend(arms, chosen, baseline, metric):
 
     Args:
         arms: see `choose`.
-        chosen: string.
-        baseline: dict of the scores of the most frequent class.
+        chosen: string. Name of the recommended arm.
+        baseline: dict of the scores of always predicting the most frequent class.
         metric: string.
     """
     said, score = NAMES[metric], arms[chosen][metric]
@@ -274,11 +280,12 @@ def recommend(arms, chosen, baseline, metric):
 
 
 def curve_sentence(curve, samples, metric):
-    """Return a sentence on the value of more labels, judged by the last doubling.
+    """Return a sentence on how much more labels would help, judged by the last doubling of labels.
 
     Args:
-        curve: list of dicts of `share`, `labels` and the metric, the last for all labels.
-        samples: list of floats (R, 2), one per point.
+        curve: list of points, dicts of `share`, `labels` and the metric's name. The last point is
+            for all labels.
+        samples: list of floats (R, 2), one array per point.
         metric: string.
     """
     half = min(range(len(curve)), key=lambda i: abs(np.log(curve[i]["share"] / 0.5)))

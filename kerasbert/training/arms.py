@@ -1,8 +1,10 @@
-"""The text classifiers that `advise` compares, cheapest first.
+"""The text classifiers ("arms") that `advise` compares, the cheapest first.
 
-Each is made with an `Arms` and has `fit(x, y)` and `predict_proba(x)` (N, C), where `x` is a list
-of texts or a tuple of two lists and `y` are class numbers. It reports its size in `megabytes` and,
-for work done earlier, `seconds_before` and `seconds_a_text`.
+Each arm has `fit(x, y)` and `predict_proba(x)`, which returns (N, C). `x` is a list of texts or a
+tuple of two lists, and `y` are class indices. After `fit`, an arm has its size in `megabytes`. It
+also has the time of work that was done before `fit`, so that `advise` can add it to the costs:
+`seconds_before`, the training before an interruption, and `seconds_per_text`, the embedding of one
+text.
 """
 
 import functools
@@ -19,35 +21,35 @@ import scipy.special
 
 from kerasbert import presets
 from kerasbert.base.errors import reading
-from kerasbert.base.files import names_in, new_file, remove
+from kerasbert.base.files import new_file
 from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
+from kerasbert.training.advise_settings import AdviseSettings
 from kerasbert.training.resuming import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
-from kerasbert.training.settings import AdviseSettings
 
-_BLOCK = 2048  # Texts per file of embeddings.
-_UPDATES = 300  # Minimum number of updates on few rows, unless that takes more than _MOST epochs.
+_BLOCK = 2048  # Number of texts per file of embeddings.
+# Few rows are trained for at least this number of updates, but for at most _MOST epochs.
+_UPDATES = 300
 _MOST = 20
-# SetFit is for few labels: at most 20 pairs of each kind per text, and fewer for many texts.
+# Maximum number of SetFit's pairs of each kind. There are 20 of each kind per text, or fewer if
+# there are many texts, because SetFit is for few labels.
 _PAIRS = 10_000
-_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # Defaults of setfit.
+_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # Defaults of the package setfit.
 
 
 @dataclass
 class Arms:
-    """State shared by all runs.
+    """State shared by all runs of all arms.
 
     Args:
-        preset: string.
         labels: tuple of class names.
         settings: an `AdviseSettings`.
         folder: string. Where the texts' embeddings are stored.
-        texts: list of all texts that may be embedded.
+        texts: list of all texts that an arm may embed.
     """
 
-    preset: str
     labels: tuple
     settings: AdviseSettings
     folder: str
@@ -55,10 +57,8 @@ class Arms:
 
     @functools.cached_property
     def embedder(self):
-        """The preset's encoder as an embedder, not fine-tuned; `None` without a preset."""
-        if self.preset is None:
-            return None
-        return BertTextEmbedder.from_preset(self.preset, **self.arguments)
+        """An embedder with the preset's encoder, not fine-tuned."""
+        return BertTextEmbedder.from_preset(self.settings.preset, **self.arguments)
 
     @functools.cached_property
     def vectors(self):
@@ -67,7 +67,7 @@ class Arms:
 
     @property
     def arguments(self):
-        """Arguments of `from_preset`."""
+        """Arguments of `from_preset`, as a dict."""
         dtype = self.settings.precision
         length = {"sequence_length": self.settings.sequence_length}
         return length if dtype is None else {**length, "dtype": dtype}
@@ -79,29 +79,30 @@ class Arm:
     # The name in tables, and the `method` of `finetune`.
     title = method = ""
     # Seconds of training before an interruption, and seconds to embed one text.
-    seconds_before = seconds_a_text = 0.0
+    seconds_before = seconds_per_text = 0.0
 
     def __init__(self, shared, seed, folder):
         """
         Args:
             shared: an `Arms`.
             seed: int.
-            folder: string. Where an interrupted training resumes; it need not exist.
+            folder: string. The folder of checkpoints, from which an interrupted training resumes.
+                It need not exist.
         """
         self.shared, self.seed, self.folder = shared, seed, folder
 
     def prepare(self):
-        """Do the work that all runs share."""
+        """Do the work whose results all runs share, so that no run's time includes it."""
 
     def options(self, count):
-        """Return the options of `kerasbert finetune` for the same training on `count` rows."""
+        """Return the options of `kerasbert finetune` that train in the same way on `count` rows."""
         return f"--method {self.method}"
 
 
 class Tfidf(Arm):
     """Logistic regression on words, word pairs and character n-grams.
 
-    Character n-grams cover word endings, and languages without spaces.
+    Character n-grams help with word endings and with languages that are written without spaces.
     """
 
     title = "TF-IDF"
@@ -120,7 +121,7 @@ class Tfidf(Arm):
         self.model = LogisticRegression(C=10.0, max_iter=1000).fit(self._features(x), y)
 
     def predict_proba(self, x):
-        # A small share of the labels may lack some classes.
+        # A small share of the labels may have no example of some classes.
         found = np.zeros((len(_columns(x)[0]), len(self.shared.labels)))
         found[:, self.model.classes_] = self.model.predict_proba(self._features(x))
         return found
@@ -139,7 +140,7 @@ class Tfidf(Arm):
 class Frozen(Arm):
     """Logistic regression on embeddings of the frozen encoder.
 
-    For text pairs: on both embeddings, their absolute difference and their product.
+    The features of a text pair are both embeddings, their absolute difference and their product.
 
     Source of these features: Reimers and Gurevych 2019, arXiv 1908.10084, table 6.
     """
@@ -154,7 +155,7 @@ class Frozen(Arm):
         return probabilities(self.features(x), self.head)
 
     def features(self, x):
-        """Return the classifier's inputs, floats (N, F)."""
+        """Return the features of texts or text pairs, floats (N, F)."""
         found = [self.shared.vectors.of(column) for column in _columns(x)]
         if len(found) == 1:
             return found[0]
@@ -165,7 +166,7 @@ class Frozen(Arm):
         _ = self.shared.vectors
 
     @property
-    def seconds_a_text(self):
+    def seconds_per_text(self):
         return self.shared.vectors.seconds
 
     @property
@@ -174,15 +175,17 @@ class Frozen(Arm):
 
 
 class Trained(Arm):
-    """Base class of models that are trained by `fit` and resume from the last epoch."""
+    """Base class of arms that train with Keras' `fit` and resume after the last complete epoch."""
 
     def _from_preset(self, kind, **arguments):
-        """Load a separate copy of the model; its new weights depend on the seed."""
-        gc.collect()  # Frees the previous model and its optimizer.
+        """Load a separate copy of the model. The seed determines the weights of a new head."""
+        gc.collect()  # Free the memory of the previous model and its optimizer.
         keras.utils.set_random_seed(self.seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
-            return kind.from_preset(self.shared.preset, **arguments, **self.shared.arguments)
+            return kind.from_preset(
+                self.shared.settings.preset, **arguments, **self.shared.arguments
+            )
 
     def _train(self, model, x, y, batch_size, epochs):
         keep = _Keep(self.folder, epochs)
@@ -206,7 +209,7 @@ class Trained(Arm):
 
 
 class SetFit(Trained):
-    """An embedder trained on pairs of texts of the same or different classes, then as `Frozen`.
+    """An embedder trained on pairs of texts of the same or different classes, and a logistic head.
 
     Source: Tunstall et al. 2022, arXiv 2209.11055.
     """
@@ -219,7 +222,7 @@ class SetFit(Trained):
         first, second, is_same = contrastive_pairs(y, pairs, self.seed)
         self.model = self._from_preset(BertTextEmbedder)
         steps = -(-len(first) // _PAIR_BATCH)
-        rate = presets.finetuning_learning_rate(self.shared.preset) or _PAIR_RATE
+        rate = presets.finetuning_learning_rate(self.shared.settings.preset) or _PAIR_RATE
         self.model.compile(
             AdamW(LinearDecay(rate, steps, steps // 10), epsilon=1e-8),
             loss=CosineRegression(),
@@ -235,19 +238,20 @@ class SetFit(Trained):
 
 
 class Tuned(Trained):
-    """A classifier with all weights trained."""
+    """A classifier of which all weights are trained."""
 
     title = "full fine-tuning"
     method = "full"
 
     @property
     def rate(self):
-        """Learning rate: the given one, the preset's, or a default by the encoder's width.
+        """The learning rate of the settings, or else the preset's, or else a default.
 
-        Source of the default: Turc et al. 2019, arXiv 1908.08962, whose small encoders need more.
+        The default depends on the encoder's width, because small encoders need a higher rate (Turc
+        et al. 2019, arXiv 1908.08962).
         """
         given = self.shared.settings.learning_rate
-        given = given or presets.finetuning_learning_rate(self.shared.preset)
+        given = given or presets.finetuning_learning_rate(self.shared.settings.preset)
         small = self.shared.embedder.backbone.hidden_dim <= 512
         return given or (1e-4 if small else FINETUNING_LEARNING_RATE)
 
@@ -282,7 +286,7 @@ class Tuned(Trained):
 
 
 class Lora(Tuned):
-    """Like `Tuned`, but trains only adapters of the encoder, at ten times the rate."""
+    """Like `Tuned`, but trains only adapters of the encoder, at ten times the learning rate."""
 
     title = "LoRA adapters"
     method = "lora"
@@ -303,7 +307,7 @@ ARMS = {"tfidf": Tfidf, "frozen": Frozen, "setfit": SetFit, "lora": Lora, "full"
 
 
 class Vectors:
-    """Mean-pooled embeddings of all texts, computed once and stored in files.
+    """Mean-pooled embeddings of all texts, which are computed once and stored in files.
 
     Args:
         shared: an `Arms`.
@@ -323,7 +327,7 @@ class Vectors:
                 seconds += float(file["seconds"])
                 self.megabytes = float(file["megabytes"])
         self._vectors = np.concatenate(blocks)
-        self.seconds = seconds / len(texts)  # per text
+        self.seconds = seconds / len(texts)  # Seconds to embed one text.
 
     def of(self, texts):
         """Return the embeddings of texts, float32 (N, D)."""
@@ -331,7 +335,7 @@ class Vectors:
 
     def _make(self, path, texts):
         embedder = self.shared.embedder
-        embedder.embed(texts[:2])  # Warm-up, to leave compilation out of the timing.
+        embedder.embed(texts[:2])  # A warm-up, so that the time below does not include compilation.
         start = time.perf_counter()
         vectors = embedder.embed(texts)
         seconds = time.perf_counter() - start
@@ -341,7 +345,7 @@ class Vectors:
 
 
 class _Keep(EpochCheckpoints):
-    """Epoch checkpoints that also hold the duration of the training so far."""
+    """Callback for checkpoints per epoch that also have the training's duration so far."""
 
     def __init__(self, folder, epochs):
         super().__init__(folder)
@@ -360,16 +364,10 @@ def probabilities(vectors, head):
     return scipy.special.softmax(vectors @ kernel + bias, axis=1).astype("float64")
 
 
-def forget(folder):
-    """Remove the checkpoints of a finished training."""
-    if names_in(folder):
-        remove(folder)
-
-
 def _columns(x):
     return x if isinstance(x, tuple) else (x,)
 
 
 def _megabytes(model):
-    """Return the size of the weights on disk in float32."""
+    """Return the size of a model's weights in float32, in MB."""
     return 4e-6 * sum(int(np.prod(weight.shape)) for weight in model.weights)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# File next to a preset: its training task, method and scores.
+# A file in the folder of a fine-tuned preset: the task, method and scores of its training.
 RECORD = "finetuning.json"
-_CHUNK = 2048  # Examples between updates of the progress bar.
+_CHUNK = 2048  # Number of examples between updates of the progress bar.
 
 
 def evaluate(
@@ -48,21 +48,21 @@ def evaluate(
             head, or a task model.
         data: string. A file in the format of the training files, or a folder with the official
             files of `task`; `None` loads them with the `datasets` library.
-        task: string or `Task`. `None` takes the model's training task, or a task for files if that
-            was not recorded.
+        task: string or `Task`. `None` means the task that the model was trained on, or, if this
+            task was not recorded, a task for files.
         split: string. The split of a folder or the library.
-        columns: list of strings. Text columns of the file, if not the task's.
-        label: string. Label column of the file, if not the task's; or a list of 0/1 columns, one
-            for each class.
+        columns: list of strings. Text columns of the file, if they are not the task's.
+        label: string or list of strings. Label column of the file, if it is not the task's; or 0/1
+            columns, one for each class.
         encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
-        precision: string, such as "mixed_bfloat16"; `None` takes Keras' global policy.
-        limit: int. Maximum number of examples, from the start.
+        precision: string, such as "mixed_bfloat16"; `None` means Keras' global policy.
+        limit: int. Maximum number of examples. The first ones are used.
         verbose: bool. Whether to show progress.
 
     Returns:
-        Dict of `task`, `split`, `examples` (their number), `metric` (the main one), `scores`,
-        `classes` (see `Task.scores_by_class`) and `published`.
+        Dict of `task`, `split`, `examples` (their number), `metric` (name of the main score),
+        `scores`, `classes` (see `Task.scores_by_class`) and `published`.
 
     Raises:
         ValueError: if the model or the data do not fit the task.
@@ -72,7 +72,7 @@ def evaluate(
     examples = read_data(
         task, file, folder, "dev" if file else split, columns, label, encoding, limit
     )
-    predictions = predict_all(task, model, examples, batch_size, verbose)
+    predictions, _ = answer_all(task, model, examples, batch_size, verbose)
     return {
         "task": task.name,
         "split": os.path.basename(file) if file else split,
@@ -102,8 +102,8 @@ def predict(
 
     Args:
         model, data, task, columns, encoding, batch_size, precision, limit, verbose: see
-            `evaluate`. A file needs no labels; a `.txt` file has one text per line, unless its
-            first line names columns.
+            `evaluate`. A file needs no labels. A `.txt` file has one text per line, unless its
+            first line has the names of columns.
         output: string. Folder for the submission files; `None` writes none.
         split: string. The split of a folder or the library.
 
@@ -132,7 +132,9 @@ def predict(
 
 
 def open_model(source, task=None, precision=None):
-    """Load a model; returns `(model, task, threshold)`, the "no answer" threshold or `None`.
+    """Load a model, and return `(model, task, threshold)`.
+
+    `threshold` is the "no answer" threshold, or `None`.
 
     Raises:
         ValueError: if the model does not fit the task.
@@ -163,13 +165,8 @@ def open_model(source, task=None, precision=None):
     return model, task, record.get("scores", {}).get("best_f1_threshold")
 
 
-def predict_all(task, model, examples, batch_size=32, verbose=True):
-    """Like `Task.predict`, with a progress display for many examples."""
-    return answer_all(task, model, examples, batch_size, verbose)[0]
-
-
 def answer_all(task, model, examples, batch_size=32, verbose=True):
-    """Like `Task.answers`, with a progress bar or lines for many examples."""
+    """Do what `Task.answers` does, and show progress if there are many examples."""
     if not verbose or len(examples) <= _CHUNK:
         return task.answers(model, examples, batch_size)
     parts = [slice(start, start + _CHUNK) for start in range(0, len(examples), _CHUNK)]
@@ -182,7 +179,7 @@ def answer_all(task, model, examples, batch_size=32, verbose=True):
 
 
 def _shown(parts):
-    """Yield the parts, and show progress."""
+    """Yield the parts, and show progress with a bar on a terminal, otherwise with lines."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track
@@ -196,7 +193,7 @@ def _shown(parts):
 
 
 def _file_or_folder(data):
-    """Return `(file, folder)`, at least one of them `None`."""
+    """Return `(file, folder)`, of which `data` is one and the other `None`, or both are `None`."""
     if data is None:
         return None, None
     path = os.path.expanduser(os.fspath(data))
@@ -235,11 +232,12 @@ def _with_columns(task, columns, label):
             f"'{task.name}' reads one label column."
         )
     if isinstance(label, (list, tuple)) or (label is not None and isinstance(task.label, tuple)):
-        # Labels may be lists or 0/1 columns, whatever the training files had.
+        # The file may have lists of labels or 0/1 columns, even if the training files had the
+        # other.
         task = replace(task, label=label if isinstance(label, str) else tuple(label))
     elif label is not None:
         names[task.label] = label
-    # CoNLL columns are numbered.
+    # Columns of CoNLL files have numbers instead of names.
     names = {name: int(v) if v.lstrip("-").isdecimal() else v for name, v in names.items()}
     source = task.source
     return replace(task, source=replace(source, columns={**source.columns, **names}))

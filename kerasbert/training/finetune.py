@@ -2,15 +2,13 @@
 
 Files in the output folder, each written atomically:
 
-    results.json, results.csv    all runs with scores; published scores in the JSON
-    runs/<run>.json              a finished run, which is not repeated
+    results.json, results.csv    all runs with their scores; the JSON also has published scores
+    runs/<run>.json              the results of a finished run, which is not repeated
     model/                       the best model, a preset with a model card
     predictions/<split>/         its predictions, in submission format
     learning_curve.png, confusion.png
     settings.json                settings shared by all runs
 """
-
-from __future__ import annotations
 
 import contextlib
 import glob
@@ -20,24 +18,22 @@ import math
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from kerasbert import backend, presets
+from kerasbert.base.aliases import AnyPath
 from kerasbert.base.files import in_use, names_in, output_folder, remove
 from kerasbert.base.strict_json import to_json
 from kerasbert.heads.base.data import written
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.text.names import known_name
-from kerasbert.training.grid import PARTS, Search, run_name, runs_in
+from kerasbert.training.finetune_results import write_results
+from kerasbert.training.finetune_settings import FinetuneSettings
+from kerasbert.training.grid_search import PARTS, GridSearch, run_name, runs_in
 from kerasbert.training.recording import lasting_interrupt
-from kerasbert.training.settings import FinetuneSettings, takes_settings
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from kerasbert.base.aliases import AnyPath
+from kerasbert.training.settings import takes_settings
 
 
 @takes_settings(FinetuneSettings)
@@ -46,66 +42,29 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune a preset with each setting of a grid, and keep the model that is best on dev.
 
-    Runs train as in BERT's paper: `kerasbert.optimizers.AdamW` with linear warmup and decay to 0,
-    on batches of similar length. After an interruption, the same call resumes with identical
-    weights after the last complete epoch; finished runs are kept. More values or seeds in a later
-    call add runs.
+    Runs train as in BERT's paper, with `kerasbert.optimizers.AdamW`, linear warmup and decay to 0,
+    on batches of rows of similar length. To resume after an interruption, repeat the call: it keeps
+    finished runs, and continues after the last complete epoch to the same weights as an
+    uninterrupted call. A later call with more values or seeds adds runs.
 
     Args:
         task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or
             a task for your own files from `kerasbert.tasks.file_task`.
         preset: string, as for `from_preset`.
         output: string. The output folder.
-        data: string. Folder of the task's official files; `None` loads them with the `datasets`
-            library.
-        batch_sizes, learning_rates, epochs: numbers or lists of them, the grid. `None` takes the
-            task's values; a learning rate recorded in the preset replaces those of the papers,
-            which are for large encoders. Each number of epochs is a separate run, because the
-            schedule ends with it.
-        seeds: int or list of ints. Each grid point runs with every seed.
-        warmup: float. Share of the steps for warmup.
-        sequence_length: int. Maximum tokens per row.
-        early_stopping: int. Patience in epochs; keeps the best epoch. `None` keeps the last one.
-        class_weights: dict of class to the weight of its examples, or "balanced", which gives all
-            classes the same total weight. For text classifiers.
-        method: string. "full" trains all weights. "lora" trains adapters of the encoder and the
-            head, at higher learning rates (1e-4 to 1e-3), and saves them merged. "frozen" trains
-            only the head: for one class per text, by logistic regression on `BertTextEmbedder`
-            embeddings. "setfit", for few labels, first trains that embedder to bring texts of a
-            class together. Defaults to "lora" with a `lora_rank`, otherwise to "full". "frozen" and
-            "setfit" have their own default grids.
-        lora_rank: int. Rank of the adapters, for "lora"; 8 by default.
-        pairs: int or string, for "setfit". Number of pairs per text within its class, and as many
-            with other classes, 20 by default; or "oversampling", "undersampling" or "unique", which
-            sample from all pairs, see `kerasbert.training.setfit.contrastive_pairs`.
-        precision: string. "float32", "mixed_bfloat16" or "mixed_float16"; `None` takes Keras'
-            global policy.
-        model: dict. Further arguments of `from_preset`, such as `{"doc_stride": 64}`.
-        dev_share: float. Share of the training examples, always the same ones, to hold out for
-            validation if the task has no dev split.
-        limit: int. Maximum number of examples per split, drawn at random.
-        record_rate: bool. Whether to record the learning rate with the best mean score over all
-            other settings in the preset, a local folder in kerasbert's format, as the default of
-            later calls and of `compile`.
-        part: tuple or string. `(3, 16)` or "3/16" does the third of 16 parts of the runs, in its
-            own folder within `output`; machines that share `output` can run parts in parallel. The
-            same call without `part` then takes over their runs, does missing ones and writes the
-            results. With a launcher (`torchrun`, `srun`, as for `pretrain`), each process does a
-            part, and the last one to finish combines them.
-        overwrite: bool. Whether to remove earlier runs.
-        verbose: bool. Whether to show progress.
 
     Returns:
-        The content of `results.json`: a dict of `task`, `preset`, `method`, `metric` (the main
-        one), `best` (run), `scores` (of the saved model on dev), `classes` (on dev, see
-        `Task.scores_by_class`), `test_scores` (`None` without labels), `grid` (means over seeds),
-        `runs`, `published`, `examples`, `model` (folder), `predictions` (paths), `pictures` (paths)
-        and `notes`. A part, or a launched process that ends before others, returns only `task`,
-        `preset`, `method`, `metric`, `best` and `runs`.
+        The content of `results.json`: a dict of `task`, `preset`, `method`, `metric` (name of the
+        main score), `best` (run), `kept` (names of the runs in the saved model), `scores` (of the
+        saved model on dev), `classes` (on dev, see `Task.scores_by_class`), `test_scores` (`None`
+        if the test set has no labels), `grid` (means over seeds), `runs`, `published`, `examples`,
+        `model` (folder), `predictions` (paths), `pictures` (paths) and `notes`. A call with `part`,
+        or a launched process that ends before the others, returns only `task`, `preset`, `method`,
+        `metric`, `best` and `runs`.
 
     Raises:
         BlockingIOError: if another process writes to the folder or to one of its parts.
-        ValueError: for unsuitable data, presets or settings, before anything is written.
+        ValueError: if data, preset or settings are unsuitable, before anything is written.
 
     Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
     (LoRA); Tunstall et al. 2022, arXiv 2209.11055 (SetFit).
@@ -113,24 +72,25 @@ def finetune(
     place = output_folder(output, "output")
     index, count = backend.launched()
     if count == 1:
-        return _in_folder(task, preset, place, settings)[0]
+        return _in_folder(place, settings)[0]
     if settings.part is not None:
         raise ValueError(
             f"part={settings.part[0]}/{settings.part[1]} cannot be used with a launcher, whose "
-            f"{count} processes do a part each; omit one of the two."
+            f"{count} processes run a part each; omit one of the two."
         )
     own = replace(settings, part=(index + 1, count))
-    results, is_last = _in_folder(task, preset, place, own, launched=True)
+    results, is_last = _in_folder(place, own, launched=True)
     while is_last:
         try:
-            return _in_folder(task, preset, place, settings, launched=True)[0]
-        except BlockingIOError:  # Another process finished at the same time and is merging.
+            return _in_folder(place, settings, launched=True)[0]
+        # Another process finished at the same time, and is combining the parts.
+        except BlockingIOError:
             time.sleep(1)
     return results
 
 
-def _in_folder(task, preset, place, settings, launched=False):
-    """Call `_finetune` with the folder locked for this process."""
+def _in_folder(place, settings, launched=False):
+    """Call `_finetune` while this process has a lock on the folder."""
     parts, folder = os.path.join(place, PARTS), place
     if settings.part is not None:
         folder = os.path.join(parts, "{}-of-{}".format(*settings.part))
@@ -139,30 +99,33 @@ def _in_folder(task, preset, place, settings, launched=False):
         others = []
         if settings.part is None:
             others = [os.path.join(parts, name) for name in names_in(parts)]
-            # Without parts, another process has merged the results already; keep them.
+            # If launched processes have left no parts, one of them has already combined the parts,
+            # and its results must not be overwritten.
             settings = replace(
                 settings, overwrite=settings.overwrite and bool(others or not launched)
             )
         for part in others:
             stack.enter_context(in_use(part, "finetune"))
-        results = _finetune(task, preset, place, folder, others, settings, launched)
-    with contextlib.suppress(OSError):  # The folder is missing, or in use by another process.
+        results = _finetune(place, folder, others, settings, launched)
+    # The folder may be missing, or may still have parts of other processes.
+    with contextlib.suppress(OSError):
         os.rmdir(parts)
     return results
 
 
-def _finetune(task, preset, place, output, parts, settings, launched):
+def _finetune(place, output, parts, settings, launched):
     """Do the runs and write the results.
 
     Args:
         place: string. The folder of all runs.
-        output: string. The same, or the folder of the part to do.
-        parts: paths of the parts to take over.
+        output: string. The folder of all runs, or the folder of the part to do.
+        parts: list of paths. Folders of the parts to take over.
         launched: bool. Whether a launcher started several processes.
 
     Returns:
         `(results, is_last)`: the results, and whether the runs of all parts are done.
     """
+    task, preset = settings.task, settings.preset
     task = get_task(task) if isinstance(task, str) else task
     presets.check(preset)
     if settings.record_rate:
@@ -179,21 +142,21 @@ def _finetune(task, preset, place, output, parts, settings, launched):
         {"training": train, "dev": dev, "test": test}, settings.limit, notes
     )
     _check_classes(task, train, settings.method)
-    names = ("early_stopping", "class_weights", "method", "lora_rank", "pairs", "precision")
     model = settings.model or {}
     shared = {
         "task": task.as_dict() | {"settings": None},
         "preset": os.fspath(preset),
+        **settings.compared(),
         "warmup": task.settings.warmup,
         "sequence_length": task.settings.sequence_length,
-        **{name: getattr(settings, name) for name in names},
         "model": model,
         "data": _hash(train, dev),
         "backend": backend.name(),
     }
-    dtype = {} if settings.precision is None else {"dtype": settings.precision}
+    given = {"dtype": settings.precision, "long": settings.long}
+    given = {name: value for name, value in given.items() if value is not None}
     with lasting_interrupt() as check:
-        search = Search(
+        search = GridSearch(
             task=task,
             output=output,
             shared=json.loads(to_json(shared)),
@@ -201,7 +164,7 @@ def _finetune(task, preset, place, output, parts, settings, launched):
             weights=_sample_weights(task, train.y, settings.class_weights),
             dev=dev,
             test=test,
-            arguments=model | dtype,
+            arguments=model | given,
             overwrite=settings.overwrite,
             verbose=settings.verbose,
             check_interrupt=check,
@@ -211,6 +174,12 @@ def _finetune(task, preset, place, output, parts, settings, launched):
             {**point, "seed": seed} for point in task.settings.grid() for seed in settings.seeds
         ]
         names = {run_name(point) for point in points}
+        count = len(names if settings.overwrite else names | runs_in(place))
+        if settings.keep > count:
+            raise ValueError(
+                f"keep={settings.keep} is more than the {count} runs of the search; add seeds or "
+                "other values, or keep fewer."
+            )
         if settings.part is not None:
             number, count = settings.part
             points = points[number - 1 :: count]
@@ -223,7 +192,8 @@ def _finetune(task, preset, place, output, parts, settings, launched):
                 there = runs_in(place)
                 points = [point for point in points if run_name(point) not in there]
         for part in parts:
-            # Parts of launched processes are new, even if they overwrite earlier runs.
+            # With `overwrite`, parts are removed, except those that launched processes have just
+            # written.
             if launched or not settings.overwrite:
                 search.take_over(part)
             remove(part)
@@ -242,7 +212,7 @@ def _finetune(task, preset, place, output, parts, settings, launched):
             ]
             earlier = set() if settings.overwrite else runs_in(place)
             return search.summary(), names <= earlier.union(*found)
-        results = search.finish(notes)
+        results = write_results(search, notes)
         if settings.record_rate:
             rate = _best_rate(results["grid"], task.mode)
             presets.record_finetuning_learning_rate(preset, rate)
@@ -254,7 +224,7 @@ def _finetune(task, preset, place, output, parts, settings, launched):
 
 
 def _with_rate(task, preset, method, notes):
-    """Return the task with the preset's learning rate, unless it has rates of its own."""
+    """Return the task with the preset's learning rate, unless the task has its own rates."""
     rate = None if method == "frozen" else presets.finetuning_learning_rate(preset)
     official = builtin_tasks().get(task.name)
     rates = task.settings.learning_rates
@@ -276,7 +246,7 @@ def _best_rate(grid, mode):
 
 
 def _check_setfit(task, train):
-    """Raise for tasks that SetFit does not support."""
+    """Raise if SetFit does not support the task."""
     if not task.has_one_class:
         what = "is multi-label" if task.is_multi_label else f"needs a {task.head}"
         raise ValueError(
@@ -291,7 +261,7 @@ def _check_setfit(task, train):
 
 
 def _check_classes(task, train, method):
-    """Raise if there is one class and the method fits a logistic regression."""
+    """Raise if the method fits a logistic regression, but there is only one class."""
     needs = {
         "setfit": "SetFit needs two classes",
         "frozen": "logistic regression needs two classes",
@@ -316,7 +286,9 @@ def _train_and_dev(task, data, dev_share, notes):
         if dev.gold is None:
             raise ValueError(f"The dev examples of '{task.name}' have no labels; add them.")
     else:
-        train, dev = _cut(task, train, dev_share)
+        if not 0 < dev_share < 1:
+            raise ValueError(f"dev_share={dev_share} must be between 0 and 1.")
+        train, dev = task.cut(train, dev_share)  # With a fixed seed.
         notes.append(
             f"There is no dev split: {len(dev):,} training examples, the same in every run, are "
             "held out for validation."
@@ -324,15 +296,8 @@ def _train_and_dev(task, data, dev_share, notes):
     return train, dev
 
 
-def _cut(task, train, share):
-    """Split the training examples into `(train, dev)`, with a fixed seed."""
-    if not 0 < share < 1:
-        raise ValueError(f"dev_share={share} must be between 0 and 1.")
-    return task.cut(train, share)
-
-
 def _limited(splits, limit, notes):
-    """Draw at most `limit` examples of each split; a split may be `None`."""
+    """Return at most `limit` examples of each split, drawn at random. A split may be `None`."""
     parts, said = [], []
     for name, examples in splits.items():
         if limit is not None and examples is not None and len(examples) > limit:
@@ -349,7 +314,7 @@ def _limited(splits, limit, notes):
 
 
 def _test(task, data, notes):
-    """Read the test set; returns `None` if it is missing, as official ones may be withheld."""
+    """Return the test set, or `None` if it is missing, because not all test sets are published."""
     if "test" not in task.splits:
         return None
     try:
@@ -372,7 +337,7 @@ def _hash(*splits):
 
 
 def _sample_weights(task, y, class_weights):
-    """Return the weight of each training example, or `None`."""
+    """Return the weight of each training example, or `None` without `class_weights`."""
     if class_weights is None:
         return None
     if not task.has_one_class:

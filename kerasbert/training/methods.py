@@ -1,4 +1,4 @@
-"""Training methods of `finetune`: the whole model, adapters, the head alone, or SetFit."""
+"""Training methods of `finetune`: the whole model, adapters, only the head, or SetFit."""
 
 import numpy as np
 import scipy.special
@@ -10,27 +10,31 @@ from kerasbert.heads.text_embedder.model import BertTextEmbedder
 from kerasbert.losses import CosineRegression
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 
+# Settings that are arguments of `compile`.
+REGULARIZATION = ("label_smoothing", "adversarial", "adversarial_strength", "r_drop")
+
 
 class Whole:
     """Trains all weights of the task's model, or LoRA adapters.
 
     Args:
-        search: a `kerasbert.training.grid.Search`, with the settings.
+        search: a `kerasbert.training.grid_search.GridSearch`, with the settings.
         point: dict of `batch_size`, `learning_rate`, `epochs` and `seed`.
     """
 
-    # Arguments of the optimizer besides the learning rate, and of `compile` besides the optimizer.
+    # Further arguments of the optimizer, and further arguments of `compile`.
     optimizer, compiled = {}, {}
 
     def __init__(self, search, point):
         self.search, self.train, self.point = search, search.train, point
-        # `model` predicts; `fit` trains `trained`, which may be `None`.
+        # `model` is the model that predicts, and `trained` is the model that `fit` trains.
+        # `trained` is `None` if nothing is trained by gradient steps.
         self.model = self.trained = self.make()
         self.data = (self.train.x, self.train.y, search.weights)
         self.prepare()
 
     def make(self):
-        """Make the task's model, with a new head."""
+        """Load the task's model from the preset, with a new head."""
         return self.search.task.model_class.from_preset(
             self.search.shared["preset"], **self.arguments()
         )
@@ -41,8 +45,12 @@ class Whole:
 
     def prepare(self):
         """Choose the weights to train."""
-        if self.search.shared["lora_rank"] is not None:
-            self.model.backbone.enable_lora(self.search.shared["lora_rank"])
+        shared = self.search.shared
+        if shared["reinitialize_layers"] is not None:
+            self.model.backbone.reinitialize_layers(shared["reinitialize_layers"])
+        self.compiled = {name: shared[name] for name in REGULARIZATION}
+        if shared["lora_rank"] is not None:
+            self.model.backbone.enable_lora(shared["lora_rank"])
 
     def steps(self):
         """Return the number of batches per epoch."""
@@ -50,11 +58,11 @@ class Whole:
         return int(batches.cardinality())
 
     def ready(self):
-        """Return the model in its present state, ready to predict."""
+        """Return the model as it is trained so far, ready to predict."""
         return self.model
 
     def finish(self):
-        """Return the model to keep."""
+        """Return the trained model, which the run saves."""
         return self.ready()
 
 
@@ -85,7 +93,7 @@ class Features(Whole):
         return 1
 
     def fit_head(self):
-        """Fit the head; returns the loss, or `None` if an embedding is not finite."""
+        """Fit the head, and return its loss, or `None` if an embedding is not finite."""
         vectors = self.embedder.embed(self.train.x, self.point["batch_size"])
         if not np.isfinite(vectors).all():
             return None
@@ -101,7 +109,7 @@ class Features(Whole):
 class SetFit(Features):
     """Trains the embedder on pairs of texts of the same or different classes, then the head."""
 
-    optimizer = {"epsilon": 1e-8}  # as setfit
+    optimizer = {"epsilon": 1e-8}  # The value that the package setfit uses.
     compiled = {"loss": CosineRegression(), "metrics": None}
 
     def prepare(self):
@@ -133,7 +141,7 @@ def method_of(name, task):
 
 
 def classifier_of(embedder, labels):
-    """Make a classifier whose logits are linear in an embedder's output, with the same encoder.
+    """Make a classifier with an embedder's encoder, whose logits are linear in its embeddings.
 
     Raises:
         ValueError: if the classification head does not support the embedder's pooling or layers.
@@ -145,9 +153,14 @@ def classifier_of(embedder, labels):
             "classifier needs one pooling of the last layer; pass model={'pooling': 'mean', "
             "'layers': 'last'}."
         )
+    if embedder.long.pooling == "attention":
+        raise ValueError(
+            "long has pooling='attention', which is trained with the head, but this method fits "
+            "the head to embeddings; use pooling='mean' or 'max', or method='full'."
+        )
     own = embedder.preprocessor
     preprocessor = BertTextClassifierPreprocessor(
-        own.tokenizer, sequence_length=own.sequence_length, truncate=own.truncate
+        own.tokenizer, sequence_length=own.sequence_length, truncate=own.truncate, long=own.long
     )
     has_dense = head_settings(encoder.family, "text_classifier").get("head_activation")
     return BertTextClassifier(

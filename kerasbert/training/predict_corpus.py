@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kerasbert.base.errors import check_whole
 from kerasbert.base.strict_json import to_json
-from kerasbert.data.beam import need_beam, once_a_worker
+from kerasbert.data.beam import cached_per_worker, need_beam
 from kerasbert.data.shards import read_shards, weights_digest, write_shards
 from kerasbert.heads.base.data_task import Task
 from kerasbert.training.evaluation import open_model, read_data
@@ -38,30 +38,31 @@ def predict_corpus(
 ) -> dict[str, Any]:
     """Predict every example of a corpus and write shards of JSON lines, each atomically.
 
-    The same call rebuilds missing or damaged shards, detected by the hashes in the manifest, and no
-    others. Each line of `predictions-00000-00000.jsonl`, the first shard of the first file, has
-    `file`, the example's `id`, `prediction`, and `probabilities` if `predict` gives them. Values
-    and order are those of `predict`.
+    If the call is repeated, it writes only shards that are missing or damaged, as it detects by the
+    hashes in the manifest. `predictions-00000-00000.jsonl` is the first shard of the first file.
+    Each line has `file`, the example's `id`, `prediction`, and `probabilities` if `predict` returns
+    them. Values and order are those of `predict`.
 
     Args:
         model: string, as for `kerasbert.predict`; without `options` also a model.
         corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
-            `predict`: tables, or plain text with one text per line. A worker holds a whole file in
-            memory.
+            `predict`: tables, or plain text with one text per line. A worker reads a whole file
+            into memory.
         output: path of the folder.
         task, columns, encoding, precision: as for `predict`.
         rows: int. Maximum number of examples per shard. A shard's examples are sorted by length
             for prediction, to minimize padding.
         batch_size: int.
-        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
-            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.
+        options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
+            Paths are then those that Beam reads (`gs://`, `s3://`, `hdfs://`). `None` runs without
+            Beam.
 
     Returns:
         The number of examples.
 
     Raises:
-        ValueError: for unreadable files, and for a folder with predictions of another model, other
-            settings or another corpus, even of the same size.
+        ValueError: if a file cannot be read, or if the folder has predictions of another model,
+            other settings or another corpus, even one of the same size.
         ImportError: if Beam is not installed.
 
     >>> import tempfile
@@ -104,7 +105,7 @@ def predict_corpus(
         output,
         what="predictions",
         by="predict_corpus",
-        model=json.loads(to_json(described)),  # as read back from JSON
+        model=json.loads(to_json(described)),  # The form in which the manifest stores it.
         settings=settings,
         endings=_ENDINGS,
         read=functools.partial(_read, task=task, settings=settings),
@@ -116,13 +117,14 @@ def predict_corpus(
 
 
 def read_predictions(folder: AnyPath) -> Iterator[dict[str, Any]]:
-    """Yield the rows that `predict_corpus` wrote, dicts in the order of the corpus.
+    """Yield the rows that `predict_corpus` wrote, as dicts in the order of the corpus.
 
-    Verifies the sizes of all files first, and the hash of each shard before yielding its rows.
+    The sizes of all files are verified first, and the hash of a shard just before its rows are
+    yielded.
 
     Raises:
-        ValueError: if the folder is incomplete, or a shard is missing or damaged; the same call of
-            `predict_corpus` rebuilds that shard.
+        ValueError: if the folder is incomplete, or if a shard is missing or damaged. Repeat the
+            call of `predict_corpus` to rebuild it.
     """
     shards = read_shards(
         folder,
@@ -148,7 +150,7 @@ def _rows(lines):
 
 
 def _fits(contents, part, task):
-    """Return whether the bytes of a shard's file hold a line for each example of a part."""
+    """Return whether a shard's file (bytes) has a line for each example of a part."""
     name, first, examples = part
     try:
         rows = _rows(contents[0].splitlines())
@@ -160,7 +162,7 @@ def _fits(contents, part, task):
 
 
 def _read(name, path, task, settings):
-    """Yield `(rows, part)` for each shard of a file."""
+    """Yield `(number of rows, part)` for each shard of a file."""
     examples = read_data(
         task, path, None, "test", settings["columns"], None, settings["encoding"], None
     )
@@ -173,10 +175,11 @@ def _read(name, path, task, settings):
 
 
 def _answered(model, task, shard, part, size):
-    """Yield the bytes of a shard's file."""
+    """Predict the examples of a part, and yield the bytes of its shard's file."""
     name, first, examples = part
     predictions, probabilities = task.answers(model, examples, size)
-    # The sentences of a document have no ids of their own, so they are numbered.
+    # If the examples are documents whose sentences are predicted, there is no id per sentence, so
+    # the sentences are numbered.
     has_ids = len(examples.ids) == len(predictions)
     ids = examples.ids if has_ids else range(first, first + len(predictions))
     lines = []
@@ -185,7 +188,7 @@ def _answered(model, task, shard, part, size):
         if probabilities is not None:
             row["probabilities"] = probabilities[place]
         lines.append(to_json(row, ensure_ascii=False) + "\n")
-    # A lone surrogate is written as a JSON escape.
+    # A lone surrogate cannot be UTF-8, so it is written as a JSON escape.
     yield "".join(lines).encode("utf-8", "backslashreplace")
 
 
@@ -193,7 +196,7 @@ def _answered_by_beam(source, described, precision, shard, part, size):
     yield from _answered(*_loaded(source, described, precision), shard, part, size)
 
 
-@once_a_worker
+@cached_per_worker
 def _loaded(source, described, precision):
     described = json.loads(described)
     model, task, _ = open_model(source, Task.from_dict(described.pop("task")), precision)

@@ -1,30 +1,64 @@
-"""Examples for `pretrain`: given or made from the corpus, with a share held out."""
+"""Vocabulary and examples of `pretrain`, given or made from a corpus; a share is held out."""
 
 import os
 
 import numpy as np
 
 from kerasbert import backend
-from kerasbert.base.files import as_path
+from kerasbert.base.files import json_in, remove, write_text
+from kerasbert.base.paths import as_path
 from kerasbert.base.storage import find, folders_in, join
-from kerasbert.data.corpus import READING, as_paths, corpus_bytes, describe_files
+from kerasbert.base.strict_json import to_json
+from kerasbert.data.corpus import corpus_bytes, describe_files
+from kerasbert.data.corpus_files import READING, as_paths
 from kerasbert.data.example_batches import read_examples
 from kerasbert.data.examples import one_sided, write_examples
 from kerasbert.data.manifest import read_manifest
+from kerasbert.data.vocabulary import vocab
+from kerasbert.training.pretraining_folder import SETTINGS, as_saved
 from kerasbert.training.recording import Pulse, mean_scores, short_names
 
 EXAMPLES = "examples"
-# Number of shards to aim for, so that a small share of them can be held out.
+# Approximate number of shards: with many shards, a small share of them can be held out.
 SHARDS = 100
 
 
+def train_vocabulary(corpus, examples, output, settings, line):
+    """Train a vocabulary on the corpus, unless the output folder already has one."""
+    if examples is not None:
+        raise ValueError(
+            "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
+            "preset that has it)."
+        )
+    names = ("text_key", "encoding", "errors")
+    reading = {name: value for name, value in settings.read.items() if name in names}
+    made = {"size": settings.vocabulary_size, "lowercase": settings.lowercase, **reading}
+    made_of = as_saved({"corpus": corpus, **made})
+    folder = os.path.join(output, "vocabulary")
+    path = os.path.join(folder, SETTINGS)
+    if json_in(folder, SETTINGS) == made_of:
+        return
+    remove(path)
+    line.say(f"training a vocabulary of {settings.vocabulary_size:,} tokens")
+    pulse = Pulse(line.say)
+    vocab(
+        corpus,
+        folder,
+        overwrite=True,
+        workers=settings.workers,
+        progress=lambda what, share: pulse.tick(lambda: f"{what}, {share:.0%}"),
+        **made,
+    )
+    write_text(path, to_json(made_of))
+
+
 def given_examples(corpus):
-    """Return a dict of sequence length to examples, or `None` for a text corpus."""
+    """Return a dict of sequence length to examples, or `None` if `corpus` is text."""
     if isinstance(corpus, dict):
         return {int(length): files for length, files in corpus.items()}
     if not isinstance(corpus, (str, os.PathLike)):
         return None
-    # Either a folder of examples, or a folder of such folders.
+    # The corpus may be a folder of examples, or a folder of such folders.
     corpus, found = as_path(corpus), {}
     for folder in (corpus, *folders_in(corpus)):
         manifest = read_manifest(folder)
@@ -34,23 +68,23 @@ def given_examples(corpus):
 
 
 def made_examples(output, settings):
-    """Return the output folders of `make_examples` by sequence length."""
+    """Return a dict of sequence length to the folder to which `make_examples` writes."""
     return {length: join(output, EXAMPLES, str(length)) for length in settings.lengths}
 
 
 def make_examples(corpus, output, tokenizer, settings, resumed, line):
-    """Make examples of each sequence length, unless they exist."""
+    """Make the examples of each sequence length, unless they exist."""
     arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
-    arguments |= {"cut_sentences": settings.cut_sentences, **(settings.reading or {})}
+    arguments |= {"cut_sentences": settings.cut_sentences, **settings.read}
     if settings.masking == "static":
-        # `write_examples` has another name for one setting of `mask_tokens`.
+        # The setting `unit` of `mask_tokens` is called `mask_unit` in `write_examples`.
         names = {"unit": "mask_unit"}
         arguments |= {names.get(name, name): x for name, x in (settings.hiding or {}).items()}
     told = False
     for length, folder in made_examples(output, settings).items():
         manifest = read_manifest(folder)
         if resumed and manifest is not None and manifest["complete"]:
-            continue  # A check against the corpus would read all of it.
+            continue  # Existing examples are not compared with the corpus, to save reading it.
         if not told:
             reading = {x: arguments[x] for x in arguments.keys() & set(READING)}
             for text in describe_files(corpus, **reading):
@@ -58,6 +92,8 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
             told = True
         line.say(f"making examples of {length} tokens")
         pulse = Pulse(line.say)
+        shard_bytes = corpus_bytes(corpus) // SHARDS
+        block_bytes = min(max(shard_bytes, 1 << 16), 1 << 20)
         write_examples(
             corpus,
             folder,
@@ -67,22 +103,16 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
             progress=lambda share, count, pulse=pulse: pulse.tick(
                 lambda: f"{share:.0%} of the text, {count:,} examples"
             ),
-            **_shard_sizes(corpus),
+            block_bytes=block_bytes,
+            blocks_per_shard=min(max(shard_bytes // block_bytes, 1), 16),
             **arguments,
         )
 
 
-def _shard_sizes(corpus):
-    """Choose block and shard sizes small enough to hold out a hundredth of the shards."""
-    size = corpus_bytes(corpus)
-    block = min(max(size // SHARDS, 1 << 16), 1 << 20)
-    return {"block_bytes": block, "blocks_per_shard": min(max(size // SHARDS // block, 1), 16)}
-
-
 def split(examples, settings, line):
-    """Hold out a share of the shards; returns a dict of length to `(training, held out)`.
+    """Hold out a share of the shards, and return a dict of length to `(training, held out)`.
 
-    Each part is a dict of arguments of `read_examples`, or `None` if nothing is held out.
+    Both are dicts of arguments of `read_examples`. The second is `None` if nothing is held out.
     """
     parts, share = {}, settings.held_out
     for length in settings.lengths:
@@ -94,7 +124,9 @@ def split(examples, settings, line):
         files = examples[length]
         manifest = read_manifest(files) if isinstance(files, (str, os.PathLike)) else None
         if manifest is None:
-            train, held = _split_list(_paths(files), share)
+            paths = [path for given in as_paths(files) for path in find(given)[1]]
+            named = sorted(path for path in paths if ".tfrecord" in os.path.basename(path))
+            train, held = _split_list(named or paths, share)
             parts[length] = {"files": train}, ({"files": held} if held else None)
         else:
             _check_manifest(manifest, files, length, settings)
@@ -109,38 +141,33 @@ def split(examples, settings, line):
 
 
 def _check_manifest(manifest, folder, length, settings):
-    made = manifest["settings"]
-    if made["objective"] != settings.rows:
-        read = f", which {settings.objective!r} reads" if settings.replaces else ""
-        raise ValueError(
-            f"The examples in '{folder}' were made with objective={made['objective']!r}, not "
-            f"{settings.rows!r}{read}; pass that."
-        )
-    if settings.cut_sentences and not made.get("cut_sentences"):
-        raise ValueError(
-            f"The examples in '{folder}' were made without cut_sentences=True; leave it out, or "
-            "pass the text."
-        )
-    if made["sequence_length"] != length:
-        raise ValueError(
-            f"The examples in '{folder}' have {made['sequence_length']} tokens, not {length}."
-        )
-    if not manifest["complete"]:
-        raise ValueError(
-            f"The examples in '{folder}' are incomplete; run `write_examples` again to resume."
-        )
+    made, examples = manifest["settings"], f"The examples in '{folder}'"
+    read = f", which {settings.objective!r} reads" if settings.replaces else ""
+    for is_wrong, message in (
+        (
+            made["objective"] != settings.rows,
+            f"were made with objective={made['objective']!r}, not {settings.rows!r}{read}; pass "
+            "the objective of the examples.",
+        ),
+        (
+            settings.cut_sentences and not made.get("cut_sentences"),
+            "were made without cut_sentences=True; leave it out, or pass the text.",
+        ),
+        (
+            made["sequence_length"] != length,
+            f"have {made['sequence_length']} tokens, not {length}.",
+        ),
+        (not manifest["complete"], "are incomplete; run `write_examples` again to resume."),
+    ):
+        if is_wrong:
+            raise ValueError(f"{examples} {message}")
     counts = manifest["counts"]
     if settings.rows == "next_sentence" and counts["documents"] == counts["sentences"]:
         raise ValueError(one_sided(f"The text of the examples in '{folder}'", counts["documents"]))
 
 
-def _paths(files):
-    found = [path for given in as_paths(files) for path in find(given)[1]]
-    return sorted(path for path in found if ".tfrecord" in os.path.basename(path)) or found
-
-
 def _split_list(items, share):
-    """Split off a share of several items, evenly spaced and at least one: `(rest, taken)`.
+    """Take a share of several items, at least one and evenly spaced, and return `(rest, taken)`.
 
     >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
     ([0, 2, 3, 5], [1, 4])
@@ -168,7 +195,7 @@ class Data:
         self.settings = {"tokenizer": tokenizer, "shard": group.shard, **settings}
 
     def training(self, phase, accumulate, seed, start, masker):
-        """Return a phase's batches from number `start`; each update takes `accumulate` of them."""
+        """Return a phase's batches from index `start` on, of which `accumulate` make an update."""
         batches = read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
@@ -179,7 +206,7 @@ class Data:
         return backend.of_this_process(batches)
 
     def held_out(self, phase, accumulate, examples=None):
-        """Return the held-out batches, in order and with the same masks each time, or `None`."""
+        """Return the held-out batches, or `None`. Order and masks are the same each time."""
         batches, size = self._held_out(phase, accumulate)
         if examples is not None and batches is not None:
             batches = batches.take(max(1, examples // size))
@@ -187,7 +214,8 @@ class Data:
 
     def _held_out(self, phase, accumulate):
         part, size = self.parts[phase.sequence_length][1], phase.batch_size // accumulate
-        # Small batches would be slow, and without gradients there is memory for larger ones.
+        # The batches are larger than in training, because small batches are slow, and because
+        # memory is free if there are no gradients.
         size *= -(-4096 // (phase.sequence_length * size))
         if part is None:
             return None, size
@@ -206,7 +234,7 @@ class Data:
         return float(np.concatenate(lengths).mean()) * phase.batch_size
 
     def scores(self, model, phase, accumulate, second):
-        """Return losses and metrics on all held-out examples, and majority baselines, as a dict."""
+        """Return a dict of losses and metrics on all held-out examples, and majority baselines."""
         batches = self.held_out(phase, accumulate)
         if batches is None:
             return {}

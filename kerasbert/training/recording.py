@@ -21,27 +21,28 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
-# Steps between exchanges of the processes on whether one must stop.
+# Number of steps after which the processes tell each other whether one of them must stop.
 ASK_EVERY = 10
 
 
 class Recorder(keras.callbacks.Callback):
     """Callback that counts steps, writes the log and checkpoints, and stops on request.
 
-    Keras' epochs are the intervals between lines of the log. Metrics are read and checkpoints
-    written only at their ends, because on JAX and PyTorch each reading waits for the device.
+    Keras' epochs are the intervals between lines of the log. Metrics are read, and checkpoints are
+    written, only at the end of an interval, because on JAX and PyTorch each reading waits for the
+    device.
 
     Args:
         folder: path. The folder of the log.
-        step: int. Steps done before; later lines of the log are removed.
-        total: int. Steps of the whole training.
-        accumulate: int. Batches per step.
-        checkpoint_every: int. Steps between checkpoints, a multiple of an interval.
+        step: int. Number of steps that were done before. Lines of the log after it are removed.
+        total: int. Number of steps of the whole training.
+        accumulate: int. Number of batches per step.
+        checkpoint_every: int. Number of steps between checkpoints, a multiple of an interval.
         save: function of the model and the step that writes a checkpoint.
         second: string. Short name of the second task, such as "nsp".
         line: a `Line`.
-        processes: `kerasbert.distribution.Processes`. The first one writes the log. A signal to
-            any of them stops all, at the next multiple of ten steps.
+        processes: `kerasbert.distribution.Processes`. The first process writes the log. A signal
+            to any process stops all of them, at the next multiple of ten steps.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Recorder(keras.callbacks.Callback):
         self.log = [row for row in read_log(self.path) if row["step"] <= step]
         if processes.is_first:
             with new_file(self.path) as file:
-                file.writelines(_as_line(row).encode() for row in self.log)
+                file.writelines(f"{to_json(row)}\n".encode() for row in self.log)
         self.step, self.total = step, total
         self.accumulate, self.checkpoint_every = accumulate, checkpoint_every
         self.save, self.second, self.line = save, second, line
@@ -62,9 +63,9 @@ class Recorder(keras.callbacks.Callback):
         """Set the phase that the next call of `fit` trains.
 
         Args:
-            first, last: ints. The step before the phase, and its last step.
-            facts: dict of values for each line of the log.
-            tokens_per_step: float.
+            first, last: ints. The last step before the phase, and the last step of the phase.
+            facts: dict of values that each line of the log has.
+            tokens_per_step: float. Mean number of tokens per step.
         """
         self.first, self.last = first, last
         self.facts, self.tokens_per_step = facts, tokens_per_step
@@ -72,13 +73,14 @@ class Recorder(keras.callbacks.Callback):
         self._clock = None
 
     def stop(self, number, frame=None):
-        """Handle a signal: stop after this step, or at once if asked again."""
+        """Handle a signal: stop after this step, or at once at a second signal."""
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = signal.Signals(number).name
         self.line.say("stopping after this step, to save it; interrupt again to stop at once")
 
-    # Keras' methods. On JAX, `self.model` first synchronizes the weights; `model_of` does not.
+    # The methods below are called by Keras. On JAX, reading `self.model` synchronizes the weights,
+    # which takes time; `model_of` does not.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches, self._before = 0, self.step
@@ -101,7 +103,8 @@ class Recorder(keras.callbacks.Callback):
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
         if self.processes.count > 1:
-            # All must stop after the same step, so a request waits for the next exchange.
+            # All processes must stop after the same step, so a request to stop has to wait until
+            # they ask each other.
             if self.step % ASK_EVERY:
                 return
             if self.processes.any(self.stopped):
@@ -111,7 +114,8 @@ class Recorder(keras.callbacks.Callback):
             keras_internals.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
-        # Wait for the device to finish its steps, and stop the timing before the evaluation.
+        # Reading a variable waits until the device has finished its steps. The time is then taken,
+        # so that it does not include the evaluation.
         keras.ops.convert_to_numpy(self.model.optimizer.iterations)
         self._pace = self._seconds_and_steps()
 
@@ -121,7 +125,7 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self.processes.is_first:
-            # The losses after the newest checkpoint are finite.
+            # Older checkpoints are not needed, because the losses after the newest are finite.
             remove_older(os.path.dirname(self.path))
         values = short_names(logs, self.second)
         values = mean_scores(values, self.processes)
@@ -138,14 +142,14 @@ class Recorder(keras.callbacks.Callback):
         self.log.append(row)
         if self.processes.is_first:
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(_as_line(row))
+                file.write(f"{to_json(row)}\n")
         self.line.interval(row, self.total, pace)
         is_due = (self.step - self.first) % self.checkpoint_every == 0 or self.step == self.last
         if is_due and not keras_internals.model_of(self).stop_training:
             self.save(self.model, self.step)
 
     def _seconds_and_steps(self):
-        """Return the time and the number of steps since the first step of this interval."""
+        """Return seconds and number of steps since timing began in this interval."""
         start, first = self._clock
         return time.perf_counter() - start, self.step - first
 
@@ -160,7 +164,8 @@ def short_names(scores, second):
     def short(name):
         before = "held_out_" if name.startswith("val_") else ""
         name = name.removeprefix("val_")
-        if name in ("accuracy", "perplexity"):  # Keras does not name a single output.
+        # If a model has one output, Keras' names do not contain the name of this output.
+        if name in ("accuracy", "perplexity"):
             name = f"mlm_{name}"
         return before + name.replace("nsp_logits_", f"{second}_").replace("_logits_", "_")
 
@@ -168,26 +173,22 @@ def short_names(scores, second):
 
 
 def mean_scores(scores, processes):
-    """Average losses and metrics over processes that each have their own rows; returns a dict.
+    """Return a dict of losses and metrics, averaged over processes that have different rows.
 
-    Losses and perplexities are exact. Other scores are approximate, because the
-    processes' numbers of tokens differ slightly.
+    Losses and perplexities are exact. Other scores are approximate, because the numbers of tokens
+    of the processes differ slightly.
     """
     logarithms = [math.log(x) if "perplexity" in name else x for name, x in scores.items()]
     means = processes.mean(logarithms)
     return {name: math.exp(x) if "perplexity" in name else x for name, x in zip(scores, means)}
 
 
-def _as_line(row):
-    return to_json(row) + "\n"
-
-
 @contextlib.contextmanager
 def lasting_interrupt():
-    """Catch Ctrl-C even where Python would lose it; yields a function that raises it again.
+    """Context manager that yields a function, which raises `KeyboardInterrupt` after Ctrl-C.
 
-    An exception in a destructor or a weak reference's callback is only printed, and destroying a
-    model takes time.
+    Without it, Python may lose the exception: in a destructor or the callback of a weak reference,
+    it only prints an exception, and the destruction of a model takes time.
     """
     before = signal.getsignal(signal.SIGINT)
     came = []
@@ -200,17 +201,17 @@ def lasting_interrupt():
         if came:
             raise KeyboardInterrupt
 
-    # Background jobs ignore SIGINT.
+    # In a background job, SIGINT is ignored, and `before` is not a function.
     with handled_signals(handle, [signal.SIGINT] if callable(before) else []):
         yield check
 
 
 class Pulse:
-    """Reports the progress of long work in files and pipes, which cannot show a bar.
+    """Reports the progress of long work by lines, for files and pipes, which cannot show a bar.
 
     Args:
-        say: function of a text.
-        every: float. Seconds between lines, and before the first.
+        say: function that prints a text.
+        every: float. Minimum number of seconds between lines, and before the first line.
     """
 
     EVERY = 30.0
@@ -220,7 +221,7 @@ class Pulse:
         self._last = time.monotonic()
 
     def tick(self, text):
-        """Report `text()` if it is due."""
+        """Report `text()` if `every` seconds have passed since the last line."""
         if time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
             self.say(text())
@@ -230,7 +231,7 @@ class Line:
     """Progress display: a bar on a terminal, otherwise one line per interval.
 
     Args:
-        verbose: bool. `False` shows nothing.
+        verbose: bool. Whether to show anything.
     """
 
     def __init__(self, verbose=True):
@@ -241,7 +242,7 @@ class Line:
         self.console = Console(file=sys.stderr, highlight=False)
         self.bar = None
         if verbose and self.console.is_terminal:
-            # Refreshing in a thread would slow the training.
+            # The bar does not refresh itself in a thread, which would slow down the training.
             self.bar = Progress(
                 TextColumn("{task.completed:,}/{task.total:,}"),
                 BarColumn(),
@@ -269,7 +270,7 @@ class Line:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def tick(self, step, total):
-        """Show a step, at most once a second; without a bar, a line if an interval takes long."""
+        """Show the current step: in a bar, at most once a second; otherwise as `Pulse` does."""
         if not self.bar:
             self.pulse.tick(lambda: f"{step:,}/{total:,}")
         elif time.monotonic() - self._shown > 1:
@@ -319,7 +320,7 @@ def draw_curves(log, path):
         path: string. The PNG to write.
 
     Returns:
-        Whether a picture was written; `False` without matplotlib or for an empty log.
+        Whether a picture was written. `False` if matplotlib is not installed or the log is empty.
     """
     if not log:
         return False

@@ -15,12 +15,12 @@ def over_seeds(runs, metric, mode="max"):
     Args:
         runs: list of dicts of `batch_size`, `learning_rate`, `epochs` and `scores`.
         metric: string. The score to summarize.
-        mode: string. "min" if lower is better.
+        mode: string. "min" if a lower score is better.
 
     Returns:
-        List of dicts of the three settings, `seeds` (their number), `diverged` (how many of them),
-        `mean`, `deviation` (sample standard deviation) and `best`; these three are `None` if too
-        few scores are finite.
+        List of dicts of the three settings, `seeds` (number of runs), `diverged` (number of runs
+        that diverged), `mean`, `deviation` (sample standard deviation) and `best`. The last three
+        are `None` if too few scores are finite.
 
     >>> runs = [
     ...     {"batch_size": 16, "learning_rate": 5e-5, "epochs": 2, "scores": {"accuracy": x}}
@@ -51,7 +51,7 @@ def over_seeds(runs, metric, mode="max"):
 
 
 def grid_table(results):
-    """Make a rich table of the grid points, with that of the best run marked."""
+    """Make a rich table of the grid points, in which the best run's grid point is marked."""
     metric, best = results["metric"], results["best"]
     table = Table(title=f"{metric} on dev, method {results['method']}")
     for name in ("batch", "learning rate", "epochs", "mean", "", "seeds", "deviation", "best"):
@@ -98,12 +98,12 @@ def score_table(results):
 
 
 def class_tables(results):
-    """Return a list with a rich table of the scores by class, or an empty list without them."""
+    """Return a list of a rich table of the scores by class, or an empty list if there are none."""
     if not results.get("classes"):
         return []
     table = Table(title=f"by class, {results.get('split', 'dev')}")
     table.add_column("class")
-    for name in ("f1", "precision", "recall", "right", "predicted"):
+    for name in ("f1", "precision", "recall", "support", "predicted"):
         table.add_column(name, justify="right")
     for name, scores in results["classes"].items():
         numbers = [_number(scores[score]) for score in ("f1", "precision", "recall")]
@@ -114,7 +114,7 @@ def class_tables(results):
 
 
 def advice_table(results):
-    """Make a rich table of the methods that `advise` tried, with the recommended one marked."""
+    """Make a rich table of the methods that `advise` tried; the recommended method is marked."""
     head, *rows = _advice_rows(results)
     data = results["data"]
     table = Table(
@@ -203,14 +203,14 @@ def _within(found):
 
 
 def _markdown(rows):
-    """Format rows as a Markdown table, the first as its header, with all cells escaped."""
+    """Format rows as a Markdown table with escaped cells. The first row is the header."""
     cells = [[_plain(cell)[:200] for cell in row] for row in rows]
     cells.insert(1, ["---"] * len(cells[0]))
     return ["| " + " | ".join(row) + " |" for row in cells]
 
 
 def _plain(text):
-    """Escape text for Markdown, on one line.
+    """Escape text for Markdown, and put it on one line.
 
     >>> print(_plain("a|b *c*\\n<d>"))
     a\\|b \\*c\\* &lt;d>

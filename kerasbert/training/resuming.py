@@ -1,6 +1,6 @@
-"""Training checkpoints: everything that the next step depends on, in one safetensors file.
+"""Training checkpoints: everything on which the next step depends, in one safetensors file.
 
-Files are written atomically. A resumed run takes the same steps as an uninterrupted one.
+Files are written atomically. A resumed training takes the same steps as an uninterrupted one.
 """
 
 import collections
@@ -37,27 +37,29 @@ _TYPES = {
 
 
 def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, **facts):
-    """Write `checkpoint-<step>.safetensors`, then remove older ones.
+    """Write `checkpoint-<step>.safetensors`, then remove older checkpoints.
 
-    It holds the weights, and the states of the optimizer and of dropout.
+    The file has the weights, and the states of the optimizer and of dropout.
 
     Args:
         folder: path.
         model: a compiled model whose optimizer is built.
         step: int.
         kept: list of further arrays, which `load_checkpoint` returns.
-        write: bool. `False` in all but one of several processes; all must call this if weights are
-            sharded over their devices. The file holds whole weights, gathered one at a time, so
-            that training resumes on any number of processes and any mesh.
+        write: bool. If there are several processes, only one passes `True`. If weights are sharded
+            over their devices, all processes must call this function: the file has whole weights,
+            which are gathered one at a time, so that training can resume on any number of processes
+            and any mesh.
         keep_older: bool. Whether to keep earlier checkpoints.
-        **facts: further values that JSON can hold, which `load_checkpoint` returns.
+        **facts: further values that JSON has, such as numbers and lists. `load_checkpoint` returns
+            them.
 
     Returns:
         The path.
 
     Raises:
-        OSError: if the disk is full; earlier checkpoints remain.
-        FloatingPointError: if a weight is not finite; earlier checkpoints remain.
+        OSError: if the disk is full. Earlier checkpoints are kept.
+        FloatingPointError: if a weight is not finite. Earlier checkpoints are kept.
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
     kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
@@ -72,8 +74,9 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         }
     text = to_json(header).encode()
     text += b" " * (-len(text) % 8)
-    # The safetensors library needs all arrays at once, which took 512 MB more for 512 MB of
-    # variables on TensorFlow. One tensor at a time takes 16 MB, the size of the largest.
+    # The tensors are written one at a time. The safetensors library needs all arrays at once, which
+    # took 512 MB more for 512 MB of variables on TensorFlow. One at a time, it is 16 MB, the size
+    # of the largest tensor.
     values = (backend.whole(x) if hasattr(x, "path") else x for x in tensors.values())
     if not write:
         collections.deque(values, maxlen=0)
@@ -104,13 +107,14 @@ def find_checkpoint(folder):
 
 
 def load_checkpoint(path, model):
-    """Load a checkpoint into a model and its optimizer, strictly.
+    """Load a checkpoint into a model and its optimizer.
 
     Returns:
-        `(facts, kept)`: `step` and the `facts` of `save_checkpoint`, and its list of arrays.
+        `(facts, kept)`: a dict of `step` and the `facts` that were passed to `save_checkpoint`, and
+        the list of arrays that was passed to it as `kept`.
 
     Raises:
-        ValueError: if it is damaged or of another model.
+        ValueError: if the file is damaged, or its variables are not exactly those of the model.
     """
     variables, states = _variables(model), backend.random_states()
     with _open(path) as file:
@@ -125,8 +129,8 @@ def load_checkpoint(path, model):
 class EpochCheckpoints(keras.callbacks.Callback):
     """Callback that saves a checkpoint per epoch, from which training resumes bit-identically.
 
-    Before `fit` on raw texts, call `keras.utils.set_random_seed` with the training's seed and then
-    `resume`, and pass the epoch that it returns as `initial_epoch`.
+    Before `fit` on raw texts, call `keras.utils.set_random_seed` with the training's seed, then
+    call `resume`, and pass the epoch that `resume` returns to `fit` as `initial_epoch`.
 
     Args:
         folder: path. The folder of this training; it need not exist.
@@ -137,10 +141,11 @@ class EpochCheckpoints(keras.callbacks.Callback):
         self.folder = folder
 
     def resume(self, model):
-        """Load the newest checkpoint, if any, into a compiled model.
+        """Load the newest checkpoint, if there is one, into a compiled model.
 
         Returns:
-            `(epoch, facts, kept)`: the number of complete epochs, and what was passed to `keep`.
+            `(epoch, facts, kept)`: the number of complete epochs, and the `facts` and `kept` that
+            were passed to `keep`.
         """
         path, facts, kept = find_checkpoint(self.folder), {}, []
         if path is not None:
@@ -165,17 +170,18 @@ class EpochCheckpoints(keras.callbacks.Callback):
 def random_mark():
     """Return a function that resets the global random generators to their current state.
 
-    On PyTorch, `fit` draws from them when it builds a model and starts reading data, and dropout
-    draws in each step. Resetting gives the steps the same draws in one call of `fit` as in two.
+    On PyTorch, `fit` draws from these generators when it builds a model and begins to read data,
+    and dropout draws from them in each step. After a reset, the draws of a step are the same in two
+    calls of `fit` as in a single call.
     """
     states = backend.random_states()
     return lambda: backend.set_random_states(states)
 
 
 def load_optimizer(path, model):
-    """Load only the state of the optimizer: its moments and step count.
+    """Load from a checkpoint only the optimizer's moments and step count.
 
-    Accumulated gradients are left out.
+    Accumulated gradients are not loaded.
     """
     variables = {
         name: variable
@@ -206,12 +212,13 @@ def _variables(model):
     seeds = [variable for variable in model.variables if id(variable) not in known]
     named = [(f"weight/{weight.path}", weight) for weight in weights]
     named += [(f"seed/{number}", seed) for number, seed in enumerate(seeds)]
-    # The optimizer's own name, which has a counter, is left out of the names.
+    # The names do not contain the optimizer's own name, because Keras adds a counter to it.
     inner = getattr(model.optimizer, "inner_optimizer", None)
     own = {id(variable) for variable in (inner.variables if inner else ())}
     for variable in model.optimizer.variables:
         kind = "scaled" if inner and id(variable) not in own else "optimizer"
-        # If the outer optimizer built the variable, the inner one's name comes second.
+        # If the outer optimizer built the variable, its path begins with the outer optimizer's
+        # name, and the inner optimizer's name follows.
         path = variable.path
         if kind == "optimizer" and inner:
             path = path[max(path.find(f"{inner.name}/"), 0) :]
@@ -227,7 +234,7 @@ def _dtype(tensor):
 
 
 def _checkpoints(folder):
-    """Return the paths of checkpoints; incomplete files have other names."""
+    """Return the paths of a folder's checkpoints. Incomplete files have other names."""
     paths = glob.glob(os.path.join(glob.escape(folder), "checkpoint-*.safetensors"))
     return [path for path in paths if re.search(r"checkpoint-\d+\.safetensors$", path)]
 
@@ -250,10 +257,10 @@ def _facts(file, path):
 
 
 def _check(path, file, variables, others=()):
-    """Raise unless a file has exactly these names, shapes and types, apart from `others`.
+    """Raise unless a file's tensors have exactly the names, shapes and types of the variables.
 
     Args:
-        others: list of name prefixes to ignore.
+        others: list of prefixes. Tensors whose names begin with them are ignored.
     """
     found = {name for name in file.keys() if not name.startswith(tuple(others))}
     missing, extra = sorted(variables.keys() - found), sorted(found - variables.keys())

@@ -9,11 +9,11 @@ import numpy as np
 
 from kerasbert.base.errors import is_whole
 
-# Ways to sample from all pairs.
+# The ways to sample from all pairs.
 SAMPLING = ("oversampling", "undersampling", "unique")
-# With more texts, the pairs are too many to list.
+# Maximum number of texts of which all pairs are listed.
 MOST_TEXTS = 5000
-# The logit of a class without examples: its probability is 0.
+# The logit of a class without examples, by which its probability is 0.
 NEVER = -1e4
 
 
@@ -22,18 +22,21 @@ def contrastive_pairs(classes, pairs=20, seed=0):
 
     Args:
         classes: N names or numbers, one per text.
-        pairs: int. Number of random pairs per text within its class, and as many with other
-            classes, as in the paper. Or how to sample all pairs, including each text with itself,
-            as in setfit: "oversampling" takes all and repeats the rarer kind; "undersampling" takes
-            as many of both kinds as there are of the rarer; "unique" takes each once.
+        pairs: int or string. An int is the number of random pairs of each text with texts of its
+            class, and also the number with texts of other classes, as in the paper. A string is the
+            way to sample from all pairs, including each text with itself, as in setfit. There are
+            two kinds of pairs: of the same class, and of different classes. "oversampling" uses all
+            pairs, and repeats pairs of the rarer kind until both kinds are equally frequent;
+            "undersampling" uses only as many pairs of each kind as there are of the rarer kind;
+            "unique" uses each pair once.
         seed: int.
 
     Returns:
-        `(first, second, is_same)`: two arrays of text indices (P,), and float32 (P,), 1 for the
-        same class.
+        `(first, second, is_same)`: two arrays of text indices (P,), and float32 (P,), which is 1
+        if both texts are of the same class, else 0.
 
     Raises:
-        ValueError: for a single class, or too many texts to list all pairs.
+        ValueError: if there is a single class, or if there are too many texts to list all pairs.
 
     Example:
 
@@ -57,21 +60,21 @@ def contrastive_pairs(classes, pairs=20, seed=0):
 
 
 def _drawn(classes, pairs, random):
-    """Draw partners for each text, of its own class (possibly itself) and of the others."""
+    """Draw for each text `pairs` texts of its class (possibly itself), and `pairs` of others."""
     first = np.repeat(np.arange(len(classes)), pairs)
     order = np.argsort(classes, kind="stable")
     counts = np.bincount(classes)
     starts = (np.cumsum(counts) - counts)[classes[first]]
     sizes = counts[classes[first]]
     same = order[starts + random.integers(sizes)]
-    # Texts of other classes come before and after those of the own class.
+    # In `order`, texts of other classes are before and after the texts of the same class.
     place = random.integers(len(classes) - sizes)
     other = order[np.where(place < starts, place, place + sizes)]
     return np.tile(first, 2), np.concatenate([same, other])
 
 
 def _listed(classes, sampling, random):
-    """List all pairs, shuffled, and sample from them."""
+    """List all pairs in random order, and sample from them."""
     if len(classes) > MOST_TEXTS:
         raise ValueError(
             f"pairs='{sampling}' lists all pairs, too many for {len(classes):,} texts; pass a "
@@ -85,7 +88,7 @@ def _listed(classes, sampling, random):
     sizes = [len(group) for group in groups]
     if sampling != "unique":
         size = max(sizes) if sampling == "oversampling" else min(sizes)
-        groups = [np.resize(group, size) for group in groups]  # Repeats or truncates.
+        groups = [np.resize(group, size) for group in groups]  # `resize` repeats or truncates.
     chosen = np.concatenate(groups)
     return first[chosen], second[chosen]
 
@@ -97,11 +100,11 @@ def logistic_head(vectors, classes, num_classes, sample_weight=None):
         vectors: floats (N, D).
         classes: ints (N,), at least two different ones.
         num_classes: int. C.
-        sample_weight: floats (N,), the weight of each example.
+        sample_weight: floats (N,). The weight of each example.
 
     Returns:
-        `(kernel, bias)`: float32 (D, C) and (C,); the softmax of `vectors @ kernel + bias` equals
-        the regression's `predict_proba`. A class without examples has the bias -1e4.
+        `(kernel, bias)`: float32 (D, C) and (C,). The softmax of `vectors @ kernel + bias` is equal
+        to the regression's `predict_proba`. A class without examples has the bias -1e4.
 
     Example:
 
@@ -113,7 +116,7 @@ def logistic_head(vectors, classes, num_classes, sample_weight=None):
 
     head = LogisticRegression(max_iter=1000).fit(vectors, classes, sample_weight)
     coefficients, intercept = head.coef_, head.intercept_
-    if len(coefficients) == 1:  # With two classes, only the second has coefficients.
+    if len(coefficients) == 1:  # If there are two classes, only the second has coefficients.
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
         intercept = np.array([0.0, *intercept])
     kernel = np.zeros((vectors.shape[1], num_classes), "float32")

@@ -2,6 +2,7 @@
 
     attention = kerasbert.visualize.attention(model, "The cat sat on the mat.")
     kerasbert.visualize.attention_grid(attention)                   # every layer and head
+    kerasbert.visualize.alignment_map(translator.align("A fine film."))  # source and target
     kerasbert.visualize.attributions(classifier, "A fine film.")    # each word's contribution
     kerasbert.visualize.logit_lens(masked_lm, "A [MASK] film.")     # each layer's predictions
     kerasbert.visualize.entities(text, tagger.tag(text))            # highlighted
@@ -18,6 +19,7 @@ from kerasbert.base import host  # noqa: F401
 from kerasbert.visualize.arcs import dependency_arcs
 from kerasbert.visualize.attention import (
     Attention,
+    alignment_map,
     attention,
     attention_grid,
     attention_lines,
@@ -35,6 +37,7 @@ __all__ = [
     "Attributions",
     "Html",
     "LogitLens",
+    "alignment_map",
     "answers",
     "attention",
     "attention_grid",

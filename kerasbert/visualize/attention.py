@@ -30,8 +30,8 @@ class Attention(typing.NamedTuple):
 
     Attributes:
         tokens: list of T strings.
-        weights: float32 (L, N, T, T). Each row is a token's attention over all tokens, and sums
-            to 1.
+        weights: float32 (L, N, T, T). Each row is one token's attention to all tokens, and sums to
+            1 unless special tokens are left out.
     """
 
     tokens: list
@@ -46,10 +46,10 @@ def attention(model: Any, text: Any, special_tokens: bool = True) -> Attention:
         text: string, or a pair of strings, truncated to the preprocessor's length. A mask token in
             it counts as one token.
         special_tokens: bool. `False` leaves out special tokens such as `[CLS]` and `[SEP]`, which
-            receive most of the attention in many heads; the other weights are not rescaled.
+            receive most of the attention in many heads. The other weights are not rescaled.
 
     Returns:
-        An `Attention`. Tokens are named by their characters in the text, with "##" before those
+        An `Attention`. Tokens are named by their characters in the text, with "##" before tokens
         that continue a word.
 
     >>> from kerasbert.models import BertBackbone, BertTextEmbedder, BertTextEmbedderPreprocessor
@@ -97,25 +97,59 @@ def attention_map(attention: Attention, layer: int = -1, head: int | None = None
     else:
         head = _index(head, weights.shape[1], "head")
         image, title = weights[layer, head], f"layer {layer}, head {head}"
-    side = min(max(3.0, 0.28 * len(tokens)), _MOST_INCHES)
-    figure = new_figure(side + 1.6, side + 1)
+    figure, axes = _drawn_map(image, tokens, tokens)
+    axes.set(title=title, xlabel="attended to", ylabel="attending")
+    return figure
+
+
+@style()
+def alignment_map(alignment: Any) -> Figure:
+    """Draw the attention of a target's tokens to the tokens of its source.
+
+    Args:
+        alignment: an `Alignment`, as `RecurrentSeq2SeqLM.align` returns, or a tuple of source
+            tokens, target tokens, and weights (T, S).
+
+    Returns:
+        A `Figure` with a row for each target token, and a column for each source token.
+
+    >>> figure = alignment_map((["un", "chat"], ["a", "cat", "."], np.full((3, 2), 0.5)))
+    >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+    ('source', 'target')
+    """
+    source, target, weights = alignment
+    weights = np.asarray(weights)
+    if weights.shape != (len(target), len(source)) or not weights.size:
+        raise ValueError(
+            f"alignment must have weights of shape ({len(target)}, {len(source)}) for its "
+            f"{len(target)} target and {len(source)} source tokens, got {weights.shape}."
+        )
+    figure, axes = _drawn_map(weights, list(source), list(target))
+    axes.set(xlabel="source", ylabel="target")
+    return figure
+
+
+def _drawn_map(image, columns, rows):
+    """Draw attention weights (rows, columns) with their tokens; return the figure and its axes."""
+    width, height = (min(max(3.0, 0.28 * len(tokens)), _MOST_INCHES) for tokens in (columns, rows))
+    figure = new_figure(width + 1.6, height + 1)
     axes = figure.subplots()
     shown = axes.imshow(image, cmap=_COLORS, vmin=0, vmax=max(image.max(), 1e-9))
     figure.colorbar(shown, label="attention weight", shrink=0.7)
-    axes.set(title=title, xlabel="attended to", ylabel="attending")
-    close_grid(axes, tokens, tokens, _font_size(side / len(tokens), 10))
-    return figure
+    inches = min(width / len(columns), height / len(rows))
+    close_grid(axes, columns, rows, _font_size(inches, 10))
+    return figure, axes
 
 
 @style()
 def attention_grid(attention: Any, layers: Any = None, heads: Any = None) -> Figure:
     """Draw a grid of attention maps, with a row per layer and a column per head.
 
-    Each map has its own color scale, up to its maximum.
+    Each map has its own color scale, from 0 to the map's largest weight.
 
     Args:
         attention: see `attention_map`.
-        layers, heads: lists of ints; `None` takes all.
+        layers, heads: lists of ints; `None` draws all.
 
     Returns:
         A `Figure`, with the tokens at its left and bottom edges where they fit.
@@ -150,14 +184,14 @@ def attention_grid(attention: Any, layers: Any = None, heads: Any = None) -> Fig
 def attention_lines(
     attention: Any, layer: int = -1, heads: Any = None, token: Any = None
 ) -> Figure:
-    """Draw attention as lines from attending tokens, on the left, to attended tokens.
+    """Draw attention as lines from attending tokens on the left to attended tokens on the right.
 
     Args:
         attention: see `attention_map`.
         layer: int. See `attention_map`.
-        heads: int or list of ints, each in its own color; `None` takes all.
-        token: int or string. The only attending token to draw, given by its position or as in
-            `attention.tokens`.
+        heads: int or list of ints. Each head has its own color; `None` draws all.
+        token: int or string. The only attending token to draw, given by its position, or by its
+            name in `attention.tokens`; `None` draws all.
 
     Returns:
         A `Figure`. Stronger attention gives more opaque lines.
@@ -187,7 +221,7 @@ def attention_lines(
         weight = "bold" if len(looking) == 1 and place == looking[0] else "normal"
         axes.text(-0.02, place, name, ha="right", va="center", fontsize=size, weight=weight)
         axes.text(1.02, place, name, ha="left", va="center", fontsize=size)
-    # Lines of different heads end at different heights, so that all are visible.
+    # Lines of different heads end at different heights, so that no line hides another.
     ends = np.linspace(-0.35, 0.35, len(heads) + 2)[1:-1]
     width = np.clip(50 * height / len(tokens) / len(heads), 0.8, 2)
     for number, (head, end) in enumerate(zip(heads, ends)):
@@ -239,6 +273,6 @@ def _indices(values, count, what):
 
 
 def _font_size(inches, most):
-    """Return the font size in points for a line spacing in inches; 0 if it were unreadable."""
+    """Return the font size in points for a line spacing in inches, or 0 if it is unreadable."""
     points = 72 * inches * 0.75
     return min(points, most) if points >= 4 else 0

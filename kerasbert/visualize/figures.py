@@ -1,4 +1,4 @@
-"""Shared by all figures: style and fonts, lazy import of matplotlib, and saving."""
+"""What all figures share: style and fonts, lazy import of matplotlib, and saving."""
 
 import contextlib
 import functools
@@ -43,12 +43,12 @@ _DPI = 120
 
 @contextlib.contextmanager
 def style():
-    """Draw with installed CJK fonts, without warnings about missing glyphs.
+    """Context manager, and decorator, in which matplotlib uses installed CJK fonts.
 
-    A context manager and a decorator.
+    Warnings about missing glyphs are suppressed.
 
     Raises:
-        ImportError: without matplotlib.
+        ImportError: if matplotlib is not installed.
     """
     try:
         import matplotlib.figure
@@ -85,7 +85,7 @@ def _figure_class():
     from matplotlib.figure import Figure
 
     class StyledFigure(Figure):
-        """A figure that notebooks display, and that is always rendered inside `style`."""
+        """A figure that notebooks display, and that matplotlib always renders inside `style`."""
 
         def draw(self, renderer):
             with style():
@@ -96,7 +96,7 @@ def _figure_class():
                 return super().get_tightbbox(*args, **kwargs)
 
         def _repr_png_(self):
-            # Without pyplot, notebooks have no display hook for figures.
+            # Notebooks can display matplotlib's own figures only after pyplot was imported.
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=_DPI)
             return file.getvalue()
@@ -111,7 +111,7 @@ def save(figure, path):
 
 
 def close_grid(axes, labels_x, labels_y, size):
-    """Label an image's columns and rows and remove its frame; a size of 0 omits the labels."""
+    """Label an image's columns and rows in a font size (0 for no labels), and remove its frame."""
     labels_x, labels_y = (labels if size else [] for labels in (labels_x, labels_y))
     axes.set_xticks(range(len(labels_x)), labels_x, rotation=90, fontsize=size or None)
     axes.set_yticks(range(len(labels_y)), labels_y, fontsize=size or None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-# Positions per batch, which bounds the memory for logits over the whole vocabulary.
+# Maximum number of positions per batch, to limit the memory for logits over the whole vocabulary.
 _AT_ONCE = 128
 
 
@@ -35,8 +35,8 @@ class LogitLens:
 
     Attributes:
         tokens: list of T strings.
-        best: list (L + 1) of lists (T) of K strings, the most probable first. The first layer is
-            the embeddings.
+        best: list (L + 1) of lists (T) of K strings, the most probable first. The first entry is
+            for the embeddings, the others are for the layers.
         token_ids: int array (L + 1, T, K).
         scores: float array (L + 1, T, K). Probabilities.
     """
@@ -71,8 +71,8 @@ def _layer(number):
 def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None) -> LogitLens:
     """Apply a masked language model's head to the output of every layer.
 
-    A final norm (`norm_first`, as in ModernBERT) is applied before the head, so the last layer
-    gives the model's own predictions.
+    If the encoder has a final norm (`norm_first`, as in ModernBERT), it is applied before the head,
+    so that the last layer gives the model's own predictions.
 
     Args:
         model: a `BertMaskedLM` or `BertPretrainer` with a preprocessor.
@@ -122,7 +122,7 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
     norm = encoder.final_layer_norm
     ids, scores = [], []
     for number, x in enumerate(states):
-        # The last layer's states are normalized already.
+        # The states of the last layer are already normalized.
         if norm is not None and number < len(states) - 1:
             x = norm(x)
         parts = [kept[i : i + _AT_ONCE] for i in range(0, len(kept), _AT_ONCE)]
@@ -137,7 +137,7 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
 def _best(head, x, places, count, vocabulary_size):
     """Return the ids (P, K) and probabilities of the best tokens at P positions of (1, T, D)."""
     logits = head(x, mask_positions=ops.convert_to_tensor(places[None], "int32"))[0]
-    # An encoder's embedding may have more rows than the tokenizer has tokens.
+    # The embedding may have more rows than the tokenizer has tokens; these rows are left out.
     logits = ops.convert_to_numpy(logits).astype("float64")[:, :vocabulary_size]
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     odds /= odds.sum(-1, keepdims=True)
@@ -153,7 +153,7 @@ def logit_lens_grid(lens: LogitLens) -> Figure:
         lens: a `LogitLens`.
 
     Returns:
-        A `Figure`. Darker cells are more probable.
+        A `Figure`. Tokens in darker cells are more probable.
 
     >>> ids, scores = np.zeros((2, 1, 1), int), np.ones((2, 1, 1))
     >>> lens = LogitLens(["[MASK]"], [[["a"]], [["b"]]], ids, scores)

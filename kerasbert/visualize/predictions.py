@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-_MOST_NUMBERS = 20  # With more classes the cells are too small for numbers.
-_MOST_NAMES = 60  # Maximum number of points with names.
+_MOST_NUMBERS = 20  # If there are more classes, the cells are too small for numbers.
+_MOST_NAMES = 60  # Maximum number of points whose names are drawn.
 
 
 @style()
@@ -28,12 +28,12 @@ def confusion_matrix(gold: Any, predictions: Any, labels: Sequence[str]) -> Figu
     """Draw a confusion matrix.
 
     Args:
-        gold: list of N class names.
+        gold: list of N class names. The true classes.
         predictions: list of N class names.
-        labels: list of C strings. The classes in order.
+        labels: list of C strings. The classes in the order of rows and columns.
 
     Returns:
-        A `Figure`; colors show shares of the true class, numbers are counts.
+        A `Figure`. Numbers are counts. Colors show each count's share of its true class.
 
     >>> figure = confusion_matrix(["a", "b"], ["a", "a"], labels=["a", "b"])
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -87,7 +87,7 @@ def masked_words(found: Any) -> Figure:
         axes.set_yticks(places, [word["token"] for word in words])
         axes.set(xlim=(0, max(scores) * 1.2), xlabel="probability", ylim=(len(words) - 0.5, -0.5))
         axes.tick_params(axis="y", length=0)
-        axes.locator_params(axis="x", nbins=5)  # More labels would overlap.
+        axes.locator_params(axis="x", nbins=5)  # With more ticks, their labels would overlap.
     return figure
 
 
@@ -103,14 +103,14 @@ def embedding_map(
 
     Args:
         vectors: (N, D), for example from `BertTextEmbedder.embed`.
-        labels: list of N classes, each drawn in its own color.
-        names: list of N strings to write beside up to 60 points.
-        method: string. "pca", the two directions of greatest variance, or "tsne", which keeps
-            neighbors together but whose distances mean nothing.
-        seed: int. For "tsne".
+        labels: list of N classes. Points of a class have the same color.
+        names: list of N strings. Names of the points, of which up to 60 are drawn.
+        method: string. "pca" draws the two directions of greatest variance; "tsne" keeps neighbors
+            together, but distances in its map mean nothing.
+        seed: int. Seed of "tsne".
 
     Returns:
-        A `Figure`. With "pca" the axis labels give the explained variance.
+        A `Figure`. With "pca", the axis labels have the share of the variance that they explain.
 
     >>> figure = embedding_map(np.eye(4)[:, :3], labels=["a", "a", "b", "b"])
     >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
@@ -136,7 +136,8 @@ def embedding_map(
     size = float(np.clip(3000 / len(points), 6, 40))
     for number, kind in enumerate(kinds):
         here = points[[label == kind for label in labels]]
-        marker = "osD^vPX"[number // 10 % 7]  # The color cycle has ten colors.
+        # The marker changes after ten classes, because there are only ten colors.
+        marker = "osD^vPX"[number // 10 % 7]
         style = {"color": f"C{number % 10}", "marker": marker, "s": size, "alpha": 0.75}
         axes.scatter(*here.T, label=kind, linewidths=0, **style)
     if names is not None and len(points) <= _MOST_NAMES:

@@ -1,6 +1,6 @@
 """Highlighted text as HTML: entities, and answers in their context.
 
-Positions are characters (code points) in the text, as returned by `tag` and `answer`.
+Positions are counted in characters (code points) of the text, as by `tag` and `answer`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Texts
 
-# Colors light enough for black text; consecutive ones are easy to tell apart.
+# Colors that are light enough for black text. Consecutive colors are easy to tell apart.
 _COLORS = (
     "#ffd6a5",
     "#a0e8af",
@@ -31,7 +31,8 @@ _COLORS = (
     "#c9e265",
     "#f3b0e3",
 )
-# Paragraphs have their own text direction. Text is black on white in dark notebooks, too.
+# Each paragraph has its own text direction. Text is black on white even in notebooks with a dark
+# theme.
 BOX = (
     "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext;text-align:start;"
     "line-height:1.9;padding:0.6em 0.8em;background:#fff;color:#111;"
@@ -44,7 +45,7 @@ _NAME = (
 
 
 class Html:
-    """HTML that a notebook displays; `str` returns it and `save` writes it as a page."""
+    """HTML that a notebook displays. `str` returns the HTML, and `save` writes it as a page."""
 
     def __init__(self, content: str) -> None:
         self.content = content
@@ -78,9 +79,9 @@ def entities(
     Args:
         text: a string, or a list of words.
         entities: the result of `BertTokenClassifier.tag`: dicts of `start`, `end`, `label`, and
-            optionally `score`, shown as a tooltip; or tuples `(start, end, label)`. Where they
-            overlap, the first one sets the color and others are underlined.
-        colors: dict of label to a CSS color, for some or all labels.
+            optionally `score`, which is shown as a tooltip; or tuples `(start, end, label)`. Where
+            entities overlap, the first one sets the color, and the others are underlined.
+        colors: dict of label to a CSS color. It may have only some of the labels.
 
     Returns:
         An `Html`.
@@ -114,10 +115,10 @@ def answers(context: str, answers: Sequence[dict[str, Any]], question: str | Non
         context: string.
         answers: the result of `BertQuestionAnswering.answer`: dicts of `start`, `end` and `score`,
             best first, where `start=None` means no answer.
-        question: string, shown above the context.
+        question: string. It is shown above the context.
 
     Returns:
-        An `Html`; the best answer is darkest, less probable ones are lighter.
+        An `Html`. The best answer has the darkest color; less probable answers are lighter.
 
     >>> found = [{"answer": "noon", "start": 9, "end": 13, "score": 0.9, "null_score": -5.0}]
     >>> "noon</mark>" in str(answers("Lunch at noon.", found, "When?"))
@@ -159,7 +160,7 @@ def marked(text, spans):
         piece = html.escape(text[begin:end])
         if over:
             look = f"background:{over[0]['color']};{_MARK}"
-            if len(over) > 1:  # One underline per further span.
+            if len(over) > 1:  # Each further span is an underline.
                 lines = (f"0 {3 * i}px 0 {span['color']}" for i, span in enumerate(over[1:], 1))
                 look += f"box-shadow:{','.join(lines)};"
             hint = html.escape(", ".join(span["hint"] for span in over))
@@ -167,7 +168,8 @@ def marked(text, spans):
         parts.append(piece)
         for span in spans:
             if span["end"] == end and span["label"]:
-                # Isolated, so that a label does not change the direction of the text around it.
+                # `bdi` isolates the label, so that its text direction does not affect the text
+                # around it.
                 look = html.escape(_NAME + span["color"])
                 parts.append(
                     f'<bdi style="{look};user-select:none">{html.escape(span["label"])}</bdi>'

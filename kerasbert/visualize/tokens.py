@@ -9,24 +9,25 @@ import numpy as np
 
 from kerasbert.base.parts import encoder_of
 from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.text.languages import row_segments
 from kerasbert.text.masking import word_starts
-from kerasbert.text.ops import Ragged
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.packing import TRUNCATE, Frame, kept_lengths
 
 
 @dataclasses.dataclass
 class ReadText:
-    """One encoder input, without padding.
+    """A text or a pair of texts as tokens, and the encoder's inputs for them.
 
     Attributes:
         texts: tuple of one or two strings.
-        features: dict of int arrays (1, T or more). The encoder's inputs, with padding.
+        features: dict of int arrays (1, T or more). The encoder's inputs. Only they are padded.
         tokens: list of T strings. Tokens are named by their characters in the text, with "##"
-            before those that continue a word.
-        spans: int array (T, 3): each token's text, and its start and end in characters; -1 for
-            special tokens around the texts, such as `[CLS]`.
+            before tokens that continue a word.
+        spans: int array (T, 3). For each token, the index of its text (0 or 1), and its start and
+            end in this text, in characters. All three are -1 for special tokens around the texts,
+            such as `[CLS]`.
         begins: bool array (T,). Whether a token begins a word.
-        ids: int array (T,).
+        ids: int array (T,). The token ids.
     """
 
     texts: tuple
@@ -37,17 +38,17 @@ class ReadText:
     ids: np.ndarray
 
     def framing(self):
-        """Return which tokens are special tokens around the texts: bool (T,)."""
+        """Return whether each token is a special token around the texts: bool (T,)."""
         return self.spans[:, 0] < 0
 
     def words(self, of_tokens):
-        """Sum token values per word.
+        """Sum the values of each word's tokens.
 
         Args:
-            of_tokens: floats (T,).
+            of_tokens: floats (T,). A value per token.
 
         Returns:
-            The words' spans, int (W, 3), and sums (W,).
+            `(spans, sums)`: int (W, 3), like `ReadText.spans` but for words, and floats (W,).
         """
         spans, sums = [], []
         for (text, start, end), begins, value in zip(self.spans, self.begins, of_tokens):
@@ -62,28 +63,47 @@ class ReadText:
         return np.array(spans, "int32").reshape(-1, 3), np.array(sums, "float64")
 
 
-def is_readable(encoder):
-    """Return whether an encoder has BERT's input format and attention, unlike XLNet's."""
-    return isinstance(encoder, BertBackbone) and BertBackbone not in getattr(
-        encoder, "replaced_bases", ()
-    )
+def is_readable(model):
+    """Return whether a model has one encoder, with BERT's input format and attention.
+
+    Ensembles have several encoders, XLNet has another format, and windows need several rows.
+    """
+    encoder = encoder_of(model)
+    is_bert = isinstance(encoder, BertBackbone) and not hasattr(model, "members")
+    is_bert = is_bert and not _has_windows(model)
+    return is_bert and BertBackbone not in getattr(encoder, "replaced_bases", ())
+
+
+def _has_windows(model):
+    long = getattr(model, "long", None)
+    return long is not None and long.has_windows
 
 
 def read_text(model, text, caller):
-    """Read a text or a pair of texts as a task's preprocessor does.
+    """Convert a text or a pair of texts to tokens and inputs, as a task's preprocessor does.
 
-    Texts are truncated to its length. A mask token in them counts as one token.
+    Texts are truncated to the preprocessor's length. A mask token in a text counts as one token.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor.
         text: string, or a pair of strings.
-        caller: string. Name of the calling function, for errors.
+        caller: string. Name of the calling function, for error messages.
 
     Returns:
         A `ReadText`.
     """
+    if hasattr(model, "members"):
+        raise ValueError(
+            f"{caller} explains a single model; pass a member of the ensemble, such as "
+            "ensemble.members[0]."
+        )
+    if _has_windows(model):
+        raise ValueError(
+            f"{caller} explains one row, but this {type(model).__name__} has long='windows'; load "
+            "it with long='truncate'."
+        )
     preprocessor = getattr(model, "preprocessor", None)
-    if preprocessor is None or not is_readable(encoder_of(model)):
+    if preprocessor is None or not is_readable(model):
         raise ValueError(
             f"{caller} needs a task model with a preprocessor, which this {type(model).__name__} "
             "does not have; load one with from_preset, such as BertTextEmbedder."
@@ -101,24 +121,24 @@ def read_text(model, text, caller):
     edges = tokenizer.word_edges()
     special = set(tokenizer.special_token_ids)
     found = [tokenizer.tokenize_with_offsets(one) for one in texts]
-    counts = [Ragged.from_lists([ids]) for ids, _, _ in found]
-    kept = [int(count[0]) for count in BertPreprocessor._kept(preprocessor, counts)]
-    rows = []  # Per token: its id, name, text, start, end, and whether it begins a word.
+    room = preprocessor.sequence_length - preprocessor.tokenizer.frame.count(len(texts))
+    counts = [len(ids) for ids, _, _ in found]
+    kept = kept_lengths(counts, room, TRUNCATE[preprocessor.truncate])
+    rows = []  # For each token: id, name, index of its text, start, end, whether it begins a word.
 
-    def frame(token):
-        rows.append((tokenizer.token_to_id(token), token, -1, -1, -1, True))
+    def add(ids):
+        rows.extend((id, tokenizer.id_to_token(id), -1, -1, -1, True) for id in ids)
 
-    # A left-to-right language model has no special tokens, or only a start token.
-    is_framed = not hasattr(preprocessor, "add_start_token")
-    if is_framed or preprocessor.add_start_token:
-        frame(tokenizer.start_token)
+    frame = tokenizer.frame
+    # The input of a left-to-right language model has no special tokens, or only a start token.
+    if hasattr(preprocessor, "add_start_token"):
+        frame = Frame((tokenizer.start_token_id,) if preprocessor.add_start_token else ())
+    add(frame.before)
     for number, (ids, starts, ends) in enumerate(found):
         if number:
-            second = len(rows) + tokenizer.num_separators
-            while len(rows) < second - tokenizer.begins_second:
-                frame(tokenizer.end_token)
-            if tokenizer.begins_second:
-                frame(tokenizer.start_token)
+            add(frame.between)
+            second = len(rows)
+            add(frame.begin)
         begins = word_starts(np.array(ids, "int32"), edges) if len(ids) else ()
         for place, row in enumerate(zip(ids, starts, ends, begins)):
             id, start, end, is_first = row
@@ -126,16 +146,16 @@ def read_text(model, text, caller):
             name = tokenizer.id_to_token(id) if id in special else name
             if place < kept[number]:
                 rows.append((id, name, number, start, end, is_first or id in special))
-    if is_framed:
-        frame(tokenizer.end_token)
+    add(frame.after)
     ids, names, *spans, begins = zip(*rows) if rows else ((),) * 6
     ids, length = np.array(ids, "int32"), preprocessor.bucket(max(len(ids), 1))
     features = {"token_ids": np.full((1, length), tokenizer.pad_token_id, "int32")}
     features["token_ids"][0, : len(ids)] = ids
     features["padding_mask"] = (np.arange(length) < len(ids))[None].astype("int32")
     if preprocessor.num_segments:
-        features["segment_ids"] = np.zeros((1, length), "int32")
-        if preprocessor.num_segments > 1 and len(texts) == 2:
-            features["segment_ids"][0, second : len(ids)] = 1
+        segments = row_segments(tokenizer, preprocessor.num_segments)
+        features["segment_ids"] = np.full((1, length), segments[0], "int32")
+        if len(texts) == 2:
+            features["segment_ids"][0, second : len(ids)] = segments[1]
     spans = np.array(spans, "int32").reshape(3, -1).T
     return ReadText(texts, features, list(names), spans, np.array(begins, bool), ids)

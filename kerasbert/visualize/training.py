@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-# Fields of a log's rows that are neither losses nor scores.
+# Fields in the rows of a log that are neither losses nor scores.
 _FACTS = (
     "epoch",
     "learning_rate",
@@ -39,7 +39,7 @@ def training_curves(history: Any) -> Figure:
             `History.history`.
 
     Returns:
-        A `Figure`. Held-out values are dashed; a loss with parts is drawn as its parts.
+        A `Figure`. Held-out values are dashed lines. If a loss has parts, only its parts are drawn.
 
     >>> figure = training_curves({"loss": [2.0, 1.0], "val_loss": [2.1, 1.5], "f1": [0.2, 0.6]})
     >>> [axes.get_ylabel() for axes in figure.axes]
@@ -85,7 +85,7 @@ def training_curves(history: Any) -> Figure:
 
 
 def _rows(history):
-    """Return a list of dicts, each with its step or epoch."""
+    """Return the history as a list of dicts, each with its step or epoch."""
     epochs = getattr(history, "epoch", None)
     history = getattr(history, "history", history)
     if isinstance(history, (str, os.PathLike)):
@@ -125,12 +125,12 @@ def _plain(name):
 
 @style()
 def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
-    """Draw training loss and validation score of all runs of a search, the best in color.
+    """Draw training loss and validation score of all runs of a search, with the best run in color.
 
     Args:
         runs: list of dicts of `run` and `history`, as returned by `kerasbert.finetune`.
-        best: string. The best run.
-        metric: string. The score.
+        best: string. Name of the best run.
+        metric: string. Name of the score.
 
     Returns:
         A `Figure`.
@@ -159,7 +159,11 @@ def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
 
 
 def _losses(history):
-    """Yield `(epoch, loss)` within each epoch, or only at its end if none was recorded within."""
+    """Yield `(epoch, loss)` of a run.
+
+    Losses recorded within an epoch have a fractional epoch. An epoch without them has only the loss
+    at its end.
+    """
     for row in history:
         steps = [(count, value) for count, value in row["losses"] if value is not None]
         if not steps:

@@ -1,7 +1,7 @@
-"""What JAX would have a TPU run, as far as can be seen without one.
+"""The programs that JAX would run on a TPU, as far as they can be checked without one.
 
-Prediction and a step of training of every kind lower for it, and nothing in them is an operation of
-another device.
+For every kind of head, JAX can lower a prediction and a training step for a TPU, and the resulting
+program contains no operation of another device.
 """
 
 import re
@@ -21,26 +21,24 @@ ARGUMENTS = {
     "text_classifier": {"num_classes": 3},
     "token_classifier": {"num_classes": 3},
 }
-# What a compiler of any device knows: shardings, and the k largest numbers.
+# Calls that the compiler of every device supports: shardings, and the k largest numbers.
 KNOWN = {"Sharding", "mhlo.topk"}
 
 
 def build(kind, family, dtype):
-    # A language model must not see what it predicts.
+    # A causal language model must not see the tokens that it predicts.
     backbone = tiny_backbone(family, dtype=dtype, is_causal=kind == "causal_lm")
     cls = KINDS[kind].load("model")
     if kind == "multi_task":
         return cls({name: BertTextClassifier(backbone, num_classes=2) for name in "ab"})
-    if kind == "distiller":
-        teacher, student = (
-            BertTextClassifier(tiny_backbone(family, dtype=dtype), num_classes=2) for _ in "ab"
-        )
-        return cls(teacher=teacher, student=student)
+    if kind in ("distiller", "ensemble"):
+        two = [BertTextClassifier(tiny_backbone(family, dtype=dtype), num_classes=2) for _ in "ab"]
+        return cls(two) if kind == "ensemble" else cls(teacher=two[0], student=two[1])
     return cls(backbone, **ARGUMENTS.get(kind, {}))
 
 
 def custom_calls(function, *arguments):
-    """The names of the custom calls in what a TPU would be given."""
+    """Return the names of the custom calls in a function's program for a TPU."""
     import jax
 
     exported = jax.export.export(jax.jit(function), platforms=["tpu"])(*arguments)
@@ -53,7 +51,8 @@ def custom_calls(function, *arguments):
 def check(model, features):
     targets = random_targets(model, features)
     compile_for(model, targets, AdamW(1e-3))
-    model._symbolic_build(data_batch=(features, targets))  # As Keras before the first step.
+    # Keras does the same before the first step.
+    model._symbolic_build(data_batch=(features, targets))
 
     def values(variables):
         return [variable.value for variable in variables]
@@ -75,8 +74,8 @@ def test_each_kind_lowers_for_a_tpu(kind, dtype):
 
 
 def test_long_texts_lower_for_a_tpu(monkeypatch):
-    monkeypatch.setattr("kerasbert.backend.LONG", 20)
-    monkeypatch.setattr("kerasbert.backend.TURN", 8)
+    monkeypatch.setattr("kerasbert.backend.attention.LONG", 20)
+    monkeypatch.setattr("kerasbert.backend.attention.TURN", 8)
     backbone = tiny_backbone("modernbert", max_sequence_length=64)
     model = BertTextClassifier(backbone, num_classes=2)
     check(model, batch(model, (40, 33, 7), 40))

@@ -24,7 +24,7 @@ from kerasbert.search import read_beir, read_sts
 from kerasbert.search.columns import TextColumn, read_array
 from kerasbert.training.resuming import checkpoint_facts
 
-# What is read is the same on every backend.
+# Reading files does not depend on the backend.
 pytestmark = pytest.mark.backends("torch")
 
 
@@ -68,7 +68,9 @@ def test_sentences_and_errors_of_the_system_stay():
 
 
 def test_what_keras_says_below(tiny_preset, tmp_path):
-    """Its first line is "... Example error message for object <...>:"."""
+    """The first line of Keras' error, "... Example error message for object <...>:", hides the
+    cause below it.
+    """
     for file, cls in (("model", BertBackbone), ("task", BertTextClassifier)):
         directory = shutil.copytree(tiny_preset, tmp_path / file)
         with h5py.File(directory / f"{file}.weights.h5", "r+") as opened:
@@ -175,11 +177,14 @@ def test_a_missing_package_is_named_with_what_installs_it():
     )
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
         need_packages("'a.xlsx'", "excel", "json", "no_such_package")
-    assert "'sentencepiece<0.2.3'" in how_to_install("beam")  # A shell would read "<".
+    # A shell would treat "<" as a redirection.
+    assert "'sentencepiece<0.2.3'" in how_to_install("beam")
 
 
 def test_nothing_installs_the_package_by_a_name_that_is_not_ours():
-    """The name is not registered at PyPI: whoever takes it would run on our readers' machines."""
+    """The name is not registered on PyPI, so a stranger could register it and run code on our
+    users' machines.
+    """
     by_name = re.compile(r"""pip3? install[^\n`"]*["' ]kerasbert\b|kerasbert\[\w""")
     folders = [ROOT / name for name in ("kerasbert", "docs", "examples", "benchmarks")]
     paths = [path for folder in folders for path in folder.rglob("*")] + list(ROOT.glob("*.md"))

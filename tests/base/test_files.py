@@ -1,4 +1,4 @@
-"""Whole files and folders, or none: killed at each step, two at once, folders of every kind."""
+"""Atomic writes of files and folders: killed at each step, concurrent, with links and locks."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kerasbert.base import files
+from kerasbert.base import files, system
 from tests.campaigns.planted import write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork")
@@ -21,7 +21,7 @@ OTHERS = {"notes.txt": "mine", "assets/mine": "mine", "logs/log": "mine"}
 
 
 def read(folder):
-    """All files below a folder, hidden ones too."""
+    """Return all files below a folder, including hidden ones."""
     found = {}
     for path, _, names in os.walk(folder):
         for name in names:
@@ -32,7 +32,7 @@ def read(folder):
 
 
 def shown(folder):
-    """What a folder shows, hidden folders of ours left out."""
+    """Return the content of a folder without our hidden folders."""
     return {name: text for name, text in read(folder).items() if ".kerasbert-" not in name}
 
 
@@ -40,12 +40,12 @@ def hidden_below(folder):
     return [p for p, names, _ in os.walk(folder) for n in names if n.startswith(".kerasbert-")]
 
 
-# What changes names on the disk; a process is killed between two of them.
+# Functions that change names on the disk; a process is killed between two calls.
 STEPS = ("rename", "replace", "mkdir", "unlink", "rmdir", "link")
 
 
 def killed_at(step, action, *arguments):
-    """Run an action in a process that dies, as by kill -9, before a step; whether it died."""
+    """Run an action in a process that is killed before a step; return whether it was killed."""
     child = os.fork()
     if child == 0:
         left = step
@@ -63,7 +63,7 @@ def killed_at(step, action, *arguments):
         try:
             for name in STEPS:
                 setattr(os, name, counted(getattr(os, name)))
-            files._exchange = counted(files._exchange)
+            system.exchange = counted(system.exchange)
             action(*arguments)
             os._exit(0)
         except BaseException:
@@ -80,7 +80,7 @@ def replace(target, keep):
 
 @pytest.fixture
 def quick_disk(monkeypatch):
-    """A kill, unlike a power failure, loses nothing that was not synchronized."""
+    """Skip fsync, because a kill, unlike a power failure, loses no unsynchronized data."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
@@ -91,9 +91,11 @@ def quick_disk(monkeypatch):
 def test_a_folder_replaced_by_a_process_that_is_killed_at_each_step(
     way, keep, tmp_path, monkeypatch
 ):
-    """At any time the old one is there, whole, or the new one; the next writer clears up."""
+    """After each kill, the folder is complete, with either the old or the new files; the next
+    writer cleans up.
+    """
     if way == "no exchange here":
-        monkeypatch.setattr(files, "_renameat2", lambda: None)
+        monkeypatch.setattr(system, "can_exchange", lambda: False)
     elif way == "one that stays":
         monkeypatch.setattr(files, "_stays", os.path.isdir)
     old = {**OLD, **OTHERS}
@@ -106,7 +108,7 @@ def test_a_folder_replaced_by_a_process_that_is_killed_at_each_step(
         died = killed_at(step, replace, target, keep)
         try:
             before = read(place)
-            files.settle(target)  # As who reads it does.
+            files.settle(target)  # Readers call this first.
             found.append(shown(target) == new)
             assert shown(target) in (old, new), f"step {step}"
         except OSError as error:
@@ -119,13 +121,13 @@ def test_a_folder_replaced_by_a_process_that_is_killed_at_each_step(
             break
         step += 1
     assert not found[0] and found[-1] and found == sorted(found) and step > 10
-    assert way == "exchanged" or len(found) < step  # Some readers got the error.
+    assert way == "exchanged" or len(found) < step  # At some steps, readers get an error.
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_disk")
 def test_a_new_folder_below_folders_that_are_not_there(tmp_path):
-    """All of them come at once with it, or none does."""
+    """Either the folder and all its missing parents are created, or none of them."""
     step = 0
     while killed_at(step, replace, str(tmp_path / str(step) / "a" / "model"), False):
         place = tmp_path / str(step)
@@ -211,14 +213,16 @@ def test_what_is_not_ours_stays(tmp_path):
     with files.new_folder(str(tmp_path / "model")) as folder:
         write(folder, NEW)
         running = os.path.dirname(folder)
-        files.sweep(str(tmp_path))  # Another one that begins now.
+        files.sweep(str(tmp_path))  # Sweep as another process does that starts now.
         assert os.path.isdir(running)
     assert read(tmp_path) == {**before, **{f"model/{name}": text for name, text in NEW.items()}}
 
 
 @pytest.mark.usefixtures("quick_disk")
 def test_a_run_that_goes_no_further_clears_up_too(tmp_path):
-    """One that was killed at its very end left its work done, and its hidden folder."""
+    """A run that is killed at its very end leaves a complete output and a hidden folder; the next
+    run removes the latter.
+    """
     target, step = tmp_path / "model", 0
     while not hidden_below(tmp_path) or not target.exists():
         assert killed_at(step, replace, str(target), False)
@@ -235,7 +239,7 @@ def test_names_in_shows_no_hidden_folders(tmp_path):
         assert files.names_in(str(tmp_path)) == ["a"]
 
 
-# === Folders of every kind ===
+# === Kinds of folders ===
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path):
@@ -304,7 +308,7 @@ def test_what_is_no_folder_is_named(given, tmp_path, monkeypatch):
         files.output_folder(given, "target")
 
 
-# === Two at once ===
+# === Concurrent writers ===
 
 
 def test_two_threads_that_write_one_file(tmp_path):
@@ -349,7 +353,7 @@ def test_two_processes_that_replace_one_folder(tmp_path):
 
 @pytest.mark.parametrize("way", ["in_use", "scratch"])
 def test_who_writes_a_folder_is_said_to_the_next(way, tmp_path):
-    """Until that process ends, however it does."""
+    """The error names the process that writes the folder, until that process ends in any way."""
     target = str(tmp_path / "out")
     code = (
         "import time; from kerasbert.base import files\n"
@@ -389,7 +393,7 @@ def test_a_folder_in_use_stays_if_it_was_there_or_holds_something(tmp_path):
 
 
 def test_json_of_names_that_are_no_text(tmp_path):
-    """A file's name may hold any bytes, and Python gives those that are no UTF-8 as surrogates."""
+    """File names may have any bytes; Python represents invalid UTF-8 by surrogates."""
     path = str(tmp_path / "a.json")
     value = {"files": ["caf\udce9.txt", "日本語"]}
     files.write_json(path, value)

@@ -33,7 +33,7 @@ def regressor(rate=1e38, **settings):
 
 
 def broken(model, value=np.nan, place=-1):
-    """The model, with one non-finite number in one weight."""
+    """Put one non-finite number into a weight of the model."""
     weight = [one for one in model.weights if one.dtype == "float32"][place]
     values = array(weight).copy()
     values.flat[0] = value
@@ -45,7 +45,7 @@ def broken(model, value=np.nan, place=-1):
 
 
 def test_fit_stops_at_the_step(tmp_path):
-    """On every backend, with and without a progress bar, which Keras draws in other threads."""
+    """On every backend, with and without a progress bar, which Keras draws in another thread."""
     y = np.linspace(0, 1, 8).astype("float32")
     for settings in ({"verbose": 0}, {"verbose": 2}):
         model = regressor(run_eagerly=settings["verbose"] == 0)
@@ -69,7 +69,7 @@ def test_the_first_step_is_named_where_threads_end_in_any_order():
     stop.set_model(regressor(1e-3))
     stop.on_train_begin()
     stop.on_epoch_begin(4)
-    stop._thread = None  # All steps finish in other threads.
+    stop._thread = None  # Pretend that all steps finish in other threads.
     for batch, loss in ((0, 1.0), (3, np.nan), (1, 1.0), (2, np.inf)):
         stop.on_train_batch_begin(batch)
         stop.on_train_batch_end(batch, {"loss": loss})
@@ -79,7 +79,9 @@ def test_the_first_step_is_named_where_threads_end_in_any_order():
 
 @torch_only
 def test_weights_that_the_last_step_ruined(tmp_path):
-    """The loss of that step is still finite, and no callback saves the weights."""
+    """The loss of the last step is still finite, but its update ruins the weights; no callback
+    saves them.
+    """
 
     class Ruins(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -168,7 +170,9 @@ def test_every_kind_of_fit_stops(make):
 
 @torch_only
 def test_skipped_steps_of_loss_scaling_stop_nothing():
-    """Gradients overflow float16 at first, so loss scaling halves the scale."""
+    """The first gradients overflow float16, so loss scaling skips these steps and halves
+    the scale.
+    """
     model = BertTextRegressor(tiny_backbone(dropout=0.0, dtype="mixed_float16"), pooling="mean")
     scaled = keras.optimizers.LossScaleOptimizer(AdamW(1e-3), initial_scale=2.0**40)
     model.compile(scaled)
@@ -217,7 +221,8 @@ def test_targets_by_name_and_losses_of_a_user():
         _finite.check_targets(y, None)
     with pytest.raises(ValueError, match="sample weights of 'b' hold nan"):
         _finite.check_targets(None, y)
-    _finite.check_targets(y, None, lambda labels, outputs: 0.0)  # It may mask them.
+    # A custom loss may mask NaN labels.
+    _finite.check_targets(y, None, lambda labels, outputs: 0.0)
     _finite.check_targets(["x", "y"], [[1.0], [2.0, 3.0]], [None, "mse"])
 
 
@@ -257,7 +262,9 @@ def test_persons_methods(name, ask, value):
 
 @torch_only
 def test_sums_that_overflow_float16_are_not_doubtful(monkeypatch):
-    """Copying such weights for each call of `generate` would be slow."""
+    """Weights whose sum overflows float16 are finite. They are not copied for a check in each call
+    of `generate`, which would be slow.
+    """
     model = tiny.task("CausalLM", encoder_settings={"is_causal": True, "dtype": "float16"})
     weight = max(model.weights, key=lambda one: np.prod(one.shape))
     weight.assign(np.full(weight.shape, 3e4, "float16"))
@@ -297,7 +304,9 @@ def test_numbers_that_overflow_between_finite_weights():
 
 @torch_only
 def test_presets_hold_finite_weights(tmp_path):
-    """Earlier files stay, for an encoder, a task and a multi-task model."""
+    """If weights are not finite, saving an encoder, a task or a multi-task model fails, and earlier
+    files stay.
+    """
     whole = BertMaskedLM(tiny_backbone())
     for number, model in enumerate((whole, whole.backbone, multi_task()[0])):
         folder = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""`kerasbert.base.keras_internals` against the installed packages and against the code."""
+"""`kerasbert.base.private_names`, compared with the installed packages and with the code."""
 
 import ast
 import functools
@@ -13,23 +13,24 @@ import keras_hub
 import pytest
 
 import kerasbert
-from kerasbert.base import keras_internals
+from kerasbert.base import keras_internals, private_names
 
 BACKEND = keras.backend.backend()
 ROOT = pathlib.Path(kerasbert.__file__).parent
 HERE = pathlib.Path(keras_internals.__file__)
+USED, GIVEN = private_names.USED, private_names.GIVEN
 
 
 def is_private(name):
-    """Whether a name begins with one underscore."""
+    """Return whether a name begins with one underscore."""
     return name.startswith("_") and not name.startswith("__") and name != "_"
 
 
-# === Each name is there ===
+# === All names exist ===
 
 
 def look_up(path):
-    """What a path of modules and names stands for."""
+    """Return the object at a path of modules and names."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -41,7 +42,7 @@ def look_up(path):
 
 
 def built(cls):
-    """An optimizer that has everything a name asks for."""
+    """Build an optimizer that has every listed attribute."""
     arguments = {"amsgrad": True} if cls is keras.optimizers.AdamW else {}
     optimizer = cls(gradient_accumulation_steps=2, **arguments)
     optimizer.build([keras.Variable([0.0], name="weight")])
@@ -85,7 +86,7 @@ OBJECTS = {
 
 
 def arguments_of(function):
-    """The names of arguments and whether they may be left out: defaults print their addresses."""
+    """Return names of arguments and whether they are optional; defaults would print addresses."""
     parameters = inspect.signature(function).parameters.values()
     return [(p.name, p.kind, p.default is p.empty) for p in parameters]
 
@@ -98,7 +99,11 @@ def check_xla():
     assert definition.attr[keras_internals.XLA_MUST_COMPILE].b
 
 
-CASES = [(row, name) for row in keras_internals.NAMES for name in row.names.split()]
+def each_name(rows):
+    return [(row, name) for row in rows for name in row.names.split()]
+
+
+CASES = each_name((*USED, *GIVEN))
 
 
 def case(row, name):
@@ -149,21 +154,25 @@ def test_the_installed_packages_have_it(row, name):
 
 
 def test_rows_say_why():
-    for row in keras_internals.NAMES:
+    for row in (*USED, *GIVEN):
         assert row.why.endswith(".") and row.issue and row.since.split()[1]
     assert len(set(CASES)) == len(CASES)
 
 
-# === The code has no other ===
+# === The code uses no other private names ===
+
+
+# PyTorch sets the first on each `torch.autograd.Function`, scikit-learn the second on transformers.
+SET_BY_METACLASSES = ("_backward_cls", "_sklearn_auto_wrap_output_keys")
 
 
 def ours():
-    """All classes of the package."""
+    """Return all classes of the package."""
     found = {}
     for module in pkgutil.walk_packages(kerasbert.__path__, "kerasbert."):
         if (
             module.name == "kerasbert.play.server"
-        ):  # It imports the extra `play`, and nothing of Keras.
+        ):  # This module imports packages of the extra `play`, but nothing from Keras.
             continue
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and value.__module__ == module.name:
@@ -173,7 +182,7 @@ def ours():
 
 @functools.cache
 def classes_in(module):
-    """The trees of the classes of a module's source, by qualified name."""
+    """Return the syntax trees of the classes in a module, by qualified name."""
     found = {}
 
     def visit(tree, path):
@@ -188,15 +197,15 @@ def classes_in(module):
 
     try:
         visit(ast.parse(inspect.getsource(sys.modules[module])), "")
-    except (OSError, TypeError, SyntaxError, KeyError):  # It has no source.
+    except (OSError, TypeError, SyntaxError, KeyError):  # The class has no source code.
         pass
     return found
 
 
 @functools.cache
 def mentioned(cls):
-    """The private names that a class defines, and those of its objects that its code names."""
-    names = {name for name in vars(cls) if is_private(name)}
+    """Return the private names that a class defines, and those that its code sets on instances."""
+    names = {name for name in vars(cls) if is_private(name) and name not in SET_BY_METACLASSES}
     tree = classes_in(cls.__module__).get(cls.__qualname__)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Attribute) and is_own_object(node.value):
@@ -222,24 +231,24 @@ def is_foreign(cls):
 
 
 def shared(cls):
-    """The private names that a class of ours shares with its bases from other packages."""
+    """Return the private names that our class shares with its bases from other packages."""
     own = set().union(*(mentioned(base) for base in cls.__mro__ if is_ours(base)))
     theirs = set().union(*(mentioned(base) for base in cls.__mro__ if is_foreign(base)))
     return own & theirs
 
 
+@pytest.mark.slow
 def test_what_our_classes_give_to_keras():
-    listed = {
-        name for row, name in CASES if row.given and (not row.backends or BACKEND in row.backends)
-    }
+    given = [row for row in GIVEN if not row.backends or BACKEND in row.backends]
+    listed = {name for row, name in each_name(given)}
     found = set().union(*map(shared, ours()))
     assert found == listed
 
 
 @functools.cache
 def parsed():
-    """The trees of the files of the package but the list itself, by path."""
-    paths = [path for path in sorted(ROOT.rglob("*.py")) if path != HERE]
+    """Return the syntax trees of the package's files except the wrappers and the list, by path."""
+    paths = sorted({*ROOT.rglob("*.py")} - {HERE, pathlib.Path(private_names.__file__)})
     return {
         path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
         for path in paths
@@ -247,7 +256,7 @@ def parsed():
 
 
 def defined(trees):
-    """The private names that the package's own classes define, and give to their objects."""
+    """Return the private names that the package's classes define, also on their instances."""
     names = set()
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ClassDef):
@@ -264,7 +273,7 @@ def defined(trees):
 
 
 def imports(node):
-    """The parts of the names that an `import` statement is about."""
+    """Return the parts of the names in an `import` statement."""
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{name.name}" for name in node.names]
     return [name.name for name in node.names]
@@ -277,18 +286,21 @@ def is_private_module(path):
     return any(is_private(part) or part in ("src", "python") for part in rest)
 
 
+NAMED_TUPLE = ("_asdict", "_fields", "_make", "_replace")  # Public in spite of the underscore.
+
+
 def uses(tree, known):
-    """`(line, name)` of each private name of others that is not among the `known`."""
+    """Return `(line, name)` of each foreign private name that is not in `known`."""
     modules = set(sys.stdlib_module_names)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "kerasbert":
             modules.update(name.asname or name.name for name in node.names)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            if is_private(node.attr) and node.attr not in known:
+            if is_private(node.attr) and node.attr not in {*known, *NAMED_TUPLE}:
                 if ast.unparse(node.value) not in modules:
                     yield node.lineno, node.attr
-            # Another class or a bare object than a call of the class makes.
+            # Such code creates an object without calling its class, or changes the object's class.
             if node.attr == "__class__" or node.attr == "__new__":
                 if ast.unparse(node.value) not in ("object", "super()"):
                     yield node.lineno, node.attr
@@ -303,18 +315,18 @@ def uses(tree, known):
                 yield node.lineno, node.value
 
 
+@pytest.mark.slow
 def test_no_other_file_uses_one():
     files = parsed()
-    given = {name for row, name in CASES if row.given}
-    known = defined(files.values()) | given
+    known = defined(files.values()) | {name for row, name in each_name(GIVEN)}
     found = [f"{path}:{line} {name}" for path in files for line, name in uses(files[path], known)]
     assert not found, "\n".join(found)
 
 
 def test_no_other_file_uses_one_of_the_list_by_the_name_of_our_own():
-    """A name that both we and Keras have is ours on `self` alone."""
-    # A submodule may be called as anything else is.
-    listed = {name for row, name in CASES if not row.given and row.form != "submodule"}
+    """If both our code and Keras define a name, only its use on `self` is a use of ours."""
+    # Names of submodules are common words.
+    listed = {name for row, name in each_name(USED) if row.form != "submodule"}
     found = []
     for path, tree in parsed().items():
         for node in ast.walk(tree):
@@ -327,8 +339,6 @@ def test_no_other_file_uses_one_of_the_list_by_the_name_of_our_own():
 
 def test_the_list_has_what_its_functions_use():
     tree = ast.parse(HERE.read_text(encoding="utf-8"))
-    table = next(n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "NAMES")
-    tree.body.remove(table)
     found = {name.rpartition(".")[2] for _, name in uses(tree, ())}
     constants = (n.value.value for n in tree.body if isinstance(n, ast.Assign))
-    assert found | set(constants) == {name for row, name in CASES if not row.given}
+    assert found | set(constants) == {name for row, name in each_name(USED)}

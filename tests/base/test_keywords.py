@@ -1,4 +1,4 @@
-"""Keywords that nobody knows are refused, with the nearest name; Keras' own still work."""
+"""Unknown keywords raise an error with the closest name; Keras' own still work."""
 
 import functools
 
@@ -8,9 +8,9 @@ import pytest
 import kerasbert
 from kerasbert import layers, models, optimizers
 from kerasbert.layers.adaptive import AdaptiveEmbedding
-from kerasbert.layers.dropout import TokenDropout
-from kerasbert.layers.norm import TokenNorm
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
+from kerasbert.layers.token_layers import TokenDropout, TokenNorm
+from kerasbert.lineage.xlnet.preprocessor import XLNetTextClassifierPreprocessor
 from tests.contracts import SETTINGS, bert_tokenizer, tiny_backbone
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad".split()
@@ -36,6 +36,7 @@ LAYERS = {
     AdaptiveEmbedding: {"vocabulary_size": 4, "hidden_dim": 4},
     RelativeAttention: {"num_heads": 2},
     RelativeContext: {},
+    layers.AlibiBias: {"num_heads": 2},
     layers.AttentionMask: {},
     layers.BiLSTM: {"units": 2},
     layers.CrossAttention: {"num_heads": 2},
@@ -44,12 +45,15 @@ LAYERS = {
     layers.MaskedLMHead: {"token_embedding": None},
     layers.Pooling: {},
     layers.PositionEmbedding: {"sequence_length": 4},
+    layers.RelativePositionBias: {"num_heads": 2},
     layers.SelfAttention: {"num_heads": 2},
     layers.SinusoidalPositions: {"sequence_length": 4},
     layers.StructuralProbe: {},
+    layers.TokenConvolution: {"kernel_size": 3},
     layers.TokenDense: {"units": 2},
     TokenDropout: {"rate": 0.1},
     TokenNorm: {},
+    layers.TokenRMSNorm: {},
     layers.TokenReplacement: {},
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.TransformerDecoderBlock: {"num_heads": 2, "intermediate_dim": 4},
@@ -84,6 +88,7 @@ def others():
     yield from ((cls, {}) for cls in (optimizers.AdamW, optimizers.Lamb, optimizers.Muon))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tasks", "others"])
 def test_unknown_keywords(kind):
     for cls, settings in {"tasks": tasks, "others": others}[kind]():
@@ -174,8 +179,13 @@ def test_every_module_is_there_after_the_import():
 
 
 def test_names_of_presets():
-    """KerasHub's users list them on any class."""
-    assert set(models.BertBackbone.presets) == set(kerasbert.builtin_presets())
+    """KerasHub users list them on any class."""
+    lineage = kerasbert.lineage
+    others = {*lineage.XLNetBackbone.presets, *lineage.TransformerXLLM.presets}
+    assert set(models.BertBackbone.presets) == set(kerasbert.builtin_presets()) - others
+    assert "xlnet_base_en_cased" in lineage.XLNetTextClassifier.presets and len(others) == 3
+    assert "xlnet_base_en_cased" in XLNetTextClassifierPreprocessor.presets
+    assert lineage.ElmoBackbone.presets == lineage.RecurrentSeq2SeqLM.presets == {}
     assert "bert_base_en_uncased" in models.BertTextClassifier.presets
     assert "bert_base_en" in models.BertTextClassifierPreprocessor.presets
     assert "roberta_base_en" in models.RobertaTokenizer.presets

@@ -1,4 +1,4 @@
-"""How the process asks for memory and looks for garbage: what a user has set stays."""
+"""Memory allocation and garbage collection of the process: settings of the user are kept."""
 
 import ctypes
 import platform
@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from kerasbert.base.memory import give_back, keep_freed_memory, keep_large_blocks
+from kerasbert.base.memory import give_back, keep_freed_memory
 
 
 def test_a_setting_of_the_user_stays(monkeypatch):
@@ -17,21 +17,21 @@ def test_a_setting_of_the_user_stays(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_"):
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
     keep_freed_memory()
-    assert calls == [-1, -3]  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, not M_TOP_PAD.
+    # Values of M_TRIM_THRESHOLD and M_MMAP_MAX; M_TOP_PAD is not set.
+    assert calls == [-1, -4]
     monkeypatch.setenv("MALLOC_MMAP_MAX_", "9")
-    keep_large_blocks()
-    assert calls == [-1, -3, -1]
+    keep_freed_memory()
+    assert calls == [-1, -4, -1]
 
 
 def test_other_systems_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(ctypes, "CDLL", lambda name: 1 / 0)
     keep_freed_memory()
-    keep_large_blocks()
     give_back()
 
 
@@ -48,7 +48,6 @@ def faults(size):
 size = 1 << 28
 first, again = faults(size), faults(size)
 _memory.keep_freed_memory()
-_memory.keep_large_blocks()
 faults(size)
 kept = faults(size)
 _memory.give_back()
@@ -61,7 +60,7 @@ def test_large_blocks_are_kept_until_given_back():
     command = [sys.executable, "-c", KEPT]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     first, again, kept, after = map(int, printed.split())
-    # The system hands out a block anew where it was given back: page by page, whatever their size.
+    # Blocks that were returned to the system cost page faults again, for any block size.
     assert min(first, again, after) > 100 > kept
 
 

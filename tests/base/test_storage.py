@@ -1,4 +1,4 @@
-"""Storages: one in memory, one that writes slowly, and S3 by its own protocol."""
+"""Storage: in memory, in a store with slow writes, and on a local server with the S3 protocol."""
 
 import gzip
 import json
@@ -23,22 +23,22 @@ from kerasbert.data.manifest import read_manifest
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.training.recording import read_log
 from tests.contracts import array
-from tests.data.test_examples import PIECES, SPECIAL, WORDS, T, files, text_of
+from tests.data.example_folders import PIECES, SPECIAL, WORDS, T, files, text_of
 from tests.unreliable_store import Unreliable
 
 
 @pytest.fixture
 def memory():
-    """A URL of its own."""
+    """A URL in memory, different for each test."""
     return f"memory://{uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="module")
 def s3():
-    """A bucket of a server on this machine that speaks S3's protocol."""
+    """The URL of a bucket on a local server with the S3 protocol."""
     from moto.server import ThreadedMotoServer
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # It writes a line for each request.
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # The server logs a line per request.
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     with pytest.MonkeyPatch.context() as patch:
@@ -152,7 +152,9 @@ def test_a_store_that_does_not_replace_files(tmp_path):
 
 
 def test_a_store_that_is_away_is_not_empty(tmp_path, corpus, bert, monkeypatch):
-    """A run would begin anew and write over what is there."""
+    """If an unavailable store looked empty, a run would start over and overwrite the existing
+    files.
+    """
     url = f"unreliable://{tmp_path}"
     write_examples(corpus, url, bert, **SMALL)
     monkeypatch.setattr(Unreliable, "away", True)
@@ -164,7 +166,7 @@ def test_a_store_that_is_away_is_not_empty(tmp_path, corpus, bert, monkeypatch):
 
 
 def start(script, *arguments):
-    """A process of its own, which finds what the tests find."""
+    """Run a test in a separate process with the same stores."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
     return subprocess.Popen([sys.executable, "-c", script, *arguments], env=env)
 
@@ -214,7 +216,7 @@ def equal(found, expected):
 
 
 def check_records(url, corpus, bert, tmp_path):
-    """A corpus and its records at a URL are those of this machine."""
+    """Check that a corpus and its records at a URL equal the local ones."""
     there = upload(corpus, url + "/corpus")
     assert list(documents(there)) == list(documents(corpus))
     assert list(documents(there + "/*-2.txt")) == list(documents(corpus + "/*-2.txt"))
@@ -372,7 +374,7 @@ def test_a_training_at_a_url(memory, corpus, tmp_path):
     storage.get_folder(url + "/preset", str(tmp_path / "preset"))
     again = kerasbert.models.BertMaskedLM.from_preset(str(tmp_path / "preset"))
     assert again.preprocessor.tokenizer.vocabulary_size() == 120
-    # On from there, by its URL, with the state of its optimizer.
+    # Training can continue from the preset at the URL, with the state of the optimizer.
     more = {x: y for x, y in RUN.items() if x not in ("num_layers", "hidden_dim", "num_heads")}
     more |= {"preset": url, "optimizer_state": "kept", "phases": [[T, 2, 8]]}
     done = kerasbert.pretrain(url + "/examples", memory + "/more", **more)

@@ -1,4 +1,4 @@
-"""Presets of users' subclasses load by the class that they refine, and by themselves."""
+"""Presets of users' subclasses load with their base class, and as themselves."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ from kerasbert.training.evaluation import open_model
 from tests.contracts import assert_close, batch, perturb, tiny_backbone
 from tests.export import tiny
 
-# Settings that are not the defaults, as these would come back by themselves.
+# These values differ from the defaults, which would be restored even if they were not stored.
 HEADS = {
     models.BertMaskedLM: {"tie_weights": False},
     models.BertMultipleChoice: {"dropout": 0.3},
@@ -45,7 +45,7 @@ def subclass(cls, **namespace):
 
 
 def with_alpha(cls, saved):
-    """A subclass with an argument of its own, which its config holds or not."""
+    """Make a subclass with an additional argument, which may be missing from its config."""
 
     class Mine(cls):
         def __init__(self, *args, alpha=0.5, **kwargs):
@@ -61,7 +61,7 @@ def with_alpha(cls, saved):
 
 @pytest.fixture
 def registered():
-    """Registers a class with Keras until the test ends."""
+    """Register a class with Keras until the test ends."""
     names = []
 
     def register(cls):
@@ -76,7 +76,7 @@ def registered():
 
 
 def check_both(model, ours, folder):
-    """A preset of a subclass loads as that and as `ours`, with all that it had."""
+    """Check that a preset of a subclass loads as the subclass and as `ours`, with all settings."""
     features, path = batch(model), folder / "preset"
     model.save_to_preset(path)
     for cls in (ours, type(model)):
@@ -120,6 +120,7 @@ def test_a_subclass_takes_the_arguments_that_it_passes_on(tmp_path):
     assert (loaded.num_classes, loaded.alpha, loaded.dropout) == (3, 0.1, 0.2)
 
 
+@pytest.mark.slow
 def test_a_subclass_of_causal_lm_and_of_several_tasks(tmp_path, monkeypatch):
     decoder = tiny_backbone("gpt2")
     check_both(perturb(subclass(models.BertCausalLM)(decoder)), models.BertCausalLM, tmp_path / "a")
@@ -128,7 +129,7 @@ def test_a_subclass_of_causal_lm_and_of_several_tasks(tmp_path, monkeypatch):
     made, build = [], subclasses._twin
     monkeypatch.setattr(subclasses, "_twin", lambda one, *a: made.append(one) or build(one, *a))
     whole.save_to_preset(tmp_path / "b")
-    assert len(made) == len({id(one) for one in made})  # One of each.
+    assert len(made) == len({id(one) for one in made})  # One twin is built per class.
     features = {"one": batch(part)}
     for cls in (models.BertMultiTask, type(whole)):
         loaded = cls.from_preset(tmp_path / "b")
@@ -136,6 +137,7 @@ def test_a_subclass_of_causal_lm_and_of_several_tasks(tmp_path, monkeypatch):
         assert_close(loaded(features), whole(features), atol=0)
 
 
+@pytest.mark.slow
 def test_subclasses_of_lineage(tmp_path):
     settings = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 24}
     settings |= {"vocabulary_size": 30}
@@ -150,6 +152,7 @@ def test_subclasses_of_lineage(tmp_path):
     assert_close(loaded.get_weights(), memory.get_weights(), atol=0)
 
 
+@pytest.mark.slow
 def test_a_subclassed_encoder_loads_alone_and_in_a_task(tmp_path):
     mine = with_alpha(BertBackbone, False)
     own = mine(**{**tiny_backbone("roberta").get_config(), "alpha": 0.25})
@@ -187,6 +190,7 @@ def test_subclassed_preprocessors_and_tokenizers(tmp_path, registered):
     assert BertTextEmbedder.from_preset(tmp_path / "b").preprocessor.alpha == 0.25
 
 
+@pytest.mark.slow
 def test_what_would_load_as_something_else_is_an_error_at_saving(tmp_path, registered):
     class More(BertTextClassifier):
         def __init__(self, *args, **kwargs):
@@ -218,7 +222,7 @@ def test_what_would_load_as_something_else_is_an_error_at_saving(tmp_path, regis
     with pytest.raises(ValueError, match="it overrides columns"):
         Clean(tiny.tokenizer()).save_to_preset(tmp_path / "clean")
 
-    # Registered, it is saved as itself, and never read as what it is not.
+    # A registered subclass is saved as itself, and never loaded as another class.
     model = perturb(registered(Other)(encoder(), num_classes=2))
     model.save_to_preset(tmp_path / "other")
     assert_close(Other.from_preset(tmp_path / "other")(batch(model)), model(batch(model)), atol=0)
@@ -230,6 +234,7 @@ def test_what_would_load_as_something_else_is_an_error_at_saving(tmp_path, regis
         BertTextEmbedder.from_preset(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_call_that_differs_in_training_alone_is_saved(tmp_path):
     def call(self, inputs, training=None, **kwargs):
         outputs = BertTextClassifier.call(self, inputs, training=training, **kwargs)
@@ -252,6 +257,7 @@ def test_presets_of_before_load_by_the_subclass_alone(tmp_path):
         BertTextEmbedder.from_preset(tmp_path)
 
 
+@pytest.mark.slow
 def test_keras_files_of_subclasses(tmp_path, registered):
     mine = with_alpha(BertTextEmbedder, True)
     model = perturb(mine(encoder(), pooling="max", alpha=0.25))

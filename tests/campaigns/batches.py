@@ -12,7 +12,7 @@ import argparse
 import random
 import sys
 
-from kerasbert.text.sentence_piece import read_proto
+from kerasbert.text.sentence_piece_models import read_proto
 from kerasbert.tokenizers import MarianTokenizer, XLNetTokenizer
 from tests.text import conftest as small
 
@@ -81,7 +81,9 @@ _PIECES = (
 
 
 def texts(count, seed):
-    """Draw random texts, each with its own seed, so that a larger count extends the same list."""
+    """Draw random texts, each with a separate seed, so that a larger count extends the same
+    list.
+    """
     found = []
     for number in range(count):
         draw = random.Random(f"{seed} {number}")
@@ -117,7 +119,9 @@ def tokenizers(names):
 
 
 def differences(tokenizer, rows, batch=64):
-    """Return a sentence for each text whose tokens or offsets are wrong or differ in a batch."""
+    """Return a sentence for each text whose tokens or offsets are wrong, or differ between the text
+    alone and the text in a batch.
+    """
     found = []
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]

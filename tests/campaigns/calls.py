@@ -1,11 +1,12 @@
-"""Thousands of calls of each person's method: memory and time a call, and threads on one model.
+"""Measure memory and time in thousands of calls of each inference method, and call a model from
+threads.
 
     python -m tests.campaigns.calls --calls 2000 --seed 1 [--only classify embed]
 
-Each method runs on texts of mixed lengths, one at a time and in lists. What it answers must not
-hang on what was asked before, a later call may cost neither more memory nor more traced functions
-than an earlier one of the same shapes, and threads that share the model get the answers that one
-alone gets.
+Each method runs on texts of mixed lengths, one at a time and in lists. Its answers must not depend
+on earlier calls, a later call may cost neither more memory nor more traced functions than an
+earlier one of the same shapes, and threads that share the model must get the answers of a single
+thread.
 """
 
 import argparse
@@ -23,11 +24,11 @@ import numpy as np
 from kerasbert.tokenizers import BertTokenizer
 from tests.export import tiny
 
-# How often the same questions are asked.
+# Number of passes over the same inputs.
 PASSES = 4
-# What the process may grow by in the last pass, a call: a leak of one array of a text, or of one
-# traced function, is more.
-BYTES_A_CALL = 8 << 10
+# Allowed growth of the process per call in the last pass. Leaking an array per text, or a traced
+# function, exceeds it.
+BYTES_PER_CALL = 8 << 10
 SLACK = 24 << 20
 THREADS = 4
 WORDS = "it was a good bad film the city ann bob went home by train day night".split()
@@ -43,7 +44,7 @@ def _text(draw, most=50):
 
 
 def _texts(draw):
-    """One text, or a few."""
+    """Return one text, or a few."""
     if draw.random() < 0.7:
         return _text(draw)
     return [_text(draw) for _ in range(draw.randint(1, 5))]
@@ -53,7 +54,7 @@ def _masked(draw):
     return f"{_text(draw, 20)} [MASK] {_text(draw, 20)}"
 
 
-# A method: the model, and a call of it with drawn texts.
+# For each method: the model, and a function that calls it on drawn texts.
 METHODS = {
     "classify": (
         lambda: _task("TextClassifier", labels=["ham", "spam"]),
@@ -85,7 +86,7 @@ METHODS = {
 
 
 def _memory():
-    """Bytes that the process holds now; the most it held where the system does not tell."""
+    """Return the memory of the process in bytes; its peak if the system reports nothing else."""
     gc.collect()
     try:
         with open("/proc/self/statm") as file:
@@ -95,7 +96,7 @@ def _memory():
 
 
 def _traced():
-    """How many functions TensorFlow holds; 0 without it."""
+    """Return the number of functions that TensorFlow holds; 0 without it."""
     if keras.backend.backend() != "tensorflow":
         return 0
     from tensorflow.python.eager import context
@@ -104,7 +105,7 @@ def _traced():
 
 
 def _same(one, other):
-    """Whether two answers are equal, numbers up to what the size of a batch rounds."""
+    """Return whether two answers are equal, up to rounding that depends on the batch size."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
@@ -115,11 +116,11 @@ def _same(one, other):
 
 
 def run_method(name, calls, seed):
-    """The calls of a method; returns `(figures, what failed)`."""
+    """Run the calls of a method; return `(figures, failures)`."""
     make, call = METHODS[name]
     model, failures = make(), []
-    # Each pass asks the same questions. TensorFlow makes a shape that has come three times a
-    # function of its own, so the first passes may trace, and the last one may not.
+    # Each pass asks the same questions. TensorFlow traces a function for a shape that occurred
+    # three times, so the first passes may trace but the last one may not.
     seeds = [f"{seed} {i}" for i in range(max(1, calls // PASSES))]
     passes, times, memory, traced = [], [], [], []
     for _ in range(PASSES):
@@ -136,7 +137,7 @@ def run_method(name, calls, seed):
         if not all(map(_same, passes[0], answers)):
             failures.append(f"{name}: pass {number} answers otherwise than the first")
     grown = memory[-1] - memory[-2]
-    if grown > SLACK + BYTES_A_CALL * len(seeds):
+    if grown > SLACK + BYTES_PER_CALL * len(seeds):
         failures.append(f"{name}: {grown:,} bytes more after {len(seeds)} calls asked before")
     more = traced[-1] - traced[-2]
     if more:
@@ -153,7 +154,7 @@ def run_method(name, calls, seed):
 
 
 def _threads(name, model, call, seeds, expected):
-    """Several threads ask the same model, each in an order of its own."""
+    """Call the same model from several threads, each with the inputs in a different order."""
     failures = []
 
     def ask(number):
@@ -178,7 +179,7 @@ def _threads(name, model, call, seeds, expected):
 
 
 def run(calls, seed, only=None, say=print):
-    """All methods; returns the failures."""
+    """Test all methods; return the failures."""
     failures = []
     for name in only or METHODS:
         figures, failed = run_method(name, calls, seed)

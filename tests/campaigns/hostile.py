@@ -1,11 +1,12 @@
-"""Hostile and fuzzed files: each loads right, or ends in a ValueError or OSError of one sentence.
+"""Hostile and fuzzed files: each loads correctly, or raises a ValueError or OSError of one
+sentence.
 
     python -m tests.campaigns.hostile --cases 500 --seed 1 [--only word_piece records]
 
 `--cases` counts for each kind of files. Hypothesis draws one or two changes of valid files: bytes
-cut, flipped and put in, and values of JSON removed, exchanged and set to what no reader expects.
-No case may take more than `SECONDS` of the processor or `MEMORY` bytes more than those before it;
-one that hangs or crashes ends the run, and stands in the file that it names.
+are cut, flipped and inserted, and JSON values are removed, swapped and set to unexpected ones. No
+case may take more than `SECONDS` of CPU time, or `MEMORY` bytes more than the cases before it. A
+case that hangs or crashes ends the run; the output names the file in which it is stored.
 """
 
 import argparse
@@ -43,7 +44,7 @@ hypothesis, st = Peer("hypothesis"), Peer("hypothesis.strategies")
 SECONDS = 20
 MEMORY = 1 << 30
 HANGS = 600
-DEEP = 10**9  # Stands for lists nested deeper than JSON is read.
+DEEP = 10**9  # Replaced by lists that are nested deeper than the JSON reader accepts.
 VALUES = [
     *(None, True, False, -1, 0, 1, 7, 10**6, 10**9, 2**31, 2**63, 10**30, -0.5, 1e308, math.nan),
     *(math.inf, "", "x", "7", "[MASK]", "/etc/passwd", "../..", "\ud800", "\0", "é" * 300, [], {}),
@@ -57,9 +58,9 @@ LINES = ["the quick brown fox", "a lazy dog", "it rains in the city", "he went h
 
 
 def change(draw, files):
-    """Files with one or two changes; a dict of name to bytes, and what was done."""
+    """Apply one or two changes to files; return a dict of name to bytes, and a description."""
     files, said = dict(files), []
-    # The library of HDF5 crashes on some, whoever calls it.
+    # The HDF5 library crashes on some of these, whoever calls it.
     names = sorted(name for name in files if not name.endswith(".h5"))
     for _ in range(draw(st.integers(1, 2))):
         name = draw(st.sampled_from(names))
@@ -71,7 +72,7 @@ def change(draw, files):
 def change_file(draw, content):
     try:
         value = json.loads(content)
-    except (ValueError, RecursionError):  # The second change of a file.
+    except (ValueError, RecursionError):  # For the second change of a file.
         value = None
     if isinstance(value, (dict, list)) and draw(st.integers(0, 3)):
         value, what = change_json(draw, value)
@@ -97,7 +98,7 @@ def _utf8(text):
 
 
 def change_json(draw, value):
-    """A value of JSON with another one somewhere in it, and what was done."""
+    """Replace a value somewhere in JSON; return it and a description."""
     parent, at, path = None, value, []
     while isinstance(at, (dict, list)) and at and (parent is None or draw(st.integers(0, 4))):
         keys = sorted(at) if isinstance(at, dict) else range(len(at))
@@ -124,7 +125,7 @@ def change_json(draw, value):
     return value, f"{kind} {where}"
 
 
-# === Kinds of files: what is valid, and what reads it ===
+# === Kinds of files: valid content, and a reader ===
 
 
 def _read_folder(folder):
@@ -138,7 +139,7 @@ def _read_folder(folder):
 
 
 def _saved(save):
-    """What `save` writes into a folder."""
+    """Return the files that `save` writes into a folder."""
     with tempfile.TemporaryDirectory() as folder:
         save(folder)
         return _read_folder(folder)
@@ -181,7 +182,7 @@ def _tokenizer(make, family, without=()):
 
     def load(folder, use):
         tokenizer = tokenizers.tokenizer_from_files(folder, family)
-        if use:  # Which takes its time to trace.
+        if use:  # Tracing takes a while.
             size = tokenizer.vocabulary_size()
             assert all(0 <= id < size for row in tokenizer(TEXTS) for id in row)
 
@@ -241,7 +242,7 @@ def _checkpoint(format):
 
 
 def _shards(what):
-    """A folder of embeddings or predictions: reading it fails or gives what was written."""
+    """A folder of embeddings or predictions: reading it fails or returns what was written."""
     whole = []
 
     def rows(folder):
@@ -289,7 +290,7 @@ def _index(engine):
         index.save(os.path.join(folder, "index"))
 
     def load(folder, use):
-        # Memory-mapped files are not verified.
+        # `mmap=False`, because memory-mapped files are not verified.
         index = SearchIndex.load(os.path.join(folder, "index"), mmap=False)
         if index.similarity == "cosine" and index.engine_options == {} and index.dims is None:
             assert found(index) == whole or index.engine != engine
@@ -393,11 +394,11 @@ KINDS = {
 
 
 def run_kind(name, cases, seed, last):
-    """The cases of a kind; returns `(how many, how many loaded, failures)`."""
+    """Run the cases of a kind; return `(cases, cases that loaded, failures)`."""
     make, load = KINDS[name]
     valid = make()
     count, loaded, failures = 0, 0, []
-    # TensorFlow's and Keras' own first use takes memory that no file asked for.
+    # The first use of TensorFlow and Keras takes memory for other reasons.
     for use in (False, True):
         assert _outcome(load, valid, use) is None
 
@@ -427,7 +428,7 @@ def run_kind(name, cases, seed, last):
 
 
 def _outcome(load, files, use):
-    """`None` for files that load, "refused: ..." for one sentence, else what is wrong."""
+    """Return `None` for files that load, "refused: ..." for one sentence, else the fault."""
     folder = tempfile.mkdtemp(prefix="hostile-")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
@@ -462,7 +463,7 @@ def _outcome(load, files, use):
 
 
 def run(cases, seed, only=None, say=print):
-    """All kinds; returns the failures."""
+    """Test all kinds; return the failures."""
     failures = []
     folder = tempfile.mkdtemp(prefix="hostile-")
     last = os.path.join(folder, "last case")

@@ -1,13 +1,13 @@
-"""Kill -9 at random moments of each command that writes, and look at what is left.
+"""Kill each command that writes at random moments, and check the result.
 
     python -m tests.campaigns.kills --kills 20 --seed 1 [--only vocab convert_huggingface]
 
-After each kill nothing half-written may stand under a final name: what is there is the old, whole,
-or the new, whole, and loads. Then the same command runs again, has to end well, and to leave
-nothing behind. A training ends with the bits that it would have had without the kill. Half of the
-kills come at a random time, half between two steps of the file system.
+After each kill, no partial output may have a final name: the output is complete, either old or new,
+and loads. Then the same command runs again, must succeed, and must leave nothing behind. A resumed
+training must end with exactly the weights of an uninterrupted one. Half of the kills come at a
+random time, half between two file system operations.
 
-Each run is a process of its own, forked from one that has imported all and used nothing yet.
+Each run is a separate process, forked from one that has imported everything and used nothing yet.
 """
 
 import argparse
@@ -31,30 +31,36 @@ WORDS = "it was a film the city ann and bob went home by train good bad day nigh
 TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 16}
 
 
-# === Commands: what each needs, does, and has to leave ===
+# === Commands: their inputs, their action, and the expected result ===
 
 
 class Command:
-    """A command that makes `output` in an empty folder of its own, from sources made once."""
+    """A command that makes `output` in an empty folder, from source files that are made
+    only once.
+    """
 
-    has_old = True  # Whether something is replaced.
+    has_old = True  # Whether the command replaces an existing output.
 
     def __init__(self, sources):
         self.sources = sources
 
     def old(self, output):
-        """Make what the command replaces."""
+        """Make the output that the command replaces."""
 
     def run(self, output):
         raise NotImplementedError
 
     def state(self, output):
-        """The state of the output: "none", "old", "new", "begun", or "inside" a training; raises
-        if it is half-written."""
+        """Return the state of the output: "none", "old", "new", "begun", or "inside" a training.
+
+        If the output is partial, raise an error.
+        """
         raise NotImplementedError
 
     def bits(self, output):
-        """What must equal the result of an uninterrupted command, as JSON can hold it."""
+        """Return, as values for JSON, the results that must be the same as those of an
+        uninterrupted command.
+        """
 
 
 class Vocab(Command):
@@ -176,7 +182,9 @@ class Deduplicate(Command):
         deduplicate(self.sources + "/texts", output)
 
     def state(self, output):
-        """All three files, or none: a part of them would be read as a corpus."""
+        """Return "new" for all three files and "none" for no file; the next command would read a
+        part of them as a corpus.
+        """
         from kerasbert.data import documents
 
         if not shown(output):
@@ -308,7 +316,7 @@ class Export(Command):
             getattr(kerasbert.export, self.call)(model(2), output, **self.settings)
         except ValueError:
             if not was_whole:
-                raise  # Else it is refused, as it should be.
+                raise  # Only a complete output may be refused.
 
     def state(self, output):
         if not os.path.exists(output):
@@ -329,7 +337,7 @@ class ExportLitert(Export):
 class ExportServing(Export):
     call = "export_serving"
     files = ("1/saved_model.pb", "1/variables/variables.index", "1/assets.extra/card.json")
-    settings = {"version": 1}  # Not the next one.
+    settings = {"version": 1}  # A fixed version; the default is the next free number.
 
 
 COMMANDS = {
@@ -370,7 +378,7 @@ def digest_of(arrays):
 
 
 def inside_or_begun(output):
-    """Whether one of the trainings has been interrupted there, or none has begun."""
+    """Return whether one of the trainings was interrupted, or none has begun."""
     found = glob.glob(output + "/runs/*/checkpoint-*.safetensors")
     return "inside" if found else "begun"
 
@@ -389,9 +397,9 @@ def tokenizer():
 
 
 def model(number):
-    """A classifier whose weights are within 20 % of `number` hundredths.
+    """Make a classifier whose weights are within 20 % of `number / 100`.
 
-    Were they equal, the norms would divide rounding errors by a deviation of 0.
+    If all weights were equal, the norms would divide rounding errors by a deviation of 0.
     """
     import numpy as np
 
@@ -413,7 +421,9 @@ def model(number):
 
 
 def mark(folder, cls="BertTextClassifier"):
-    """Whether all weights of a checkpoint are of `model(1)` or all of `model(2)`."""
+    """Return whether all weights of a checkpoint are those of `model(1)`, or all are those of
+    `model(2)`.
+    """
     import numpy as np
 
     from kerasbert import models
@@ -434,7 +444,8 @@ def make_sources(folder):
         file.write("\n".join(lines))
     os.mkdir(folder + "/texts")
     for number, name in enumerate("abcd"):
-        with open(f"{folder}/texts/{name}.txt", "w") as file:  # The last equals the first.
+        # The fourth file has the content of the first.
+        with open(f"{folder}/texts/{name}.txt", "w") as file:
             file.write("\n".join(lines[number % 3 * 50 :][:50]))
     for name, count in (("train", 32), ("dev", 8)):
         with open(f"{folder}/{name}.csv", "w") as file:
@@ -450,7 +461,7 @@ def make_sources(folder):
 
 
 def forked(log, action, *arguments):
-    """Start `action` in a forked process of its own group; its number."""
+    """Start `action` in a forked process with its own group; return its process id."""
     child = os.fork()
     if child:
         return child
@@ -468,7 +479,7 @@ def forked(log, action, *arguments):
 
 
 def done(log, action, *arguments):
-    """Run `action` in a forked process, and return what it returns, by JSON."""
+    """Run `action` in a forked process, and return its result by JSON."""
 
     def write():
         result = action(*arguments)
@@ -482,8 +493,8 @@ def done(log, action, *arguments):
 
 
 def counted(command, output, limit=None):
-    """Run a command, and end by kill -9 before a step; returns how many steps there were."""
-    from kerasbert.base import files
+    """Run a command that is killed before a step; return the number of steps."""
+    from kerasbert.base import system
 
     count = 0
 
@@ -499,7 +510,7 @@ def counted(command, output, limit=None):
 
     for name in STEPS:
         setattr(os, name, step(getattr(os, name)))
-    files._exchange = step(files._exchange)
+    system.exchange = step(system.exchange)
     command.run(output)
     return count
 
@@ -521,7 +532,7 @@ class Campaign:
         self.states = collections.Counter()
 
     def one(self, name, kills):
-        """Kill a command so often, each time from the start."""
+        """Kill a command several times; each time, it starts from the beginning."""
         command = COMMANDS[name](self.sources)
         old = os.path.join(self.place, "old")
         if command.has_old:
@@ -563,7 +574,7 @@ class Campaign:
         return seconds, steps
 
     def after(self, command, output, bits):
-        """The state after a kill; the same command must then finish with the same result."""
+        """Return the state after a kill; the same command must then finish with the same result."""
         state = "none"
         if os.path.exists(output):
             state = done(self.log, command.state, output)
@@ -580,8 +591,8 @@ class Campaign:
 
 @contextlib.contextmanager
 def campaign(seed):
-    """A `Campaign`, its sources made."""
-    # All that a command needs, before any process is forked; none of it is used here.
+    """Make a `Campaign` and its sources."""
+    # These imports load all that commands need before any fork; the names are not used here.
     from kerasbert.base import host  # noqa: F401
 
     # isort: split
@@ -608,7 +619,7 @@ def main():
     failed = 0
     with campaign(arguments.seed) as runs:
         for name in arguments.only:
-            # Of its own for each command, so that one alone does the same.
+            # One generator per command, so that a single command draws the same numbers.
             digest = hashlib.sha256(f"{arguments.seed} {name}".encode()).digest()
             runs.random = random.Random(digest)
             try:

@@ -1,15 +1,16 @@
-"""Do the quick tests notice a fault? Seeded mutants, each against the tests that run its line.
+"""Mutation testing: random faults in the code, each checked with the quick tests that run its line.
 
     pip install pytest-cov
     python -m tests.campaigns.mutants --work ~/mutants --count 100 --seed 7
 
 A mutant is one change within a function: another operator, comparison or constant, a negation, or a
-statement left out. The tests are those of README that run its line, the most specific first, until
-one fails. What is done is kept in the work folder, and the same command goes on.
+removed statement. For each mutant, the tests of README's command that run its line are started, the
+most specific ones first, until one fails. Results are kept in the work folder, and the same command
+resumes.
 
-`--package` is the commit whose `kerasbert/` is changed, `--tests` the one whose tests run: the same
-mutants before and after the tests have changed. `--only tests/losses` draws the mutants from what
-tests in that folder run, and asks these tests alone.
+`--package` is the commit whose `kerasbert/` is changed, `--tests` the commit whose tests run. So
+the same mutants can be tested before and after a change of the tests. With `--only tests/losses`,
+mutants are drawn from lines that tests in that folder run, and only these tests run.
 """
 
 import argparse
@@ -28,7 +29,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 QUICK = "not slow and not peers"
-SECONDS = 900  # After which a mutant counts as noticed: it hangs.
+SECONDS = 900  # Seconds after which a mutant counts as killed, because it hangs.
 OTHERS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -40,7 +41,7 @@ OTHERS = {
 
 
 def changed(node):
-    """What may stand in place of a node of a syntax tree: a list of (kind, source)."""
+    """Return possible replacements of a syntax tree node: a list of (kind, source)."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in OTHERS:
         new = ast.Compare(node.left, [OTHERS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
         return [("comparison", f"({ast.unparse(new)})")]
@@ -65,7 +66,9 @@ def changed(node):
 
 
 def mutants(package):
-    """All of a package: dicts of file, lines (the first and the last), span, kind and source."""
+    """Return all mutants of a package: dicts of file, lines (first and last), span, kind and
+    source.
+    """
     found = []
     for folder, folders, names in os.walk(package):
         folders.sort()
@@ -92,11 +95,11 @@ def mutants(package):
 
 @contextlib.contextmanager
 def mutated(tree, mutant):
-    """The file in `tree` with this change, and as it was afterwards."""
+    """Replace the mutant's file in `tree` while this context is active."""
     path = os.path.join(tree, mutant["file"])
     with open(path, "rb") as file:
         before = file.read()
-    lines = before.splitlines(keepends=True)  # Columns count bytes.
+    lines = before.splitlines(keepends=True)  # Column numbers of `ast` count bytes.
     first, start, last, end = mutant["span"]
     begins = sum(map(len, lines[: first - 1])) + start
     ends = sum(map(len, lines[: last - 1])) + end
@@ -110,7 +113,7 @@ def mutated(tree, mutant):
 
 
 def checkout(target, package, tests):
-    """A copy of the commit `tests` with the `kerasbert/` of the commit `package`."""
+    """Make a copy of the commit `tests` with the `kerasbert/` of the commit `package`."""
     if os.path.exists(os.path.join(target, "whole")):
         return
     shutil.rmtree(target, ignore_errors=True)
@@ -147,13 +150,13 @@ def pytest(tree, *arguments, timeout=None):
 
 
 def tests_of_lines(tree, path, only):
-    """Which quick tests run which lines: a dict of file to dict of line to tests."""
+    """Return which quick tests run which lines: a dict of file to dict of line to tests."""
     if not os.path.exists(path):
         data = os.path.join(tree, ".coverage")
         arguments = ("--cov=kerasbert", "--cov-context=test", "--cov-report=")
         made = pytest(tree, "-m", QUICK, "-n", "2", "--dist", "loadfile", *arguments, *only)
         print(made.stdout[-400:], flush=True)
-        # A test that fails without a mutant tells nothing of one.
+        # A test that fails even without a mutant cannot detect one.
         failing = set(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", made.stdout, re.M))
         import coverage
 
@@ -174,13 +177,15 @@ def tests_of_lines(tree, path, only):
 
 
 def _who(context):
-    """The test that ran a line; its file, where a fixture did, which other tests may share."""
+    """Return the test that ran a line, or its file if a fixture ran the line, because other tests
+    may share it.
+    """
     test, _, phase = context.rpartition("|")
     return test.partition("::")[0] if phase == "setup" else test
 
 
 def judge(mutant, tree, lines, weights):
-    """The mutant with what its tests say: "killed", "survived", or "no test"."""
+    """Return the mutant with its result: "killed", "survived", or "no test"."""
     of_file = lines.get(mutant["file"], {})
     span = range(mutant["span"][0], mutant["span"][2] + 1)
     tests = {test for line in span for test in of_file.get(str(line), ())}
@@ -199,7 +204,7 @@ def judge(mutant, tree, lines, weights):
         try:
             run = pytest(tree, "-x", f"@{listed}", timeout=SECONDS)
             said = {0: "survived", 1: "killed"}.get(run.returncode)
-            # What cannot be imported is noticed too; a name of a test that is not there is not.
+            # Import errors count as killed; missing test names do not.
             said = said or ("killed" if run.returncode != 4 else "error")
             failed = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
             result["by"] = failed[0][:200] if failed else run.stdout[-300:]

@@ -1,11 +1,11 @@
-"""Folders with planted hidden folders: whatever they hold, nothing outside may change.
+"""Folders in which hidden folders were planted: whatever these hold, no file outside may change.
 
     python -m tests.campaigns.planted --cases 2000 --seed 1
 
 Each case draws hidden folders with links, hard links, pipes, files and move plans, puts them into a
-folder with a vocabulary, and reads and writes that folder. Files outside must stay unchanged; the
-folder must hold what was written, and its other files must stay; and each call must succeed, or
-raise an OSError or a ValueError of one sentence, within `SECONDS`.
+folder with a vocabulary, and reads and writes that folder. Files outside must stay unchanged. The
+folder must hold the written files, and its other files must stay. Within `SECONDS`, each call must
+succeed, or raise an OSError or a ValueError of one sentence.
 """
 
 import argparse
@@ -38,7 +38,9 @@ def write(folder, contents):
 
 
 def state(folder):
-    """The files below a folder, except our hidden folders: a dict of path to text."""
+    """Return the files below a folder, except those in our hidden folders: a dict of path
+    to text.
+    """
     found = {}
     for path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".kerasbert-")]
@@ -50,7 +52,7 @@ def state(folder):
 
 
 def stamps(folder):
-    """Modification times and modes, which show writes, moves and changed permissions."""
+    """Return modification times and modes, which reveal writes, moves and changed permissions."""
     found = {}
     for path, _, names in os.walk(folder):
         for one in (path, *(os.path.join(path, name) for name in names)):
@@ -108,7 +110,9 @@ class Case:
             write(path, {"vocab.txt": "bad", "logs/log": "bad"})
 
     def calls(self):
-        """List of `(call, written)`: calls that read or write the folder, and what they write."""
+        """Return a list of `(call, written)`: calls that read or write the folder, and the content
+        that they write.
+        """
 
         def tokenizer():
             assert BertTokenizer.from_files(self.folder).vocabulary_size() == 6
@@ -145,7 +149,7 @@ class Case:
         ]
 
     def run(self):
-        """Run the case; returns what went wrong, or `None`."""
+        """Run the case; return a description of the failure, or `None`."""
         for _ in range(self.draw.randint(1, 4)):
             self.plant()
         expected, before = dict(MINE), (state(self.home), stamps(self.home))
@@ -170,7 +174,7 @@ class Case:
 
 
 def run(cases, seed):
-    """Run all cases; returns the failures."""
+    """Run all cases; return the failures."""
     draw, failures = random.Random(seed), []
     for number in range(cases):
         place = tempfile.mkdtemp(prefix="planted-")

@@ -3,10 +3,10 @@
     python -m tests.campaigns.requests --cases 2000 --seed 1 [--only TextClassifier]
 
 `--cases` is the number of requests per format, shared by all heads and signatures. A separate
-process loads the export and sends the requests: SavedModels as Python loads them, and as a server's
-C++ session does, which compares no ranks. If the process dies, the request is a failure, and
-another process continues after it. Invalid token ids must be refused; texts of any bytes must be
-answered, with finite numbers and one row per text.
+process loads the export and sends the requests. It loads SavedModels both as Python does and as a
+server's C++ session does, which does not compare ranks. If the process dies, the request counts as
+a failure, and another process continues with the next request. Invalid token ids must be refused;
+texts of any bytes must be answered, with finite numbers and one row per text.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.export import tiny
 
 FORMATS = ("saved_model", "onnx")
 CAUSAL = {"is_causal": True, "num_segments": 0}
-# The time limit of a process.
+# Time limit of a process, in seconds.
 SECONDS = 900
 TEXTS = [
     *(b"", b" ", b"\0", b"a\0b\0", b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", b"\xf5\x80\xc3"),
@@ -83,7 +83,7 @@ def _elmo():
     return ElmoEmbedder(ElmoBackbone(1, 8, 4, filters=[[1, 4], [2, 4]], character_dim=4))
 
 
-# Functions that make a model, by head.
+# Functions that create a model, by head.
 KINDS = {
     name: lambda name=name: tiny.task(name)
     for name in (
@@ -104,7 +104,7 @@ NO_ONNX = ("StructuralProbe", "SearchIndex", "ElmoEmbedder")
 
 
 def export(name, format, folder):
-    """Export a model in this process; returns the path and the limits of its ids."""
+    """Export a model in this process; return the path and the limits of its ids."""
     from kerasbert.base.parts import encoder_of
     from kerasbert.export import export_onnx, export_serving
 
@@ -128,7 +128,7 @@ def export(name, format, folder):
 
 
 def _rows(draw, names, limits):
-    """A valid request of token ids: a dict of arrays."""
+    """Return a valid request of token ids: a dict of arrays."""
     rows, length, choices = (draw.randint(1, most) for most in (4, 12, 3))
     words = draw.randint(1, 5)
     found = {}
@@ -149,7 +149,7 @@ def _rows(draw, names, limits):
 
 
 def _least(name, limits):
-    """The smallest value that is too large for an input."""
+    """Return the smallest value that is too large for an input."""
     for end in ("token_ids", "segment_ids", "character_ids"):
         if name.endswith(end):
             return limits[end]
@@ -157,7 +157,7 @@ def _least(name, limits):
 
 
 def of_ids(draw, names, limits):
-    """A request of token ids: `(inputs, wrong)`; `wrong` names the fault, or is `None`."""
+    """Return a request of token ids, `(inputs, wrong)`; `wrong` names its fault, or is `None`."""
     inputs = _rows(draw, names, limits)
     name = draw.choice(sorted(inputs))
     x = inputs[name]
@@ -181,7 +181,7 @@ def of_ids(draw, names, limits):
         more = draw.randint(1, 3)
         inputs[name] = np.repeat(x, more + 1, axis)
         alone = sum(n.endswith(("token_ids", "padding_mask")) for n in inputs) < 2
-        if axis and alone and names[name][axis] is None:  # Any length is right.
+        if axis and alone and names[name][axis] is None:  # Any length is valid.
             return inputs, None
     elif kind == "type":
         inputs[name] = draw.choice(
@@ -211,7 +211,7 @@ def _text(draw):
 
 
 def of_texts(draw, names, limits):
-    """A request of strings, as `of_ids`."""
+    """Return a request of strings, in the form of `of_ids`."""
     rows = draw.choice([0, 1, 1, 2, 3])
     inputs = {}
     for name, shape in names.items():
@@ -243,7 +243,7 @@ def of_texts(draw, names, limits):
 
 
 def _example(draw):
-    """A serialized `tf.train.Example`, possibly damaged."""
+    """Return a serialized `tf.train.Example`, possibly damaged."""
     import tensorflow as tf
 
     def feature(kind):
@@ -262,7 +262,9 @@ def _example(draw):
 
 
 def saved_model(path):
-    """Shapes, string inputs and functions to run a SavedModel as Python and as a server does."""
+    """Return shapes, string inputs, and functions that run a SavedModel as Python does and as a
+    server does.
+    """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Its operations.
 
@@ -284,10 +286,10 @@ def saved_model(path):
         feeds = {}
         for key, value in inputs.items():
             if signature.inputs[key].dtype != tf.as_dtype(value.dtype).as_datatype_enum:
-                raise TypeError(f"{key} is {value.dtype}")  # A server checks the types before.
+                raise TypeError(f"{key} is {value.dtype}")  # A server checks the types first.
             feeds[output_of(signature.inputs[key])] = value
         outputs = {key: output_of(info) for key, info in signature.outputs.items()}
-        # Not `run`, which compares shapes first; servers do not.
+        # `run` would compare shapes first, which servers do not.
         values = session._call_tf_sessionrun(None, feeds, list(outputs.values()), [], None)
         return dict(zip(outputs, values))
 
@@ -303,7 +305,9 @@ def saved_model(path):
 
 
 def onnx(path):
-    """The same for an ONNX graph, whose only signature is called "graph"."""
+    """Return the same as `saved_model` for an ONNX graph, whose only signature is called
+    "graph".
+    """
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -320,7 +324,7 @@ def onnx(path):
 
 
 def check(inputs, wrong, run, name):
-    """What is wrong with the answer to a request, or `None`."""
+    """Return a description of the fault in the answer to a request, or `None`."""
     try:
         found = run(name, inputs)
     except MemoryError:
@@ -333,7 +337,7 @@ def check(inputs, wrong, run, name):
     rows = max(len(x) for x in inputs.values())
     for key, value in found.items():
         if len({x.split("_")[0] for x in inputs}) > 3 or len(value) != rows and wrong:
-            continue  # Several tasks have rows of their own.
+            continue  # With several tasks, each has its own rows.
         if len(value) != rows:
             return f"{key} has {len(value)} rows of {rows}"
         if value.dtype.kind == "f" and np.isnan(value).any():
@@ -346,7 +350,7 @@ def ask(path, format, limits, seed, first, last):
     names, strings, runs = {"saved_model": saved_model, "onnx": onnx}[format](path)
     for number in range(first, last):
         draw = random.Random(f"{seed} {number}")
-        # Signatures of ids have more that can be wrong.
+        # Signatures of token ids are drawn more often, because more faults are possible.
         those = [name for name in sorted(names) if not strings[name] or draw.random() < 0.5]
         name, run = draw.choice(those or sorted(names)), draw.choice(runs)
         make = of_texts if strings[name] else of_ids
@@ -365,7 +369,7 @@ def ask(path, format, limits, seed, first, last):
 
 
 def run_kind(name, format, cases, seed, folder):
-    """Send requests to one export; returns the failures."""
+    """Send requests to one export; return the failures."""
     path, limits = export(name, format, folder)
     first, failures = 0, []
     while first < cases:
@@ -389,7 +393,7 @@ def run_kind(name, format, cases, seed, folder):
 
 
 def run(cases, seed, only=None, formats=FORMATS, say=print):
-    """Test all heads in all formats; returns the failures."""
+    """Test all heads in all formats; return the failures."""
     failures, counts = [], collections.Counter()
     for format in formats:
         kinds = [x for x in only or KINDS if format != "onnx" or x not in NO_ONNX]

@@ -1,10 +1,10 @@
-"""The campaigns in a short form: the same cases each time."""
+"""Short runs of the campaigns, with the same cases each time."""
 
 import pytest
 
 from tests.campaigns import batches, calls, hostile, tables, threads, tokenizer_files
 
-# What is read is TensorFlow's or Python's own on every backend. Hypothesis draws the cases.
+# The readers under test use TensorFlow or Python on every backend. Hypothesis draws the cases.
 pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.backends("tensorflow")]
 
 

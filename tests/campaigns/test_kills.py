@@ -1,6 +1,6 @@
-"""The campaign of kills in short; the whole of it is run by hand, see `kills.py`.
+"""A short run of the campaign of kills; see `kills.py` for the long one.
 
-Killed runs of `finetune` and `advise` go on in `tests/training/`.
+Killed runs of `finetune` and `advise` are resumed in `tests/training/`.
 """
 
 import subprocess
@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(kills, *commands):
-    """In a process of its own: no process may be forked from one that has used TensorFlow."""
+    """Run the campaign in a separate process, because a process that has used TensorFlow may not be
+    forked.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.campaigns.kills", "--seed", "13"]
         + ["--kills", str(kills), "--only", *commands],
@@ -21,7 +23,7 @@ def run(kills, *commands):
         capture_output=True,
         text=True,
     )
-    print(done.stdout)  # The counts, for the log of CI.
+    print(done.stdout)  # Counts for the log of CI.
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert f"{kills * len(commands)} kills, 0 failures, seed 13" in done.stdout
 

@@ -3,7 +3,8 @@
     python -m tests.campaigns.threads --calls 10000 --loads 50 --seed 1
 
 Three threads call a classifier and a tagger. Meanwhile one thread loads models of several kinds and
-formats, one at a time, and another fine-tunes a model of its own, then the classifier in use.
+formats, one at a time, and another fine-tunes first a separate model, then the classifier that is
+being called.
 """
 
 import argparse
@@ -27,7 +28,7 @@ ASKED = ("classify", "tag")
 
 
 def sources(folder):
-    """Functions that load a model in different ways, by name."""
+    """Return functions that load a model in different ways, by name."""
     classifier = methods.METHODS["classify"][0]()
     classifier.save_to_preset(os.path.join(folder, "classifier"))
     classifier.save(os.path.join(folder, "model.keras"))
@@ -56,12 +57,12 @@ def sources(folder):
 
 
 def run(calls, loads, seed, say=print):
-    """Make at least so many calls and loads; returns the failures with their counts."""
+    """Make at least this number of calls and loads; return the failures with their counts."""
     failures = collections.Counter()
     done = threading.Event()
     answered = []
     asked_models = {name: methods.METHODS[name][0]() for name in ASKED}
-    still = methods.METHODS["tag"][1]  # Nothing changes its weights.
+    still = methods.METHODS["tag"][1]  # No thread changes the weights of this model.
 
     def attempt(what, function, *arguments):
         try:

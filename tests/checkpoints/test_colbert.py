@@ -1,6 +1,6 @@
-"""ColBERT's checkpoints, of PyLate and of Stanford, against sentence-transformers' own reader.
+"""ColBERT checkpoints of PyLate and of Stanford, compared with sentence-transformers' own reader.
 
-Both are written by hand, as PyLate 1.6 and colbert-ai 0.2 do it.
+Both are written by hand, as PyLate 1.6 and colbert-ai 0.2 write them.
 """
 
 import json
@@ -17,7 +17,8 @@ from tests.peers import safetensors_torch, sentence_transformers, torch, transfo
 pytestmark = [pytest.mark.peers]
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] [unused0] [unused1] good bad film a the was fun it".split()
-WORDS += [*string.punctuation, *(f"w{i}" for i in range(97 - len(WORDS) - 32))]  # Two are added.
+# The checkpoints add two tokens.
+WORDS += [*string.punctuation, *(f"w{i}" for i in range(97 - len(WORDS) - 32))]
 QUERIES = ["good film?", "the film was " * 9, "bad", ""]
 TEXTS = ["the good film, was fun!", "it was w1", "a, film. a (bad) film " * 5, ""]
 METADATA = {"query_maxlen": 10, "doc_maxlen": 20, "dim": 6, "attend_to_mask_tokens": False}
@@ -86,7 +87,7 @@ def make_pylate(theirs, target, dense=None, kinds=("Transformer", "Dense"), **se
 
 
 def compare(ours, directory):
-    """The largest difference of the vectors, by role; their number is the same."""
+    """Return the largest difference of the vectors by role, and check their number."""
     theirs = sentence_transformers.MultiVectorEncoder(directory, device="cpu")
     worst = 0.0
     for encode, texts, role in (
@@ -124,7 +125,7 @@ def test_written_for_pylate(reference, tmp_path, make):
     np.testing.assert_allclose(
         again.embed(TEXTS, role="text")[0], embedder.embed(TEXTS, role="text")[0], atol=1e-6
     )
-    # The other classes find the encoder.
+    # The other classes load the encoder.
     assert theirs.compare(BertBackbone.from_preset(directory), lengths=(5,)) <= 1e-5
 
 
@@ -143,7 +144,8 @@ def test_settings(reference, tmp_path):
     read = embedder.preprocessor
     assert (read.query_token, read.sequence_length, read.expand_queries) == ("", 32, False)
     assert compare(embedder, directory) <= 1e-5
-    directory = make_pylate(theirs, tmp_path / "long", document_length=999)  # ... of 32 positions.
+    # The maximum is the encoder's 32 positions.
+    directory = make_pylate(theirs, tmp_path / "long", document_length=999)
     assert BertTextEmbedderPreprocessor.from_preset(directory).sequence_length == 32
     directory = make_pylate(theirs, tmp_path / "b", attend_to_expansion_tokens=True)
     assert compare(BertTextEmbedder.from_preset(directory), directory) <= 1e-5

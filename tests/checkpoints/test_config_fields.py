@@ -1,6 +1,6 @@
-"""Fields of transformers' configurations, set otherwise: the same outputs, or a refusal.
+"""Fields of transformers' configurations with other values: the same outputs, or an error.
 
-A field that moves transformers' outputs by itself has to move ours alike, also after writing.
+A field that changes transformers' outputs must change ours in the same way, also after writing.
 """
 
 import dataclasses
@@ -29,11 +29,12 @@ from tests.peers import torch, transformers
 pytestmark = [
     pytest.mark.peers,
     pytest.mark.slow,
-    pytest.mark.backends("torch"),  # Where nothing is compiled.
-    pytest.mark.filterwarnings("ignore"),  # transformers and convert say what each loses.
+    pytest.mark.backends("torch"),  # PyTorch compiles nothing.
+    # Both transformers and `convert` warn about the weights that they drop.
+    pytest.mark.filterwarnings("ignore"),
 ]
 
-# Their class's end: ours, and settings there.
+# Suffix of the transformers class, our class, and its settings there.
 HEADS = {
     "": (BertBackbone, {}),
     "ForSequenceClassification": (BertTextClassifier, {"num_labels": 3}),
@@ -44,15 +45,16 @@ HEADS = {
     "ForPreTraining": (BertPretrainer, {}),
     "ForNextSentencePrediction": (BertNextSentencePredictor, {}),
 }
-# Which of them each family has; the others all but the last two.
+# Heads of each family; families that are not listed have all heads except the last two.
 OF_FAMILY = {
     "bert": tuple(HEADS),
     "albert": tuple(HEADS)[:-1],
     "deberta_v3": tuple(HEADS)[:-3],
-    **dict.fromkeys(("nomic_bert", "gte"), (*tuple(HEADS)[:3], "ForMaskedLM")),
+    # Longformer's other heads need separators; see tests/families/test_longformer.py.
+    **dict.fromkeys(("nomic_bert", "gte", "longformer"), (*tuple(HEADS)[:3], "ForMaskedLM")),
 }
 
-# Fields without a part in outputs, and why. All others are set otherwise in the tests.
+# Fields that do not affect outputs, with the reason. The tests change all others.
 IGNORED = {
     "transformers_version": "a record",
     "architectures": "a record; convert reads it to choose the head, see test_converter",
@@ -70,13 +72,14 @@ IGNORED = {
     "initializer_cutoff_factor": "of new weights",
     "sinusoidal_pos_embds": "of new weights; the table is stored",
     "deterministic_flash_attn": "of a kernel for GPUs",
-    "legacy": "of the head for hidden tokens",
+    "legacy": "of the masked-LM head",
     "sparse_prediction": "of the loss: logits where labels are given",
     "sparse_pred_ignore_index": "of the loss",
+    "onnx_export": "how transformers computes the same outputs",
 }
-# Other values of each field; of what is not here, by its type.
+# Other values of each field; fields that are not listed get one by type.
 VALUES = {
-    "hidden_act": ["quick_gelu", "laplace"],  # The others: test_huggingface.
+    "hidden_act": ["quick_gelu", "laplace"],  # test_huggingface tests other activations.
     "summary_type": ["last", "mean", "cls_index"],
     "summary_activation": ["relu", "tanh", "quick_gelu", "leaky_relu"],
     "classifier_pooling": ["mean"],
@@ -102,12 +105,13 @@ VALUES = {
     "num_attention_heads": [4],
     "num_hidden_groups": [2],
     "local_attention": [7],
+    "attention_window": [[8, 4], 6, 5],
     "chunk_size_feed_forward": [1],
     "pos_att_type": [["p2c"]],
     "max_relative_positions": [20],
     "pooler_hidden_act": ["relu", "leaky_relu"],
 }
-# What heads read; all other fields are the encoder's, whose own rows have them.
+# Fields that heads read; all others belong to the encoder, and the encoder's rows test them.
 OF_HEADS = (
     "classifier",
     "summary",
@@ -126,7 +130,7 @@ OF_HEADS = (
     "hidden_size",
     "embedding_size",
 )
-# Of families whose layers are all alike.
+# For families whose layers are all alike.
 ROPES = [
     {"rope_type": "default", "rope_theta": 50.0},
     {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0},
@@ -135,7 +139,7 @@ ROPES = [
 VALUES["hidden_activation"] = VALUES["activation"] = VALUES["hidden_act"]
 VALUES["classifier_activation"] = VALUES["hidden_act"]
 VALUES["n_heads"], VALUES["n_layers"] = VALUES["num_attention_heads"], VALUES["num_hidden_layers"]
-# Fields that a file can have and a class does not declare.
+# Fields that a file may have but a class does not declare.
 MORE = {
     "position_embedding_type": ["relative_key"],
     "summary_first_dropout": [0.3],
@@ -156,18 +160,18 @@ MORE = {
 
 
 def others(value):
-    """Other values of a field's type."""
+    """Return other values of a field's type."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
         return [value + 1]
     if isinstance(value, float):
         return [0.3 if value < 0.2 else value / 2]
-    return [0.3]  # `None` of a dropout.
+    return [0.3]  # `None` for a dropout rate.
 
 
 def fields(config, head):
-    """Pairs of a field's name and another value."""
+    """Return pairs of a field's name and another value."""
     names = [field.name for field in dataclasses.fields(config)]
     for name in dict.fromkeys([*names, *MORE]):
         if name in IGNORED or head and not any(part in name for part in OF_HEADS):
@@ -183,7 +187,7 @@ def fields(config, head):
 
 def inputs(config):
     random = np.random.default_rng(0)
-    token_ids = random.integers(6, 99, (3, 11))  # No padding token inside.
+    token_ids = random.integers(6, 99, (3, 11))  # No padding token inside the text.
     mask = np.ones((3, 11), "int32")
     mask[1, 7:] = 0
     token_ids[mask == 0] = config.pad_token_id
@@ -225,7 +229,7 @@ def our_outputs(model, features):
 
 
 def kept(x, features):
-    """Outputs a token, without padding."""
+    """Return outputs per token, without padding."""
     mask = features["padding_mask"]
     return x[mask == 1] if x.shape[:2] == mask.shape else x
 
@@ -245,7 +249,7 @@ def gap(ours, theirs):
 
 
 def cases():
-    for family in [*ENCODERS, "gte"]:
+    for family in [*ENCODERS, "gte", "longformer"]:
         for head in HEADS:
             if head in OF_FAMILY.get(family, tuple(HEADS)[:-2]):
                 yield pytest.param(family, head, id=f"{family}-{head or 'Model'}")
@@ -256,7 +260,9 @@ def test_every_field(tmp_path, family, head):
     cls, its = HEADS[head]
     theirs = architecture(family, head)
     torch.manual_seed(0)
-    config = theirs.config_class(**{**TINY[family], **its})
+    # One layer is enough, because other rows test the layers.
+    few = {key: 1 for key in TINY[family] if head and "layers" in key}
+    config = theirs.config_class(**{**TINY[family], **its, **few})
     model = theirs(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -281,7 +287,7 @@ def test_every_field(tmp_path, family, head):
             continue
         try:
             other, report = theirs.from_pretrained(directory, output_loading_info=True)
-        except Exception as error:  # What transformers itself refuses.
+        except Exception as error:  # Values that transformers itself rejects.
             broken.append(f"{what}: {type(error).__name__}")
             shutil.rmtree(directory)
             continue
@@ -302,7 +308,7 @@ def test_every_field(tmp_path, family, head):
 
 
 def untie(theirs, model, directory):
-    """Save a copy whose decoder has weights of its own."""
+    """Save a copy whose decoder has separate weights."""
     other = theirs(theirs.config_class.from_pretrained(directory))
     other.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -313,7 +319,7 @@ def untie(theirs, model, directory):
 
 def test_every_ignored_field_is_a_field():
     known = set()
-    for family in ENCODERS:
+    for family in [*ENCODERS, "longformer"]:
         config = getattr(transformers, f"{_CLASSES[family]}Config")
         known |= {field.name for field in dataclasses.fields(config)}
     assert set(IGNORED) <= known

@@ -1,4 +1,4 @@
-"""Configurations with values that no model has, or without a field, name the field and the file."""
+"""Errors for configurations with impossible or missing values name the field and the file."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import pytest
 
 from kerasbert.checkpoints import google, huggingface, sentence_transformers
 from kerasbert.checkpoints.checkpoint import Checkpoint
+from kerasbert.families.bert import GOOGLE_CONFIG
 from kerasbert.models import BertBackbone
 from kerasbert.tokenizers import BertTokenizer
 
@@ -50,7 +51,7 @@ def read(folder, config):
         (BERT, "cls_token_id", 10**12),
         (BERT, "eos_token_id", "x"),
         (BERT, "unk_token_id", -1),
-        (BERT, "classifier_pooling", "sum"),
+        ({**BERT, "model_type": "modernbert"}, "classifier_pooling", "sum"),
         (BERT, "tie_word_embeddings", "false"),
         (ROTARY, "rope_theta", 1e30),
         (ROTARY, "rope_theta", 1e-30),
@@ -102,7 +103,7 @@ def test_special_ids_are_those_of_the_tokenizer(role):
         return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
 
     right = {
-        # Those that frame no text may be others.
+        # Ids of tokens that do not frame texts may differ.
         f"{name}_token_id": id
         for name, id in dict(pad=0, unk=5, cls=5, sep=5, mask=4).items()
     }
@@ -114,13 +115,18 @@ def test_special_ids_are_those_of_the_tokenizer(role):
 
 
 WRONG = [None, "x", "", -1, 1e30, math.nan, math.inf, True, 2.5, [], {}, [1], {"a": 1}]
-# Sizes of the encoder in each family, by our names.
+# Encoder sizes of each family, by our names.
 SIZES = {
     **dict.fromkeys(("num_layers", "num_decoder_layers", "num_heads", "num_decoder_heads"), 2),
     **dict.fromkeys(("hidden_dim", "intermediate_dim", "decoder_intermediate_dim"), 16),
     "vocabulary_size": 9,
 }
 MORE = {
+    "deberta": {
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+    },
     "deberta_v3": {
         "relative_attention": True,
         "position_biased_input": False,
@@ -130,14 +136,18 @@ MORE = {
     },
     "transformer_xl": {"d_head": 8, "d_embed": 16, "cutoffs": [3, 6]},
 }
-# What says nothing where it is `None`, or is read as a number where it is one.
-FREE = ("embedding_size", "num_hidden_groups", "local_attention", "rope_theta", "mem_len")
+# Fields that may also be `None` or another number.
+FREE = (
+    *("embedding_size", "num_hidden_groups", "num_key_value_heads"),
+    *("local_attention", "rope_theta", "mem_len"),
+)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("family", huggingface.ALL_TABLES)
 def test_every_setting_of_every_family(tmp_path, family):
-    """A value of a wrong type, or that no number of its kind has, names the field and the file."""
+    """For a value of a wrong type or out of range, the error names the field and the file."""
     table = huggingface.ALL_TABLES[family]
     base = {"model_type": table.model_type or family, **MORE.get(family, {})}
     base |= {key: SIZES.get(ours, default) for ours, (key, default) in table.config.items()}
@@ -173,14 +183,16 @@ def test_labels_that_contradict_each_other(tmp_path, fields):
     with pytest.raises(ValueError, match="id2label") as raised:
         read(tmp_path, {**BERT, **fields}).classes()
     assert "config.json" in str(raised.value) and list(fields)[-1] in str(raised.value)
-    # Names of a default that nobody changed contradict none.
+    # Default names in `label2id`, which nobody changed, are not a contradiction.
     names = {"id2label": {"0": "a", "1": "b"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
     assert read(tmp_path, {**BERT, **names}).classes()["labels"] == ["a", "b"]
 
 
 @pytest.mark.backends("tensorflow")
 def test_a_default_id_says_nothing_of_the_tokenizer(tmp_path):
-    """XLM-R's vocabulary in BERT's class, as in multilingual MiniLM, has its padding at 1."""
+    """In multilingual MiniLM, a BERT with XLM-R's vocabulary, the tokenizer's padding id is 1, and
+    the default of the configuration is 0.
+    """
 
     def tokenizer():
         return BertTokenizer(["[CLS]", "[PAD]", "[UNK]", "[SEP]", "[MASK]", "a"])
@@ -189,7 +201,7 @@ def test_a_default_id_says_nothing_of_the_tokenizer(tmp_path):
     ids = {"token_ids": found.token_ids, "default_ids": found.default_ids}
     made = Checkpoint("x", "bert", {}, tokenizer=tokenizer, **ids).make_tokenizer()
     assert made.pad_token_id == 1
-    # RoBERTa counts positions from there.
+    # In RoBERTa, the ids must agree, because positions count from the padding id.
     roberta = {**BERT, "model_type": "roberta", "pad_token_id": 0}
     ids["default_ids"] = read(tmp_path, roberta).default_ids
     with pytest.raises(ValueError, match="pad_token_id=0, but its tokenizer has 1"):
@@ -199,7 +211,7 @@ def test_a_default_id_says_nothing_of_the_tokenizer(tmp_path):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("value", [value for value in WRONG if value is not None], ids=repr)
 def test_googles_settings(tmp_path, value):
-    base = {key: 2 for key in google.CONFIG.values()} | {"hidden_act": "gelu"}
+    base = {key: 2 for key in GOOGLE_CONFIG.values()} | {"hidden_act": "gelu"}
     base |= {key: 0.1 for key in base if "dropout" in key or key == "initializer_range"}
     for field in base:
         (tmp_path / "bert_config.json").write_text(json.dumps({**base, field: value}))
@@ -239,7 +251,7 @@ def test_settings_of_sentence_transformers(tmp_path, file, field, values):
         (tmp_path / "pool").mkdir(exist_ok=True)
         for name, content in files.items():
             (tmp_path / name).write_text(json.dumps(content))
-        # The length of the tokenizer counts where the module says none.
+        # The tokenizer's length applies if the module has none.
         if file == "tokenizer_config.json":
             (tmp_path / "sentence_bert_config.json").unlink()
         return sentence_transformers.read_checkpoint(str(tmp_path)).head["text_embedder"]()

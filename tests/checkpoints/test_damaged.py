@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, hostile or of no use: one sentence, before anything is built."""
+"""Damaged, hostile or unusable checkpoints raise one-sentence errors before anything is built."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def change(path, settings, *keys):
 
 
 def refuses(directory, cls=BertTextClassifier, **arguments):
-    """The sentence that loading says."""
+    """Return the error of loading."""
     if cls is not BertBackbone:
         arguments.setdefault("preprocessor", None)
     with pytest.raises(ValueError) as error:
@@ -60,11 +60,11 @@ def refuses(directory, cls=BertTextClassifier, **arguments):
     return said
 
 
-# --- tensors that are no weights ---
+# --- tensors that are not weights ---
 
 
 def with_tensor(folders, tmp_path, name, array):
-    """A Hugging Face folder with another bias of the head."""
+    """Make a Hugging Face folder with another bias of the head."""
     directory = copy(folders, "huggingface", tmp_path)
     tensors = load_file(directory / "model.safetensors")
     tensors[name] = array(tensors[name])
@@ -82,6 +82,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier.bias", "bert.encoder.layer.0.output.dense.weight"])
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -92,8 +93,9 @@ def test_tensors_of_safetensors(folders, tmp_path, kind, name):
     assert re.search(rf"tensor '{short}' of '.*' holds ({holds})", refuses(directory))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nan", "int32", "complex64"])
-@pytest.mark.backends("tensorflow")  # It writes the files.
+@pytest.mark.backends("tensorflow")  # TensorFlow writes the files.
 def test_tensors_of_google(folders, tmp_path, kind):
     import tensorflow as tf
 
@@ -162,13 +164,15 @@ def test_an_epsilon_that_is_none(folders, tmp_path):
 # --- configurations ---
 
 
-# KerasHub builds its own model each time.
+# With KerasHub's format the test is slow, because KerasHub builds the model each time.
 @pytest.mark.parametrize(
     "format",
     ["huggingface", "google", *(pytest.param(x, marks=pytest.mark.slow) for x in FORMATS[2:])],
 )
 def test_wrong_types(folders, tmp_path, format):
-    """Every field of a configuration with a value of every wrong type: a sentence, or it loads."""
+    """Every field of a configuration gets a value of every wrong type: it must load or raise an
+    error of one sentence.
+    """
     directory = copy(folders, format, tmp_path)
     files = [(CONFIGS.get(format, "config.json"), ())]
     if format in ("keras_hub", "kerasbert"):
@@ -191,7 +195,7 @@ def test_wrong_types(folders, tmp_path, format):
                 except ValueError as error:
                     assert "\n" not in str(error).strip(), (name, wrong, error)
                 path.write_text(before)
-    # A size of the wrong type never passes.
+    # A size of the wrong type is always an error.
     sizes = re.compile("(vocab|hidden|num_|intermediate|max_|type_|layer_norm).*")
     loaded = [one for one in loaded if sizes.match(one[0]) and one != ("num_groups", "None")]
     assert not loaded
@@ -213,7 +217,8 @@ def test_deeply_nested(folders, tmp_path, format, file):
     (directory / file).write_text('{"model_type": ' + DEEP + "}")
     said = refuses(directory)
     assert f"{directory}/{file}' is nested too deeply to be read" in said
-    (directory / file).write_text('{"model_type": 1' + "0" * 5000 + "}")  # Too long an integer.
+    # An integer that is too long.
+    (directory / file).write_text('{"model_type": 1' + "0" * 5000 + "}")
     assert "is not valid JSON" in refuses(directory)
     (directory / file).write_text(DEEP[:1] + "]")
     assert "holds a list, but must hold an object" in refuses(directory)
@@ -246,12 +251,12 @@ def test_sizes_that_no_tensor_backs(folders, tmp_path, format):
         for cls in (BertTextClassifier, BertBackbone):
             said = refuses(directory, cls)
             assert "asks for" in said and f"of '{directory}'" in said
-        assert time.perf_counter() - start < 20  # Seconds, on a busy machine.
+        assert time.perf_counter() - start < 20  # In seconds, on a busy machine.
         path.write_text(before)
 
 
 def test_layers_that_share_weights(tmp_path):
-    """No tensor says how many there are."""
+    """No tensor reveals the number of layers."""
     kerasbert.convert(tiny_backbone("albert"), tmp_path / "out")
     change(tmp_path / "out" / "config.json", {"num_hidden_layers": HUGE})
     assert "asks for 1,000,000,000 layers" in refuses(tmp_path / "out", BertBackbone)
@@ -270,7 +275,7 @@ def test_classes_that_no_tensor_backs(folders, tmp_path, format):
 def test_a_summary_that_we_do_not_have(folders, tmp_path):
     directory = copy(folders, "electra", tmp_path)
     change(directory / "config.json", {"summary_type": "mean"})
-    BertBackbone.from_preset(str(directory))  # Another head's.
+    BertBackbone.from_preset(str(directory))  # Other classes ignore the head's settings.
     said = refuses(directory, BertMultipleChoice)
     assert "summary_type='mean', which kerasbert does not support; only summary_type='fi" in said
     with pytest.warns(UserWarning, match="New, random weights"):
@@ -280,10 +285,13 @@ def test_a_summary_that_we_do_not_have(folders, tmp_path):
 # --- files ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["keras_hub", "kerasbert"])
 @pytest.mark.parametrize("file", ["model.weights.h5", "task.weights.h5"])
 def test_damaged_h5(folders, tmp_path, format, file):
-    """Cut off, empty, no HDF5, and bytes turned over in its first blocks, where its tables are."""
+    """A file that is truncated, empty or not HDF5, or has flipped bytes in its first blocks, which
+    hold its tables.
+    """
     directory = copy(folders, format, tmp_path)
     path = directory / file
     content = path.read_bytes()
@@ -298,7 +306,7 @@ def test_damaged_h5(folders, tmp_path, format, file):
         turned[random.integers(0, 4096, 20)] = random.integers(0, 256, 20)
         path.write_bytes(turned.tobytes())
         try:
-            load(directory)  # What was turned over may be free space.
+            load(directory)  # The file may load, because the flipped bytes may be in free space.
         except ValueError as error:
             assert "\n" not in str(error).strip()
 

@@ -1,6 +1,6 @@
-"""Names and shapes of every weight, frozen: a rename breaks the presets that people have saved.
+"""Names and shapes of every weight, frozen: a rename breaks users' saved presets.
 
-After an intended change, rewrite the file: `python tests/checkpoints/test_golden.py`.
+After an intended change, rewrite the file: `python -m tests.checkpoints.test_golden`.
 """
 
 import json
@@ -9,8 +9,8 @@ import pathlib
 import pytest
 
 from kerasbert.encoder.backbone import BertBackbone
-from kerasbert.families import FAMILIES
 from kerasbert.heads.text_classifier.model import BertTextClassifier
+from tests.contracts import FAMILY_SETTINGS
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "weights.json"
 SIZES = {"vocabulary_size": 11, "num_layers": 2, "num_heads": 2, "hidden_dim": 8}
@@ -24,7 +24,8 @@ def weights(family):
     return {weight.path: list(weight.shape) for weight in classifier.weights}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_names_and_shapes(family):
     assert weights(family) == json.loads(GOLDEN.read_text())[family]
 
@@ -34,6 +35,6 @@ if __name__ == "__main__":
         f'  "{family}": {{\n'
         + ",\n".join(f'    "{path}": {shape}' for path, shape in weights(family).items())
         + "\n  }"
-        for family in FAMILIES
+        for family in FAMILY_SETTINGS
     ]
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

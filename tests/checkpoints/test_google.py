@@ -1,4 +1,6 @@
-"""Google's original checkpoints: written here as its code writes them, compared with numbers."""
+"""Google's original checkpoints, written here in the same way as by Google's code, and compared
+numerically.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ from kerasbert.tokenizers import BertTokenizer
 
 pytestmark = pytest.mark.peers
 
-# modeling.py's names by those of BertModel in transformers; {} is a layer's number.
+# Names in modeling.py by the names in transformers' BertModel; {} is a layer's number.
 NAMES = {
     "embeddings.word_embeddings.weight": "embeddings/word_embeddings",
     "embeddings.position_embeddings.weight": "embeddings/position_embeddings",
@@ -45,7 +47,7 @@ CONFIG = {
 
 
 def variables_of(model):
-    """The variables of google-research/bert for a BertModel of transformers."""
+    """Return the variables of google-research/bert for transformers' BertModel."""
     variables = {}
     for name, weight in model.state_dict().items():
         value = weight.numpy()
@@ -63,7 +65,7 @@ def variables_of(model):
 
 
 def write(directory, model, extra=(), prefix="bert_model.ckpt"):
-    """A directory as Google's archives have it, through TensorFlow 1's Saver."""
+    """Write a directory as in Google's archives, with TensorFlow 1's Saver."""
     config = {key: getattr(model.config, its) for key, its in CONFIG.items()}
     config["hidden_act"] = "gelu"
     os.makedirs(directory, exist_ok=True)
@@ -83,12 +85,12 @@ def write(directory, model, extra=(), prefix="bert_model.ckpt"):
         saver = tf.compat.v1.train.Saver(variables)
         saver.save(session, os.path.join(directory, prefix), write_meta_graph=False)
     if prefix == "bert_model.ckpt":
-        os.remove(os.path.join(directory, "checkpoint"))  # Google's archives have none.
+        os.remove(os.path.join(directory, "checkpoint"))  # Google's archives have no such file.
     return str(directory)
 
 
 def pretraining_heads(model):
-    """What create_model of run_pretraining.py adds, and the optimizer."""
+    """Return what create_model of run_pretraining.py adds, and the optimizer."""
     width, vocabulary = model.config.hidden_size, model.config.vocab_size
     extra = {
         "cls/predictions/transform/dense/kernel": np.ones((width, width), "float32"),
@@ -108,7 +110,7 @@ def pretraining_heads(model):
 
 @pytest.fixture
 def theirs(reference):
-    # The tanh form: modeling.py's only GELU.
+    # The tanh form, the only GELU in modeling.py.
     return reference("bert", hidden_act="gelu_new")
 
 

@@ -1,4 +1,4 @@
-"""Fetching, against stand-ins on this machine that speak the hubs' interfaces."""
+"""Downloads, from local stand-ins that implement the hubs' interfaces."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from kerasbert.text.tokenizer_files import MODEL_FILES
 from kerasbert.tokenizers import BertTokenizer
 from tests.stand_in import COMMIT, OTHER, files_of, hub_stand_in
 
-# What is fetched is the same on every backend, and JAX would compile each model.
+# Downloads do not depend on the backend, and JAX would compile each model.
 pytestmark = pytest.mark.backends("tensorflow", "torch")
 
 server = pytest.fixture(hub_stand_in)
@@ -27,7 +27,7 @@ VOCABULARY = "\n".join(
 
 @pytest.fixture
 def bert(reference, server):
-    """A repository "org/bert" on the stand-in, as repositories are: much more than is needed."""
+    """A repository "org/bert" on the stand-in, with many more files than are needed."""
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
     files = {
         **files_of(theirs.directory),
@@ -94,7 +94,7 @@ def test_shards(server, bert):
 @pytest.mark.peers
 @pytest.mark.parametrize("folder", ["", "0_Transformer/"])
 def test_sentence_transformers(server, bert, folder):
-    """How texts are pooled comes along, and the encoder from where old directories keep it."""
+    """The pooling config is downloaded too, and the encoder's folder in old directories."""
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate([(folder[:-1], "Transformer"), ("1_Pooling", "Pooling")])
@@ -147,7 +147,7 @@ def test_hub_out_of_reach(server):
 
 @pytest.mark.peers
 def test_built_in_name(server, bert, monkeypatch):
-    """A name goes to its handle, and its description wins over the files."""
+    """A name resolves to its handle, and its description takes precedence over the files."""
     described = {
         "name": "some_bert",
         "family": "bert",
@@ -175,9 +175,9 @@ def test_built_in_name(server, bert, monkeypatch):
 
 @pytest.fixture
 def kaggle(monkeypatch, tmp_path):
-    """A preset of KerasHub's behind `kagglehub.model_download`.
+    """A KerasHub preset behind `kagglehub.model_download`.
 
-    kagglehub 1.0 knows but its own endpoints and localhost at two fixed ports, so its function is
+    kagglehub 1.0 only knows its own endpoints and localhost at two fixed ports, so its function is
     replaced instead of its server.
     """
     import kagglehub

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints against `transformers` itself, in process."""
+"""Hugging Face checkpoints compared with `transformers` in the same process."""
 
 import warnings
 
@@ -17,7 +17,7 @@ from kerasbert.models import (
     BertTokenClassifier,
 )
 from tests.conftest import _CLASSES
-from tests.contracts import ENCODERS, with_head
+from tests.contracts import ENCODERS, RELATIVES, with_head
 from tests.peers import torch, transformers
 
 pytestmark = pytest.mark.peers
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.peers
 EVERY = pytest.mark.parametrize("family", ENCODERS)
 CLASSIFIER = "ForSequenceClassification"
 LINEAR = {"rope_type": "linear", "factor": 1.3, "rope_theta": 50.0}
-# Family, head and settings: each axis that a configuration can turn, somewhere.
+# Family, head and settings; together they cover each setting of a configuration.
 ODD = [
     ("bert", {"hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 4}),
     ("bert", {"hidden_act": "gelu_new", "type_vocab_size": 1, "num_attention_heads": 9}),
@@ -48,6 +48,10 @@ ODD = [
     ("modernbert", {"classifier_activation": "relu", "num_attention_heads": 3}),
     ("deberta_v3", {"position_buckets": -1, "max_relative_positions": 9, "hidden_act": "relu"}),
     ("deberta_v3", {"position_buckets": 6, "pos_att_type": "c2p|p2c", "num_attention_heads": 9}),
+    ("deberta_v3", {"conv_kernel_size": 3, "conv_act": "gelu", "layer_norm_eps": 1e-3}),
+    ("deberta_v3", {"conv_kernel_size": 5, "num_hidden_layers": 1}),
+    ("mpnet", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "num_attention_heads": 9}),
+    ("mpnet", {"hidden_act": "relu", "num_attention_heads": 1}),
     ("nomic_bert", {"type_vocab_size": 4, "hidden_act": "gelu", "rope_parameters": LINEAR}),
     ("gte", {}),
     ("gte", {"type_vocab_size": 0, "hidden_act": "relu", "rope_parameters": LINEAR}),
@@ -55,7 +59,9 @@ ODD = [
 
 
 def rows(cases, name="bert"):
-    """Families of a head: each backend computes that of BERT; with others, names alone differ."""
+    """Return test cases: all backends run those of BERT; PyTorch alone runs those of other
+    families, which differ only in names.
+    """
     marks = {False: pytest.mark.backends("torch"), True: ()}
     cases = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*case, marks=marks[case[0] == name]) for case in cases]
@@ -77,17 +83,18 @@ def test_classifier_equals_transformers(reference, family, settings):
     assert theirs.compare(load_classifier(theirs.directory)) <= 1e-5
 
 
+@pytest.mark.backends("torch")
 @EVERY
 def test_encoder_equals_transformers(reference, family):
     theirs = reference(family)
     encoder = BertBackbone.from_preset(theirs.directory)
     assert theirs.compare(encoder) <= 1e-5
-    assert encoder.pooler == (family in ("bert", "roberta", "xlm_roberta", "albert"))
+    assert encoder.pooler == (family in ("bert", "roberta", "xlm_roberta", "albert", "mpnet"))
 
 
 @EVERY
 def test_predict_equals_transformers(reference, family):
-    """Compiled, as `fit` and `predict` run it."""
+    """`predict` runs the compiled model."""
     theirs = reference(family, CLASSIFIER, num_labels=3)
     classifier = load_classifier(theirs.directory)
     inputs = theirs.inputs(13)
@@ -100,9 +107,10 @@ def test_predict_equals_transformers(reference, family):
 @pytest.mark.parametrize(
     "family, prefix",
     [
-        # The encoders of the others are computed above.
+        # The encoders of the other families are compared above.
         pytest.param(*case, marks=[pytest.mark.backends("torch")] * (case[0] in ENCODERS))
         for case in _CLASSES.items()
+        if case[0] not in RELATIVES
     ],
 )
 def test_encoder_of_every_class_of_transformers(reference, family, prefix):
@@ -118,7 +126,7 @@ def test_encoder_of_every_class_of_transformers(reference, family, prefix):
         assert encoder.pooler == (has_pooler and "pooled_dense" in TABLES[family].encoder), head
 
 
-# --- the other heads on one vector a text ---
+# --- other heads on one embedding per text ---
 
 
 HEADED = pytest.mark.parametrize("family", rows(ENCODERS))
@@ -186,13 +194,13 @@ def test_next_sentence_predictor(reference, family, head, output):
     y = np.array([0, 1, 1])
     loss = torch.nn.functional.cross_entropy(expected, torch.tensor(y)).item()
     assert abs(predictor.evaluate(inputs, y, verbose=0)[0] - loss) <= 1e-5
-    if output == "logits":  # `ForPreTraining` adds the other head's.
+    if output == "logits":  # `ForPreTraining` also has the other head.
         assert abs(loss - theirs.loss(inputs, torch.tensor(y))) <= 1e-5
 
 
 @pytest.mark.parametrize("family", rows(with_head("multiple_choice")))
 def test_multiple_choice(reference, family):
-    """In our batch the last choice of the second example is missing; theirs know no such thing."""
+    """The last choice of our second example is missing; transformers does not support this."""
     theirs = reference(family, "ForMultipleChoice")
     model = BertMultipleChoice.from_preset(theirs.directory, preprocessor=None)
     for length in (1, 13):
@@ -206,7 +214,8 @@ def test_multiple_choice(reference, family):
         with torch.no_grad():
             outputs = theirs.model(**arguments, labels=torch.tensor(y))
         expected = outputs.logits.numpy()
-        assert np.ptp(expected, axis=1).min() > 0.01  # An error has to show.
+        # Outputs must differ enough to reveal errors.
+        assert np.ptp(expected, axis=1).min() > 0.01
         inputs = {name: x for name, x in inputs.items() if name in model.input}
         found = numpy(model(inputs))
         assert found.shape == (2, 3) and np.abs(found - expected).max() <= 1e-5
@@ -215,7 +224,7 @@ def test_multiple_choice(reference, family):
     assert np.abs(numpy(model(inputs))[:, :2] - expected[:, :2]).max() <= 1e-5
 
 
-# --- the head on tokens ---
+# --- the token head ---
 
 ODD_TAGGERS = [
     (family, settings)
@@ -236,7 +245,7 @@ def test_token_classifier(reference, family, settings):
     assert theirs.compare(tagger) <= 1e-5
     assert tagger.labels == tagger.label_names == names
     assert not tagger.backbone.pooler
-    # Their loss leaves out labels of -100, ours what has no weight.
+    # Their loss ignores labels of -100; ours ignores tokens of weight 0.
     inputs = theirs.inputs(13)
     y = np.random.default_rng(1).integers(-2, 5, (3, 13))
     y[inputs["padding_mask"] == 0] = -1
@@ -301,7 +310,7 @@ def test_new_heads_are_asked_for(reference):
 
 
 def gradients(model, weights, loss):
-    """The gradients of `loss(model)` on the weights, by whichever backend."""
+    """Return the gradients of `loss(model)`, on any backend."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -323,7 +332,7 @@ def gradients(model, weights, loss):
 
 
 class _Gradients(dict):
-    """Torch's gradients under the names that the tables know."""
+    """Torch's gradients under the names in the tables."""
 
     def __init__(self, model):
         prefix = model.base_model_prefix + "."
@@ -338,14 +347,14 @@ class _Gradients(dict):
 
 
 def dense_gradient(gradient):
-    if hasattr(gradient, "indices"):  # TensorFlow's slices of an embedding.
+    if hasattr(gradient, "indices"):  # TensorFlow's gradients of embeddings are sparse.
         import tensorflow as tf
 
         return tf.convert_to_tensor(gradient).numpy()
     return np.asarray(numpy(gradient))
 
 
-# NomicBERT's files have other names than its class.
+# NomicBERT's files use other names than its class.
 @pytest.mark.parametrize("family", [name for name in ENCODERS if name != "nomic_bert"])
 def test_gradients_equal_torch(reference, family):
     theirs = reference(family, CLASSIFIER, num_labels=3)
@@ -406,6 +415,7 @@ def test_settings_are_read(reference, family):
     for name in ("roberta", "xlm_roberta", "electra", "nomic_bert"):
         settings[name] = {**settings["bert"], "classifier_dropout": 0.4}
     settings["deberta_v3"] = {**settings["bert"], "cls_dropout": 0.4}
+    settings["mpnet"] = settings["bert"]
     labels = {0: "no", 1: "maybe", 2: "yes"}
     theirs = reference(
         family, CLASSIFIER, id2label=labels, initializer_range=0.01, **settings[family]
@@ -413,7 +423,7 @@ def test_settings_are_read(reference, family):
     classifier = load_classifier(theirs.directory)
     encoder = classifier.backbone
     assert (encoder.dropout, encoder.attention_dropout) == (0.3, 0.2)
-    assert classifier.dropout == (0.3 if family == "bert" else 0.4)
+    assert classifier.dropout == (0.3 if family in ("bert", "mpnet") else 0.4)
     assert classifier.labels == ["no", "maybe", "yes"]
     assert encoder.initializer_range == 0.01
     assert encoder.family == family
@@ -449,7 +459,9 @@ def test_a_configuration_without(reference, tmp_path, missing):
 
 @pytest.mark.backends("torch")
 def test_rotary_positions_by_another_name(reference, tmp_path):
-    """modernbert-ja says "rope" where other configurations say nothing."""
+    """In modernbert-ja's configuration, `position_embedding_type` is "rope"; in others it is
+    missing.
+    """
     theirs = reference("modernbert")
     directory = theirs.copy(tmp_path, position_embedding_type="rope")
     assert theirs.compare(BertBackbone.from_preset(directory), lengths=(13,)) <= 1e-5
@@ -472,7 +484,9 @@ def test_configurations_of_the_first_nomic_bert(reference, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_configurations_of_the_first_gte(reference, tmp_path):
-    """Its fixed NTK scaling is a linear one of a larger base, as transformers' page on GTE says."""
+    """The fixed NTK scaling of the first GTE is the same as a larger base, as transformers' page on
+    GTE explains.
+    """
     linear = {"rope_type": "linear", "factor": 8 ** (2 / 12), "rope_theta": 160.0}
     theirs = reference("gte", CLASSIFIER, num_labels=3, rope_parameters=linear)
     scaled = {"rope_parameters": None, "rope_theta": 20.0}
@@ -495,7 +509,8 @@ def test_old_names_of_rotary_bases(reference, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        # Files of ModernBERT-ja and mmBERT have both, of which transformers reads one.
+        # Files of ModernBERT-ja and mmBERT have both `layer_norm_eps` and `norm_eps`; transformers
+        # reads one of them.
         {"layer_norm_eps": 1e-3},
         {"layer_norm_eps": 1e-3, "norm_eps": None},
         {"layer_norm_eps": 1e-5, "norm_eps": 1e-5},
@@ -512,7 +527,7 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
     read = transformers.AutoConfig.from_pretrained(directory)
     encoder = BertBackbone.from_preset(directory)
     assert encoder.layer_norm_epsilon == read.norm_eps
-    own = family == "modernbert_decoder"  # It counts the token itself.
+    own = family == "modernbert_decoder"  # The decoder's window counts the token itself.
     assert encoder.local_window == 2 * (read.sliding_window - own)
     ropes = read.rope_parameters
     assert encoder.rotary_base == ropes["full_attention"]["rope_theta"]
@@ -549,6 +564,8 @@ def test_other_spellings_of_modernbert(reference, tmp_path, family, settings):
             {"local_attention": 128, "sliding_window": 128},
             "local_attention=128 with sliding_window=128, which is not half",
         ),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "num_buckets=16, .* only .*=32 can be"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0, .* only pad_token_id=1 can be loaded"),
         ("nomic_bert", {"activation_function": "gelu"}, "activation_function='gelu', which"),
         ("nomic_bert", {"head_dim": 6}, "head_dim=6 with hidden_size=36"),
         (
@@ -634,7 +651,15 @@ def test_without_weights(reference):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"conv_kernel_size": 3}, "has conv_kernel_size=3, which kerasbert does not support; only"),
+        (
+            {"conv_kernel_size": 4},
+            "has conv_kernel_size=4, .*; only conv_kernel_size=an odd",
+        ),
+        (
+            {"conv_kernel_size": 3, "conv_act": "magic"},
+            "conv_act='magic', .*; only conv_act=",
+        ),
+        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups=2"),
         ({"pos_att_type": ["c2p"]}, "pos_att_type=.'c2p'., .* use a DeBERTa-v3 checkpoint"),
         ({"share_att_key": False}, "share_att_key=False"),
         ({"position_biased_input": True}, "position_biased_input=True"),
@@ -642,7 +667,7 @@ def test_without_weights(reference):
         ({"type_vocab_size": 2}, "type_vocab_size=2"),
         ({"embedding_size": 20}, "embedding_size=20"),
         ({"position_buckets": 1.5}, "position_buckets=1.5 in .* must be a whole number"),
-        ({"model_type": "deberta"}, "the first DeBERTa, .* use a DeBERTa-v3 checkpoint, such as"),
+        ({"model_type": "deberta", "talking_head": True}, "talking_head=True"),
     ],
 )
 def test_debertas_that_are_none_of_ours(reference, tmp_path, settings, message):

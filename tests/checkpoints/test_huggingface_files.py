@@ -1,4 +1,4 @@
-"""The files of a Hugging Face checkpoint: every form they come in, and every way they break."""
+"""Files of Hugging Face checkpoints: all their forms, and all kinds of damage."""
 
 import glob
 import json
@@ -14,7 +14,7 @@ from kerasbert.heads.text_classifier.model import BertTextClassifier
 from tests.contracts import ENCODERS
 from tests.peers import safetensors_torch, torch
 
-# Files are read alike on every backend, and PyTorch compiles nothing.
+# Reading files does not depend on the backend, and PyTorch compiles nothing.
 pytestmark = pytest.mark.backends("torch")
 
 
@@ -89,7 +89,7 @@ def test_half_precision(reference, tmp_path, dtype, bin):
 
 @pytest.mark.peers
 def test_bin_of_parameters(reference, tmp_path):
-    """What `torch.save(dict(model.named_parameters()), ...)` writes."""
+    """The output of `torch.save(dict(model.named_parameters()), ...)`."""
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
     parameters = dict(theirs.model.named_parameters())
     assert all(parameter.requires_grad for parameter in parameters.values())
@@ -282,7 +282,7 @@ LONG = " ".join("abcdefghijklmnopqrst")
 
 
 def with_sides(reference, tmp_path, head=CLASSIFIER, **sides):
-    """A checkpoint with a vocabulary and files beside it; dicts by their names without end."""
+    """Make a checkpoint with a vocabulary and other files; dicts by names without extension."""
     theirs = reference("bert", head, num_labels=3)
     directory = theirs.copy(tmp_path)
     sides.setdefault("tokenizer_config", {"tokenizer_class": "BertTokenizer"})

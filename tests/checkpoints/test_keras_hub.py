@@ -1,4 +1,4 @@
-"""KerasHub presets: saved by its own classes here, loaded by ours, compared in process."""
+"""KerasHub presets: saved by its own classes, loaded by ours, compared in the same process."""
 
 import functools
 import glob
@@ -24,12 +24,13 @@ _SIZES = {
     "intermediate_dim": 40,
     "max_sequence_length": 32,
 }
-# Class and settings, beside those of `CLASSIFIERS`.
+# Classes and settings besides those of `CLASSIFIERS`.
 BACKBONES = [
     ("Bert", {"num_segments": 4, "num_heads": 1}),
     ("Electra", {"vocab_size": 60, "vocabulary_size": None, "embedding_dim": 20}),
     ("Electra", {"vocab_size": 60, "vocabulary_size": None, "embedding_dim": 36}),
-    # Not all of 32 positions: on JAX KerasHub's rounds the farthest distance into the next range.
+    # Fewer than all 32 positions, because on JAX KerasHub rounds the largest distance into the next
+    # bucket.
     ("DebertaV3", {"bucket_size": 6, "max_sequence_length": 40}),
     ("Albert", {"embedding_dim": 36, "num_groups": 2, "num_segments": 1}),
 ]
@@ -55,7 +56,7 @@ def keras_hub_backbone(name, settings):
 
 @functools.cache
 def bert():
-    """For tests that leave it as it is."""
+    """KerasHub's BERT, for tests that do not change it."""
     return keras_hub_backbone("Bert", {})
 
 
@@ -95,6 +96,7 @@ def assert_same_encoder(ours, theirs):
             np.testing.assert_allclose(found[name], value, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, settings", BACKBONES, ids=str)
 def test_encoder_equals_keras_hub(tmp_path, name, settings):
     theirs = keras_hub_backbone(name, settings)
@@ -118,6 +120,7 @@ def rename(directory, old, new):
             file.write(text.replace(old, new))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifier_equals_keras_hub(tmp_path, name):
@@ -128,7 +131,7 @@ def test_classifier_equals_keras_hub(tmp_path, name):
     )
     perturb(theirs)
     theirs.save_to_preset(str(tmp_path))
-    rename(tmp_path, "keras_hub>", "keras_nlp>")  # As the first presets were written.
+    rename(tmp_path, "keras_hub>", "keras_nlp>")  # The first presets were written with these names.
     ours = BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
     assert (ours.num_classes, ours.dropout) == (3, 0.3)
     inputs = random_inputs(13, getattr(backbone, "num_segments", 1))
@@ -243,6 +246,7 @@ def test_tokenizer_equals_keras_hub(tmp_path, name):
         BertTokenizer.from_preset(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_classifier_of_texts(tmp_path):
     tokenizer = keras_hub.tokenizers.BertTokenizer(WORDS, lowercase=True)
@@ -274,7 +278,7 @@ def test_cut_off(tmp_path):
     theirs.save_to_preset(str(tmp_path))
     for file, without in (
         ("model.weights.h5", "is incomplete: "),
-        # KerasHub itself takes such a preset and leaves the head random.
+        # KerasHub itself accepts such a preset and leaves the head random.
         ("task.weights.h5", "has no head for a .*"),
     ):
         path = tmp_path / file

@@ -1,4 +1,4 @@
-"""Heads of masked language models and of pre-training, against those that they come from."""
+"""Masked language model and pre-training heads, compared with their original packages."""
 
 import dataclasses
 import os
@@ -52,7 +52,7 @@ def ours(model, inputs):
 
 
 def some_masks(inputs, seed=0):
-    """Positions of tokens (B, P), what stood there, and weights of the last row's empty slots."""
+    """Return positions (B, P), their tokens, and weights with empty slots in the last row."""
     random = np.random.default_rng(seed)
     lengths = inputs["padding_mask"].sum(axis=1)
     positions = np.stack([np.sort(random.permutation(n)[:3]) for n in lengths]).astype("int32")
@@ -75,7 +75,7 @@ def their_outputs(theirs, inputs, **labels):
 
 
 def everywhere(inputs, positions, labels, weights):
-    """Their labels: (B, T), -100 where nothing is to be predicted."""
+    """Return labels (B, T), -100 where nothing is predicted."""
     result = np.full(inputs["token_ids"].shape, -100)
     rows, slots = np.nonzero(weights)
     result[rows, positions[rows, slots]] = labels[rows, slots]
@@ -83,11 +83,11 @@ def everywhere(inputs, positions, labels, weights):
 
 
 def assert_same(model, theirs, output="logits"):
-    """Logits of every token, at positions, and the loss."""
+    """Compare logits of every token and at positions, and the loss."""
     for length in (4, 32):
         inputs = theirs.inputs(length, seed=length)
         expected = their_outputs(theirs, inputs)[output].numpy()
-        assert np.abs(expected).max() > 0.1  # An error has to show.
+        assert np.abs(expected).max() > 0.1  # Outputs must differ enough to reveal errors.
         tokens = inputs["padding_mask"] == 1
         found = logits_of(model, ours(model, inputs))
         assert np.abs(found - expected)[tokens].max() <= 1e-5
@@ -157,13 +157,13 @@ def test_pretrainer_equals_transformers(reference, family, pair, pair_labels):
     y = {"mlm_logits": labels, "nsp_logits": np.array([0, 1, 1])}
     loss = model.evaluate(features, y, sample_weight=weights, verbose=0, return_dict=True)["loss"]
     assert abs(loss - expected["loss"].item()) <= 1e-5
-    # The two heads alone.
+    # Each of the two heads loads alone.
     alone = load(BertMaskedLM, theirs.directory)
     assert np.abs(logits_of(alone, features) - mlm).max() <= 1e-5
     load(BertNextSentencePredictor, theirs.directory)
 
 
-# --- tensors that repeat others ---
+# --- duplicate tensors ---
 
 TIED = [
     ("bert", ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"]),
@@ -194,11 +194,11 @@ def test_repeated_tensors(reference, tmp_path, family, names):
             load(BertMaskedLM, directory)
 
 
-# --- decoders of their own ---
+# --- untied decoders ---
 
 
 def untied(reference, family, head=HEAD, **settings):
-    """Their model whose decoder, and its bias, are others than the embedding's."""
+    """Make their model with a decoder, and its bias, other than the embedding's."""
     theirs = reference(family, head, tie_word_embeddings=False, **settings)
     output, embedding = theirs.model.get_output_embeddings(), theirs.model.get_input_embeddings()
     assert (output.weight - embedding.weight).abs().max() > 0.1
@@ -213,7 +213,7 @@ def test_untied(reference, tmp_path, family):
     model = load(BertMaskedLM, theirs.directory)
     assert not model.tie_weights
     assert_same(model, theirs)
-    # A preset of ours, a `.keras` file, and transformers' again.
+    # Save as a preset, as a `.keras` file, and again in transformers' format.
     model.save_to_preset(str(tmp_path / "preset"))
     assert_same(load(BertMaskedLM, tmp_path / "preset"), theirs)
     model.save(tmp_path / "model.keras")
@@ -240,7 +240,7 @@ def test_untied_pretrainer(reference, tmp_path, family):
     kerasbert.convert(model, tmp_path / "back", tokenizer=False)
     again = load(BertPretrainer, tmp_path / "back")
     assert np.abs(logits_of(again, ours(again, inputs)) - expected)[tokens].max() <= 1e-5
-    # It lends its head, with the decoder.
+    # The preset provides its head to a masked language model, including the decoder.
     model.save_to_preset(str(tmp_path / "preset"))
     masked = load(BertMaskedLM, tmp_path / "preset")
     assert np.abs(logits_of(masked, ours(masked, inputs)) - expected)[tokens].max() <= 1e-5
@@ -249,7 +249,7 @@ def test_untied_pretrainer(reference, tmp_path, family):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_files_with_one_bias_for_both(reference, tmp_path):
-    """Versions before 5 wrote one of the two biases, which were one."""
+    """Versions of transformers before 5 wrote only one of the two biases, which were the same."""
     theirs = untied(reference, "roberta")
     tensors = theirs.tensors()
     tensors["lm_head.bias"] = tensors.pop("lm_head.decoder.bias")
@@ -265,7 +265,7 @@ def test_formats_without_a_decoder(tmp_path, format):
     assert not os.listdir(tmp_path)
 
 
-# --- what is missing or left over ---
+# --- missing and unexpected tensors ---
 
 
 @pytest.mark.peers
@@ -316,7 +316,7 @@ def test_heads_of_other_classes(reference, tmp_path):
 
 
 def google_heads(model):
-    """The variables of run_pretraining.py for the heads of BertForPreTraining."""
+    """Return the variables of run_pretraining.py for the heads of BertForPreTraining."""
     state = {name: x.numpy() for name, x in model.cls.state_dict().items()}
     transform = "cls/predictions/transform"
     return {
@@ -335,7 +335,7 @@ def google_heads(model):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_equals_google(reference, tmp_path):
-    """With the tanh form of GELU in the head too."""
+    """With the tanh form of GELU also in the head."""
     theirs = reference("bert", "ForPreTraining", hidden_act="gelu_new")
     directory = google.write(tmp_path, theirs.model.bert, google_heads(theirs.model))
     inputs = theirs.inputs(13)
@@ -363,6 +363,7 @@ def test_google_without_heads(reference, tmp_path):
 # --- KerasHub ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "DistilBert", "Albert"])
 def test_equals_keras_hub(tmp_path, name):
     keras.utils.set_random_seed(1)

@@ -1,4 +1,4 @@
-"""The name tables: read in both directions, and strict."""
+"""The name tables: two-way and strict."""
 
 import re
 
@@ -6,21 +6,20 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.checkpoints import google
-from kerasbert.checkpoints import keras_hub as keras_hub_format
+from kerasbert.checkpoints.huggingface import encoder_map
 from kerasbert.checkpoints.name_map import NameMap, load_weights
 from kerasbert.encoder.backbone import BertBackbone
-from kerasbert.families import FAMILIES, TABLES
+from kerasbert.families import FAMILIES, KERAS_HUB, TABLES
+from kerasbert.families.bert import GOOGLE_HEADS
 from kerasbert.heads.text_classifier.model import BertTextClassifier
 
+# Settings with which a family has further layers.
+FURTHER = {"eurobert": {"num_key_value_heads": 1}, "deberta_v3": {"conv_kernel_size": 3}}
 ENCODERS = [
-    *((family, "torch", table.encoder, {}) for family, table in TABLES.items()),
-    *(
-        (family, "keras_hub", names, keras_hub_format.SETTINGS[family])
-        for family, names in keras_hub_format.ENCODERS.items()
-    ),
+    *((family, "torch", {}) for family in TABLES),
+    *((family, "torch", settings) for family, settings in FURTHER.items()),
+    *((family, "keras_hub", table.settings) for family, table in KERAS_HUB.items()),
 ]
-IDS = [f"{family}-{layout}" for family, layout, _, _ in ENCODERS]
 
 
 class Arrays(dict):
@@ -38,11 +37,14 @@ def perturbed(weight):
     return rng.normal(size=weight.shape).astype("float32")
 
 
-@pytest.mark.parametrize("family, layout, names, settings", ENCODERS, ids=IDS)
-def test_every_weight_goes_there_and_back(family, layout, names, settings):
+@pytest.mark.slow
+@pytest.mark.parametrize("family, layout, settings", ENCODERS)
+def test_every_weight_goes_there_and_back(family, layout, settings):
     encoder = tiny(family, **settings)
-    verbatim = keras_hub_format.VERBATIM.get(family) if layout == "keras_hub" else None
-    name_map = NameMap(names, layout, verbatim)
+    if layout == "torch":
+        name_map = encoder_map(TABLES[family], encoder.get_config())
+    else:
+        name_map = NameMap(KERAS_HUB[family].encoder, layout, KERAS_HUB[family].verbatim)
     theirs = Arrays()
     for weight in encoder.weights:
         written = name_map.write(weight.path, perturbed(weight))
@@ -54,11 +56,14 @@ def test_every_weight_goes_there_and_back(family, layout, names, settings):
         np.testing.assert_array_equal(value, perturbed(weight))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_table_is_used_up(family):
-    """No line of a table names a layer that no model has."""
-    classifier = BertTextClassifier(tiny(family), num_classes=2)
-    layers = {weight.path.rpartition("/")[0] for weight in classifier.weights}
+    """Every line of a table names a layer of some model."""
+    layers = set()
+    for settings in {}, FURTHER.get(family, {}):
+        classifier = BertTextClassifier(tiny(family, **settings), num_classes=2)
+        layers |= {weight.path.rpartition("/")[0] for weight in classifier.weights}
     paths = {re.sub(r"_\d+/", "_{i}/", layer) for layer in layers}
     optional = {"embeddings_projection", "segment_embedding", "pooled_dense"}
     assert TABLES[family].encoder.keys() - optional <= paths
@@ -74,7 +79,7 @@ def test_layouts():
     np.testing.assert_array_equal(fused.read("layer_10/qkv/kernel", (2, 6), written), value)
     assert fused.theirs("layer_x/qkv/kernel") is None
     assert fused.theirs("layer_1/qkv/other") is None
-    head = NameMap({}, "google", verbatim=google.TEXT_CLASSIFIER)
+    head = NameMap({}, "google", verbatim=GOOGLE_HEADS["text_classifier"][1])
     assert head.write("logits/kernel", value)["output_weights"].shape == (6, 2)
 
 

@@ -1,4 +1,4 @@
-"""Errors while a preset loads: only what the reading of its files raises calls it damaged."""
+"""Errors while a preset loads: only errors of reading its files report it as damaged."""
 
 import errno
 
@@ -12,7 +12,7 @@ from tests.contracts import tiny_backbone
 
 
 class Users(BertTextClassifier):
-    """A user's class that raises what a test sets."""
+    """A user's class that raises an error set by the test."""
 
     error = None
 
@@ -34,6 +34,7 @@ def load(cls, preset):
     return cls.from_preset(preset, num_classes=2, preprocessor=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
@@ -90,7 +91,7 @@ def test_what_h5py_says_of_files(error):
     code = compile("def fail(error): raise error", "h5py", "exec")
     names = {"__name__": "h5py._hl.files"}
     exec(code, names)
-    # Within a package that reads presets, as the frames of this test are none.
+    # The error must come from a package that reads presets, which this test's frames are not.
     caller = {"__name__": "kerasbert.models", "source": source, "fail": names["fail"]}
     exec("def run(error):\n with source.whole():\n  fail(error)", caller)
     with pytest.raises(ValueError, match="is incomplete or damaged") as raised:

@@ -1,11 +1,11 @@
-"""The descriptions in `presets/`: well-formed, and true to what was published.
+"""The descriptions in `presets/`: well-formed, and consistent with published figures.
 
 `parameters` counts the encoder in the file that the `hf://` handle loads, without heads, with the
-pooler where that file holds one (`settings` says `"pooler": false` where it does not: the
-`model.safetensors` of `FacebookAI/roberta-base` has none, `FacebookAI/xlm-roberta-base`'s has one).
+pooler if that file has one (`settings` has `"pooler": false` otherwise: the `model.safetensors` of
+`FacebookAI/roberta-base` has none, `FacebookAI/xlm-roberta-base`'s has one).
 
-Three sources that do not know each other agree on it: the architecture built from `settings`, a
-closed form, and published figures (KerasHub's presets, papers, sizes of the released files).
+Three independent sources must agree on it: the architecture built from `settings`, a closed form,
+and published figures (KerasHub's presets, papers, sizes of the released files).
 """
 
 import inspect
@@ -19,9 +19,11 @@ import keras
 import keras_hub
 import pytest
 
+from kerasbert import lineage
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import FAMILIES
 from kerasbert.text.wordpiece import BertTokenizer
+from tests.contracts import RELATIVES
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -42,7 +44,7 @@ KEYS = [
     "settings",
     "sha256",
 ]
-# The arguments of their constructors that a description may set.
+# Constructor arguments that a description may set.
 TOKENIZERS = {
     "BertTokenizer": {"lowercase", "strip_accents", "split_on_cjk"},
     "RobertaTokenizer": set(),
@@ -53,11 +55,22 @@ TOKENIZERS = {
     "ByteFallbackTokenizer": set(),
     "GPT2Tokenizer": set(),
     "GPTTokenizer": set(),
+    "XLNetTokenizer": set(),
 }
-# SPDX identifiers; null is a licence that the authors did not state.
+# SPDX identifiers; null is a license that the authors did not state.
 LICENSES = {"Apache-2.0", "MIT", "CC-BY-SA-4.0", None}
 REQUIRED = ["vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim"]
 EVERY = pytest.mark.parametrize("name", PRESETS)
+
+
+def encoder_class(preset):
+    classes = lineage.CLASSES.get(preset["family"])
+    return classes[None] if classes else BertBackbone
+
+
+def family_settings(preset):
+    """Return the encoder settings of the preset's family."""
+    return FAMILIES[preset["family"]].encoder if preset["family"] in FAMILIES else {}
 
 
 @EVERY
@@ -66,7 +79,7 @@ def test_schema(name):
     assert list(preset) == KEYS
     assert preset["name"] == name
     assert re.fullmatch(r"[a-z0-9_]+", name)
-    assert preset["family"] in FAMILIES
+    assert preset["family"] in {*FAMILIES, *lineage.CLASSES}
     assert preset["description"].endswith(".")
     # ISO 639; "mul" is its code for many languages.
     assert preset["languages"]
@@ -75,7 +88,7 @@ def test_schema(name):
     kaggle = preset["kaggle_handle"]
     assert kaggle is None or re.fullmatch(rf"kaggle://keras/[\w-]+/keras/{name}/\d+", kaggle)
     assert preset["license"] in LICENSES
-    # GPT's have no number there.
+    # The papers on GPT and GPT-2 are not on arXiv.
     paper = r"https://(arxiv\.org/abs/\d{4}\.\d{5}|cdn\.openai\.com/[\w/-]+\.pdf)"
     assert re.fullmatch(paper, preset["paper"])
     assert type(preset["parameters"]) is int
@@ -87,7 +100,7 @@ def test_schema(name):
 @EVERY
 def test_tokenizer(name):
     tokenizer = PRESETS[name]["tokenizer"]
-    if tokenizer is None:  # no tokenizer here reads the checkpoint's vocabulary
+    if tokenizer is None:  # No tokenizer here reads the vocabulary of the checkpoint.
         assert "No tokenizer here reads its vocabulary" in PRESETS[name]["description"]
         return
     arguments = set(tokenizer) - {"class"}
@@ -96,23 +109,28 @@ def test_tokenizer(name):
     assert all(type(tokenizer[argument]) is bool for argument in arguments)
 
 
+# Families without a preset.
+UNLISTED = {"nomic_bert", "gte", "mpnet", "jina_bert", *RELATIVES}
+
+
 def test_tokenizer_arguments_exist():
     assert TOKENIZERS["BertTokenizer"] <= set(inspect.signature(BertTokenizer.__init__).parameters)
-    # No family's own: the files of a checkpoint say that they need it.
-    usual = {family.tokenizer for family in FAMILIES.values()}
-    assert usual == set(TOKENIZERS) - {"ByteFallbackTokenizer"}
+    # `ByteFallbackTokenizer` is not any family's default, as files of a checkpoint select it, and
+    # `FAMILIES` does not have `lineage`.
+    usual = {family.tokenizer for name, family in FAMILIES.items() if name not in UNLISTED}
+    assert usual == set(TOKENIZERS) - {"ByteFallbackTokenizer", "XLNetTokenizer"}
 
 
 @EVERY
 def test_settings_are_what_differs_from_the_family(name):
     preset = PRESETS[name]
-    signature = inspect.signature(BertBackbone.__init__).parameters
+    signature = inspect.signature(encoder_class(preset).__init__).parameters
     given = {
         key: parameter.default
         for key, parameter in signature.items()
         if parameter.default is not inspect.Parameter.empty
     }
-    given |= FAMILIES[preset["family"]].encoder
+    given |= family_settings(preset)
     assert list(preset["settings"])[:5] == REQUIRED
     for key, value in preset["settings"].items():
         assert key in signature, key
@@ -133,9 +151,8 @@ def test_the_published_checkpoints_are_there():
         "bert_large_wwm_en_uncased bert_large_wwm_en bert_base_multi bert_base_zh"
     ).split():
         assert name in PRESETS
-    # Nobody here could open a checkpoint of these.
     named = {preset["family"] for preset in PRESETS.values()}
-    assert named == set(FAMILIES) - {"nomic_bert", "gte"}
+    assert named - set(lineage.CLASSES) == set(FAMILIES) - UNLISTED
     for language in ("ko", "ja"):
         assert sum(language in preset["languages"] for preset in PRESETS.values()) >= 10
 
@@ -144,8 +161,8 @@ def test_the_published_checkpoints_are_there():
 
 
 def pooler(preset):
-    """Whether the encoder has one."""
-    family = FAMILIES[preset["family"]].encoder
+    """Return whether the encoder has a pooler."""
+    family = family_settings(preset)
     return preset["settings"].get("pooler", family.get("pooler", True))
 
 
@@ -155,15 +172,18 @@ def pooler_parameters(preset):
 
 
 def count_without_weights(preset):
-    """Build the encoder in shapes only: in a stateless scope no variable gets a value."""
+    """Build the encoder from shapes only: in a stateless scope no variable gets a value."""
 
     def build():
         with keras.StatelessScope(initialize_variables=False):
-            backbone = BertBackbone.from_family(preset["family"], **preset["settings"])
+            if preset["family"] in FAMILIES:
+                backbone = BertBackbone.from_family(preset["family"], **preset["settings"])
+            else:
+                backbone = encoder_class(preset)(**preset["settings"])
             return backbone.count_params()
 
-    # Keras keeps a list of variables that still want a value, one a thread: a thread of our own
-    # takes it away, else the next scope elsewhere would allocate all of them.
+    # Keras keeps a list of variables without values per thread. This thread takes its own list with
+    # it; otherwise the next scope would allocate all of them.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(build).result()
 
@@ -180,24 +200,35 @@ def test_built_architecture_has_the_count(name):
 
 
 def closed_form(preset):
-    """Parameters of the encoder by arithmetic alone, from the papers' descriptions."""
+    """Return the number of encoder parameters by a formula from the papers."""
     settings = preset["settings"]
     vocabulary, layers, _, width, feed_forward = (settings[key] for key in REQUIRED)
     if preset["family"] in ("modernbert", "modernbert_decoder"):
-        # No biases; per layer qkv and output, gate, value and output, two norms, but layer 0 has
-        # one; a norm after the embeddings and one at the end.
+        # There are no biases. A layer has qkv and output, gate, value and output, and two norms;
+        # layer 0 has one norm. There is one more norm after the embeddings and one at the end.
         layer = 4 * width * width + 3 * width * feed_forward + 2 * width
         return vocabulary * width + layers * layer - width + 2 * width
     if preset["family"] in ("gpt", "gpt2"):
-        # Two tables, and layers with biases; GPT-2 has a norm at the end.
+        # Two tables, and layers with biases; GPT-2 also has a norm at the end.
         layer = 4 * (width * width + width) + 2 * width * feed_forward + feed_forward + 5 * width
         is_second = preset["family"] == "gpt2"
         rows = vocabulary + (1024 if is_second else 512)
         return rows * width + layers * layer + 2 * width * is_second
     if preset["family"] == "deberta_v3":
-        # Tokens and twice 256 ranges of distances, a norm of each; layers with biases.
+        # Tokens and twice 256 buckets of distances, each with a norm; layers with biases.
         layer = 4 * (width * width + width) + 2 * width * feed_forward + feed_forward + 5 * width
         return (vocabulary + 2 * 256 + 4) * width + layers * layer
+    if preset["family"] in lineage.CLASSES:
+        # Five matrices per attention, with the one for distances. Both have two biases on scores.
+        biases = 2 * width + feed_forward + width + 4 * width
+        layer = 5 * width * width + 2 * width * feed_forward + biases
+        if preset["family"] == "xlnet":  # The mask's embedding, and a bias and two segments.
+            return vocabulary * width + width + layers * (layer + 3 * width)
+        # Rarer words have narrower embeddings, each with a projection.
+        bounds = [0, *settings["cutoffs"], vocabulary]
+        widths = [width // settings["division"] ** i for i in range(len(bounds) - 1)]
+        rows = [(b - a) * d + d * width for a, b, d in zip(bounds, bounds[1:], widths)]
+        return sum(rows) + layers * layer
     one_segment = preset["family"] in ("roberta", "xlm_roberta")
     rows = vocabulary
     rows += settings.get("max_sequence_length", 512)
@@ -206,7 +237,7 @@ def closed_form(preset):
         "num_segments", 1 if one_segment else 0 if preset["family"] == "distilbert" else 2
     )
     embedding_width = settings.get("embedding_dim", 128 if preset["family"] == "albert" else None)
-    total = (rows + 2) * (embedding_width or width)  # + 2: the gain and the bias of the norm
+    total = (rows + 2) * (embedding_width or width)  # + 2: gain and bias of the norm
     if embedding_width:
         total += embedding_width * width + width
     layer = 4 * (width * width + width)  # query, key, value, output
@@ -258,7 +289,7 @@ def test_every_kaggle_handle_is_one_of_keras_hub():
 
 
 def head_parameters(preset):
-    """The head that the released file holds beside the encoder (NSP's few thousand left out)."""
+    """Return the parameters of the released file's head, without NSP's few thousand."""
     settings = preset["settings"]
     width = settings["hidden_dim"]
     if preset["family"] == "electra":  # dense, activation, dense to 1
@@ -286,8 +317,8 @@ def test_the_24_miniatures():
     assert found == set(itertools.product((2, 4, 6, 8, 10, 12), (128, 256, 512, 768)))
 
 
-# Sizes of the released files (4 bytes a parameter, encoder and head), and totals in model cards.
-# A pooler is 2.4 MB of a Base: the sizes tell who has one.
+# Sizes of the released files (4 bytes per parameter, encoder and head), and totals from model
+# cards. A Base pooler takes 2.4 MB, so the sizes show which files have one.
 RELEASED = {
     "bert_mini_en_uncased": "11.3 M",
     "roberta_base_en": "499 MB",
@@ -311,7 +342,7 @@ RELEASED = {
     "rinna_roberta_base_ja": "443 MB",
     "modernbert_30m_ja": "36.9 M",
     "modernbert_70m_ja": "70.3 M",
-    # Papers round: GPT-2's own blog counts 124M, 355M, 774M and 1.5B.
+    # Papers round their numbers; GPT-2's own blog post says 124M, 355M, 774M and 1.5B.
     "gpt2_medium_en": "355 M",
     "gpt2_large_en": "774 M",
 }
@@ -323,11 +354,11 @@ def test_released_size(name, published):
     scale = {"M": 1e6, "MB": 1e6 / 4, "GB": 1e9 / 4}[unit]
     total = PRESETS[name]["parameters"] + head_parameters(PRESETS[name])
     half_a_digit = 0.5 * 10 ** -len(number.partition(".")[2])
-    header = 0.05e6 / 4  # of the file, in parameters
+    header = 0.05e6 / 4  # size of the file's header, in parameters
     assert abs(total - float(number) * scale) <= half_a_digit * scale + header
 
 
-# Of ModernBERT's paper, Ettin's table and the READMEs of mmBERT and Ruri.
+# From ModernBERT's paper, Ettin's table and the READMEs of mmBERT and Ruri.
 MILLIONS = {
     "modernbert_base_en": 149,
     "modernbert_large_en": 395,

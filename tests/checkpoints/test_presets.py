@@ -1,4 +1,4 @@
-"""Presets: built-in names, those that we save, arguments, and errors."""
+"""Presets: built-in names, saved presets, arguments, and errors."""
 
 import functools
 import json
@@ -44,7 +44,7 @@ def classifier(**settings):
 
 @functools.cache
 def bare():
-    """A classifier without a preprocessor, for tests that leave it as it is."""
+    """A classifier without a preprocessor, for tests that do not change it."""
     return classifier(preprocessor=None)
 
 
@@ -54,7 +54,7 @@ def assert_same_weights(ours, theirs):
         np.testing.assert_array_equal(numpy(a), numpy(b))
 
 
-# --- ours ---
+# --- presets of kerasbert ---
 
 
 @pytest.mark.backends("tensorflow", "torch")
@@ -176,7 +176,7 @@ def test_quantized_preset_of_ours(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_trains_after_loading(tmp_path):
-    """Weights that were never drawn at random are variables like any other."""
+    """Weights that were never initialized at random are ordinary variables."""
     task = classifier(preprocessor=None)
     task.save_to_preset(str(tmp_path))
     again = BertTextClassifier.from_preset(str(tmp_path), preprocessor=None)
@@ -225,7 +225,7 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, existing):
 
 @pytest.mark.backends("torch")
 def test_a_name_of_a_folder_that_is_empty(tmp_path, monkeypatch):
-    """It used to be the folder that we are in."""
+    """An empty name used to mean the current folder."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="preset_dir='' names no folder"):
         bare().save_to_preset("")
@@ -234,6 +234,7 @@ def test_a_name_of_a_folder_that_is_empty(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o077, 0o002])
 def test_modes_of_a_preset_follow_the_umask(umask, tmp_path):
     before = os.umask(umask)
@@ -251,8 +252,8 @@ def test_modes_of_a_preset_follow_the_umask(umask, tmp_path):
 
 @pytest.mark.parametrize("keras_hub", [False, True])
 def test_a_full_disk_does_not_end_the_process(keras_hub, tmp_path):
-    """As h5py does, where the file of weights may not grow."""
-    resource = pytest.importorskip("resource")  # Not of Windows.
+    """h5py used to end the process if the weight file could not grow."""
+    resource = pytest.importorskip("resource")  # Not on Windows.
     task = bare()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, limits[1]))
@@ -297,6 +298,7 @@ def test_cut_off_and_missing(tmp_path, file):
 # --- built-in names ---
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_architecture_of_a_built_in_name_needs_no_download(monkeypatch):
     def fetch(*arguments):
@@ -329,7 +331,7 @@ def stand_in(monkeypatch, directory, **described):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_settings_of_the_description_win(reference, tmp_path, monkeypatch):
-    """rinna's RoBERTa counts positions from 0, whatever its pad_token_id says."""
+    """In rinna's RoBERTa, positions count from 0, whatever its pad_token_id is."""
     theirs = reference("roberta")
     settings = {"position_offset": 0, "max_sequence_length": 34, "pooler": False}
     stand_in(monkeypatch, theirs.directory, family="roberta", settings=settings)
@@ -357,11 +359,11 @@ def test_no_tokenizer_for_a_built_in_name(reference, monkeypatch):
 def test_every_description_names_what_exists():
     import inspect
 
-    from kerasbert import tokenizers
+    from kerasbert import lineage, tokenizers
 
-    known = set(inspect.signature(BertBackbone.__init__).parameters)
     for preset in builtin_presets().values():
-        assert set(preset["settings"]) <= known
+        encoder = lineage.CLASSES.get(preset["family"], {None: BertBackbone})[None]
+        assert set(preset["settings"]) <= set(inspect.signature(encoder.__init__).parameters)
         if preset["tokenizer"]:
             assert hasattr(tokenizers, preset["tokenizer"]["class"])
 
@@ -454,7 +456,7 @@ def test_classifies_texts(reference, tmp_path):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_tokenizer_json_alone(reference, tmp_path):
-    """As transformers 5 saves: no vocab.txt."""
+    """transformers 5 saves a tokenizer.json without a vocab.txt."""
     import transformers
 
     theirs = reference("bert", "ForSequenceClassification", num_labels=3)
@@ -494,7 +496,7 @@ def test_no_tokenizer_files(reference):
 
 @pytest.mark.slow
 def test_three_cosines_of_minilm():
-    """Mean pooling and length 1 of the real checkpoint; published with the model."""
+    """The three cosines, with mean pooling and normalization, are published with the model."""
     import real_data
 
     directory = real_data.or_skip(real_data.minilm_dir)

@@ -1,4 +1,4 @@
-"""Directories of sentence-transformers, made by hand; torch pools in process what we compare with.
+"""Directories of sentence-transformers, made by hand and compared with pooling in torch.
 
 B batch, T tokens, D width.
 """
@@ -24,7 +24,7 @@ from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import ENCODERS, assert_close, perturb
 from tests.peers import sentence_transformers, torch
 
-# Files are read alike on every backend, and PyTorch compiles nothing.
+# Reading files does not depend on the backend, and PyTorch compiles nothing.
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.peers]
 
 
@@ -56,7 +56,7 @@ def make(
     settings=None,
     **tokenizer,
 ):
-    """A directory as sentence-transformers writes it; `new` in the layout of version 6."""
+    """Make a directory as sentence-transformers writes it; `new` is the layout of version 6."""
     target = str(target)
     inner = os.path.join(target, folder)
     shutil.copytree(theirs.directory, inner, dirs_exist_ok=True)
@@ -86,7 +86,7 @@ def make(
 
 
 def torch_vectors(theirs, inputs, modes, normalize):
-    """The poolings side by side, of transformers' own outputs."""
+    """Return the concatenated poolings of transformers' own outputs."""
     states = torch.tensor(theirs(inputs)["sequence_output"])  # (B, T, D)
     mask = torch.tensor(inputs["padding_mask"])[:, :, None].float()
     pooled = {
@@ -142,7 +142,7 @@ def test_weights_in_a_folder(reference, tmp_path):
     embedder = BertTextEmbedder.from_preset(directory)
     assert gap(theirs, embedder, ["mean"], True) <= 1e-5
     assert embedder.preprocessor.tokenizer.get_vocabulary() == WORDS
-    # The other classes find them too.
+    # The other classes find these files too.
     assert theirs.compare(BertBackbone.from_preset(directory), lengths=(5,)) <= 1e-5
 
 
@@ -170,7 +170,7 @@ def test_raw_texts(reference, tmp_path):
     [
         ({"max_seq_length": 12}, {"model_max_length": 20}, 12),
         ({"max_seq_length": None}, {"model_max_length": 20}, 20),
-        ({"max_seq_length": 99}, {}, 32),  # the positions there are
+        ({"max_seq_length": 99}, {}, 32),  # The number of positions.
         (None, {"model_max_length": 10**30}, 32),
     ],
 )
@@ -179,13 +179,13 @@ def test_length(reference, tmp_path, settings, tokenizer, length):
     assert BertTextEmbedder.from_preset(directory).preprocessor.sequence_length == length
     preprocessor = BertTextEmbedderPreprocessor.from_preset(directory)
     assert preprocessor.sequence_length == length
-    # What a text is cut to for its vector binds no other task.
+    # The length limit of embedded texts does not apply to other tasks.
     classifier = BertTextClassifier.from_preset(directory, num_classes=2)
     assert classifier.preprocessor.sequence_length == 32
 
 
 def test_lower_case(reference, tmp_path):
-    """Asked for beside the tokenizer, accents stay."""
+    """If lowercasing is configured outside the tokenizer, accents are kept."""
     theirs = reference("bert")
     cased = make(theirs, tmp_path / "cased", settings={"do_lower_case": False})
     assert BertTextEmbedder.from_preset(cased).preprocessor.tokenizer("Good Été") == [5, 1]
@@ -223,7 +223,7 @@ def test_own_preset(reference, tmp_path):
     ids=str,
 )
 def test_written(reference, tmp_path, family, modes):
-    """An embedder is written as sentence-transformers does it: the same poolings, read back."""
+    """An embedder is written as by sentence-transformers, and read back with the same poolings."""
     theirs = reference(family)
     tokenizer = BertTokenizer(WORDS, lowercase=False)
     embedder = BertTextEmbedder.from_preset(
@@ -245,7 +245,7 @@ def test_written(reference, tmp_path, family, modes):
     assert (again.pooling, again.normalize) == (modes, embedder.normalize)
     assert again.preprocessor.sequence_length == 12
     assert gap(theirs, again, listed, again.normalize) <= 1e-5
-    # And from there as it is, into each format that holds it.
+    # `convert` reads the written folder and writes the same model in each format that supports it.
     for format in ("huggingface", "kerasbert"):
         said = kerasbert.convert(tmp_path / "there", tmp_path / format, format=format)
         assert said["model"] == "BertTextEmbedder"
@@ -316,13 +316,13 @@ def test_prompts(reference, tmp_path):
     again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
     expected = theirs.encode(texts, prompt_name="passage")
     np.testing.assert_allclose(again.encode_document(texts), expected, atol=1e-5)
-    # All texts have a prompt where the directory says so, in `predict` as well.
+    # Every text gets a prompt if the directory says so, also in `predict`.
     write(path, {"prompts": prompts, "default_prompt_name": "passage"})
     model = BertTextEmbedder.from_preset(directory)
     assert model.preprocessor.role == "text"
     for found in (model.embed(texts), model.predict(texts, verbose=0)):
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    # Vectors without their prompt are another thing.
+    # If the pooling excludes prompts (`include_prompt`), we do not use them, with a warning.
     pooling = os.path.join(directory, "1_Pooling", "config.json")
     with open(pooling) as file:
         write(pooling, {**json.load(file), "include_prompt": False})
@@ -365,7 +365,9 @@ def test_a_head_of_setfit_is_not_opened(reference, tmp_path):
 
 @pytest.mark.parametrize("kind", ["Transformer", "MLMTransformer"])
 def test_sparse_encoders(reference, tmp_path, kind):
-    """Of version 6 and before; other tasks read what they have a place for."""
+    """Sparse encoders in the layouts of version 6 and of earlier versions; other tasks read the
+    settings that they support.
+    """
     theirs = reference("bert", "ForMaskedLM")
     directory = make(theirs, tmp_path / "a", kinds=[kind, "SpladePooling"], settings={})
     pooling = os.path.join(directory, "1_SpladePooling", "config.json")
@@ -472,7 +474,7 @@ def test_truncate_dim(reference, tmp_path, normalize):
     there = sentence_transformers.SentenceTransformer(str(tmp_path / "huggingface"), device="cpu")
     assert_close(there.encode(texts), expected, atol=1e-5)
     assert BertTextEmbedder.from_preset(directory, truncate_dim=4).embed(texts).shape == (2, 4)
-    write(path, {"truncate_dim": 99})  # It cuts nothing.
+    write(path, {"truncate_dim": 99})  # A larger dimension than the embedding's has no effect.
     assert BertTextEmbedder.from_preset(directory).embed(texts).shape == (2, 36)
     with pytest.raises(ValueError, match="truncate_dim=99 exceeds .* 36"):
         BertTextEmbedder.from_preset(directory, truncate_dim=99)

@@ -1,4 +1,4 @@
-"""Files of weights that declare far more data than they store are refused, at no memory cost."""
+"""Weight files that declare far more data than they store are rejected without using memory."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from kerasbert.lineage import ElmoBackbone
 from kerasbert.models import BertBackbone, BertTextClassifier, BertTokenClassifier
 from tests.contracts import perturb, tiny_backbone, tiny_classifier
 
-# What is read is the same on every backend.
+# Reading files does not depend on the backend.
 pytestmark = pytest.mark.backends("torch")
 MANY = 10**9
 
@@ -190,7 +190,7 @@ def test_views(folders, tmp_path, is_zip, view, name):
         lambda torch, tensors: tensors.update({name: VIEWS[view](torch)}),
         _use_new_zipfile_serialization=is_zip,
     )
-    refuses(directory, rf"pytorch_model.bin' .*'{name}' asks for [\d,]+ bytes and stores \d")
+    refuses(directory, rf"pytorch_model.bin' .*'{name}' declares [\d,]+ bytes but stores \d")
 
 
 def test_tensors_that_share_their_bytes(folders, tmp_path):
@@ -222,7 +222,7 @@ def test_archives_that_unpack(folders, tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(name, content + bytes(1 << 26 if name.endswith("/data/0") else 0))
-    refuses(directory, "pytorch_model.bin' .*its members ask for 67,")
+    refuses(directory, "pytorch_model.bin' .*its members declare 67,")
 
 
 # === Configurations ===

@@ -1,4 +1,4 @@
-"""What all commands promise: quick help, one sentence for a mistake, results alone on stdout."""
+"""Shared behavior of all commands: quick help, one-sentence errors, only results on stdout."""
 
 import errno
 import io
@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
-from kerasbert import builtin_presets
+from kerasbert import __version__, builtin_presets
 from kerasbert.cli import app
 from kerasbert.cli.app import command, settings, show
 from kerasbert.heads.base.file_readers import read_inputs
 
-# A process each, of which one backend is enough.
+# Each test starts a process, and one backend is enough.
 pytestmark = pytest.mark.backends("torch")
 
 COMMANDS = [info.name or info.callback.__name__ for info in app.registered_commands]
@@ -43,7 +43,14 @@ def test_all_that_read_text_take_an_encoding():
         for name, one in commands.items()
         if any("--encoding" in option.opts for option in one.params)
     }
-    assert named == set(COMMANDS) - {"convert", "play", "presets", "tasks"}
+    assert named == set(COMMANDS) - {
+        "convert",
+        "doctor",
+        "export-vectors",
+        "play",
+        "presets",
+        "tasks",
+    }
 
 
 def test_help_and_completion_come_without_keras(tmp_path):
@@ -76,7 +83,7 @@ def test_help_and_completion_come_without_keras(tmp_path):
     assert run("finetune", "only_one").returncode == 2
     words = {"COMP_WORDS": "kerasbert fine", "COMP_CWORD": "1"}
     assert "finetune" in run(_KERASBERT_COMPLETE="complete_bash", **words).stdout
-    # As `torchrun -m kerasbert` starts it.
+    # `torchrun -m kerasbert` starts the command in this way.
     done = subprocess.run(
         [sys.executable, "-m", "kerasbert", "pretrain", "--help"],
         env=environment,
@@ -85,6 +92,37 @@ def test_help_and_completion_come_without_keras(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0 and "--mesh" in done.stdout
+
+
+def test_version():
+    done = kerasbert("--version")
+    assert done.exit_code == 0 and done.output == f"kerasbert {__version__}\n"
+
+
+@pytest.mark.parametrize("encoding", ["cp949", "ascii"])
+def test_a_code_page_that_lacks_a_letter(encoding, tmp_path):
+    """Letters that the code page lacks are escaped as in JSON; an error would come after the work
+    is done.
+    """
+    table = tmp_path / "한국어 日本語 é 😀.csv"
+    table.write_text("text\n", "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "kerasbert", "evaluate", "no preset", str(table)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 2 and b"Traceback" not in done.stderr
+    code = "import sys; sys.argv[1:] = ['--version']; import kerasbert.cli as c; c.app = lambda: "
+    code += "print(c.to_json('한국어 日本語 é 😀', ensure_ascii=False)); c.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert json.loads(done.stdout.decode(encoding)) == "한국어 日本語 é 😀"
 
 
 def test_one_sentence_for_a_mistake():
@@ -162,14 +200,14 @@ def test_inputs_to_warm_up_with_are_named_by_their_lines(tmp_path):
 
 
 class Screen(io.StringIO):
-    """A terminal of some width."""
+    """A terminal of a given width."""
 
     def isatty(self):
         return True
 
 
 def shown(monkeypatch, width, *tables):
-    """What a terminal shows of tables, `None` for a pipe."""
+    """Return tables as shown in a terminal, or in a pipe for `None`."""
     screen = Screen() if width else io.StringIO()
     monkeypatch.setenv("COLUMNS", str(width or 80))
     monkeypatch.setenv("TERM", "xterm")

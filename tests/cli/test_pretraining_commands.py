@@ -1,4 +1,4 @@
-"""`vocab` and `pretrain`, from text to a preset, stopped by a real signal and resumed."""
+"""`vocab` and `pretrain`, from text to a preset, interrupted by a real signal and resumed."""
 
 import glob
 import os
@@ -19,7 +19,7 @@ WORDS = "the a old good bad film was seen by ann lee in rome it and they went ho
 
 @pytest.fixture
 def text(tmp_path):
-    """A file of documents, a sentence a line."""
+    """A file of documents, one sentence per line."""
     draw = random.Random(0)
     documents = (
         "\n".join(" ".join(draw.choices(WORDS, k=7)) + " ." for _ in range(12)) for _ in range(400)
@@ -68,7 +68,7 @@ def test_from_text_to_a_preset(text, tmp_path):
     given = options(tmp_path / "vocab" / "vocab.txt", "16:4:8", "24:2:4")
     done = kerasbert("pretrain", text, "-o", tmp_path / "out", *given, *more)
     assert done.exit_code == 0, done.output
-    # Progress, a line for each interval.
+    # One progress line per interval.
     lines = [line for line in done.stderr.splitlines() if re.match(r"\d/6: loss", line)]
     assert [line[0] for line in lines] == ["2", "4", "6"]
     assert "masked words" in lines[0]
@@ -76,12 +76,12 @@ def test_from_text_to_a_preset(text, tmp_path):
     assert "held out, mlm_perplexity: " in done.stdout
     assert done.stdout.splitlines()[-1] == f"6 steps -> {tmp_path / 'out' / 'preset'}"
     assert glob.glob(str(tmp_path / "out" / "tensorboard" / "*" / "events.*"))
-    # On with that, and its optimizer.
+    # Pre-training continues from the preset, with the optimizer's state.
     more = ["--preset", tmp_path / "out", "--optimizer", "lamb", "--optimizer-state", "kept"]
     given = options("")[-6:]
     done = kerasbert("pretrain", text, "-o", tmp_path / "more", *given, *more, "--phase", "16:2:8")
     assert done.exit_code == 0 and done.stdout.splitlines()[-1].startswith("2 steps -> ")
-    # What is wrong is one sentence, and leaves no preset.
+    # Errors are one sentence, and no preset is written.
     for wrong, message in (
         (["--phase", "16:2"], "--phase '16:2' is not length:steps:batch_size"),
         (["--phase", "16:2:8", "--encoder", "dropout"], "--encoder 'dropout' is not name=value"),

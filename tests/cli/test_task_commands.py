@@ -1,4 +1,4 @@
-"""`finetune`, `evaluate` and `predict`, from files to files, and what they say of bad ones."""
+"""`finetune`, `evaluate` and `predict`, from files to files, and errors for bad ones."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def table(path, header, rows):
 
 
 def squad(path, rows, version="1.1"):
-    """SQuAD's JSON of `(id, question, context, answer)`; `None` for no answer."""
+    """Make SQuAD's JSON from `(id, question, context, answer)`; `None` for no answer."""
     paragraphs = []
     for name, question, context, answer in rows:
         answers = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
@@ -76,7 +76,7 @@ def test_from_files_to_answers(films, tiny_preset):
     results = json.loads(again.stdout)
     assert len(results["runs"]) == 2
 
-    # The model knows its task; other files may have other names of columns.
+    # The model stores its task; other files may have other column names.
     other = table(films / "new.csv", ["review", "fine"], [["good", "yes"], ["a bad one", "no"]])
     done = kerasbert(
         "evaluate", out / "model", other, "--text", "review", "--label", "fine", "--json"
@@ -98,7 +98,8 @@ def test_from_files_to_answers(films, tiny_preset):
         )
     shown = kerasbert("evaluate", out / "model", films / "dev.csv").stdout
     assert "this model, dev.csv" in shown and "4 examples." in shown
-    # Plain text, a text a line, or a table of one: every line has its answer, empty ones too.
+    # Plain text, one text per line, or a table with one column: every line gets an answer, even
+    # empty ones.
     (films / "my texts.txt").write_text("good\n\na bad one\n", encoding="utf-16")
     shown = kerasbert("predict", out / "model", films / "my texts.txt").stdout.splitlines()
     assert [line.split("\t")[0] for line in shown] == ["0", "1", "2"]
@@ -116,7 +117,7 @@ def test_from_files_to_answers(films, tiny_preset):
     assert done.exit_code == 2 and "it may be cp949, then pass --encoding cp949" in done.stderr
     done = kerasbert("predict", out / "model", films / "cp949.csv", "--encoding", "cp949")
     assert done.exit_code == 0 and len(done.stdout.splitlines()) == 1
-    # A model of the wrong kind, or none at all.
+    # The model is of the wrong kind, or the folder has no model.
     done = kerasbert("evaluate", out / "model", films, "--task", "squad")
     assert done.exit_code == 2
     assert "is a BertTextClassifier, but the task 'squad' needs a BertQuestion" in done.stderr
@@ -126,7 +127,7 @@ def test_from_files_to_answers(films, tiny_preset):
 
 
 def other_tasks(folder):
-    """Of each kind of task: the options of `finetune`, and the file to hand in."""
+    """Return the options of `finetune` and the submission file for each kind of task."""
     words = [["Ann B-PER", "is O", "old O", ""], ["in O", "Rome B-LOC", ""]] * 6
     (folder / "words.conll").write_text("\n".join(line for row in words for line in row))
     pairs = [["who is old ?", "ann is old", 1.0], ["who is bad ?", "lee was good", 0.0]] * 6
@@ -196,7 +197,7 @@ def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
     assert os.listdir("out/predictions/dev") == [submission]
     assert results["metric"] in results["scores"] and "confusion.png" not in os.listdir("out")
     file = options[options.index("--train") + 1]
-    # Without labels too: the model alone says what is read.
+    # `predict` needs no labels: the model alone determines the columns.
     done = kerasbert("predict", "out/model", file, "--output", "handed_in")
     assert done.exit_code == 0, done.output
     assert os.listdir("handed_in") == [submission]
@@ -206,7 +207,7 @@ def test_other_kinds_of_tasks(name, tiny_preset, tmp_path, monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_a_model_without_its_task(films, tiny_preset):
-    """A classifier of any origin, whose task is not known."""
+    """The classifier was not made by `finetune`, so its task is unknown."""
     done = kerasbert("evaluate", tiny_preset, films / "dev.csv", "--json")
     assert done.exit_code == 0, done.output
     assert set(json.loads(done.stdout)["scores"]) == {"accuracy", "macro_f1", "matthews"}
@@ -216,7 +217,7 @@ def test_a_model_without_its_task(films, tiny_preset):
 
 
 def wrong_files(folder):
-    """Name: options of `finetune`, and what it says."""
+    """Cases by name: options of `finetune`, and its error."""
     table(folder / "unknown.csv", ["text", "label"], [["good", "yes"], ["bad", "maybe"]])
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("text,label\n")
@@ -313,7 +314,7 @@ def test_bad_input(name, films, tiny_preset, monkeypatch):
 
 
 def test_a_folder_that_is_no_checkpoint(films):
-    """It is said before any data are read, which may take minutes."""
+    """The error comes before any data are read, which may take minutes."""
     (films / "empty").mkdir()
     for preset, message in (
         (films / "empty", "empty' is not a checkpoint that kerasbert knows"),
@@ -337,7 +338,7 @@ def test_a_limit_and_the_test_scores_are_said(films, tiny_preset, monkeypatch):
     assert done.exit_code == 0, done.output
     said = "6 of the 16 training examples, 6 of the 8 test examples"
     assert said in done.stderr
-    # Where no bar can be drawn, lines say that it goes on.
+    # Without a terminal, lines replace the progress bar.
     assert "epoch 1 of 1, batch 1 of 1: loss " in done.stderr
     results = json.loads(done.stdout)
     assert results["examples"] == {"train": 6, "dev": 4, "test": 6}
@@ -388,7 +389,9 @@ def test_ctrl_c_says_how_to_go_on(films, tiny_preset, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_real_signals(films, tiny_preset, monkeypatch):
-    """A grid of three rates and two batches, stopped in its second run and killed in its fourth."""
+    """A grid of three learning rates and two batch sizes is interrupted in its second run and
+    killed in its fourth.
+    """
     arguments = ["finetune", tiny_preset, "out", "--train", "train.csv", "--dev", "dev.csv"]
     arguments += ["--learning-rates", "1e-2,3e-3,1e-3", "--batch-sizes", "8,4"]
     arguments += ["--epochs", "1", "--sequence-length", "40"]
@@ -403,7 +406,7 @@ def test_real_signals(films, tiny_preset, monkeypatch):
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            # A job in the background ignores it, and so would its children.
+            # Background jobs ignore SIGINT, and so would their children.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             for line in process.stderr:
@@ -447,7 +450,9 @@ def test_export(tiny_preset, tmp_path):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("format", ["saved_model", "litert"])
 def test_export_of_what_a_folder_holds(tiny_preset, tmp_path, monkeypatch, format):
-    """The same class for each format: of sentence-transformers' folders the embedder."""
+    """Every format exports the same class; for sentence-transformers folders, this is the
+    embedder.
+    """
     folder = tmp_path / "theirs"
     convert(BertTextEmbedder.from_preset(tiny_preset), folder)
     for name in ("export_serving", "export_litert"):
@@ -460,4 +465,3 @@ def test_export_of_what_a_folder_holds(tiny_preset, tmp_path, monkeypatch, forma
 def test_lists():
     assert numbers("--x", "1,2", int) == [1, 2]
     assert numbers("--x", "5e-5", float) == [5e-5]
-    assert numbers("--x", None, int) is None

@@ -1,6 +1,6 @@
-"""BERT's examples as its paper and released code describe them, in plain Python, to compare with.
+"""BERT's examples as its paper and released code describe them, in plain Python, for comparison.
 
-Documents are lists of sentences, and these lists of tokens, whatever tokens are.
+Documents are lists of sentences, and these lists of tokens of any type.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def pairs_of_document(documents, number, sequence_length, random, short_sequence
             is_random = len(gathered) == 1 or random.random() < 0.5
             if is_random:
                 b = random_text(documents, number, aim - len(a), random)
-                # What was not used comes again.
+                # Unused sentences are used again.
                 place -= len(gathered) - cut
             whole = len(a), len(b)
             truncate(a, b, most, random)
@@ -41,7 +41,7 @@ def pairs_of_document(documents, number, sequence_length, random, short_sequence
 
 
 def random_text(documents, number, wanted, random):
-    """Sentences of another document, from a random one on, until there are `wanted` tokens."""
+    """Return sentences of a random document, from a random sentence on, with `wanted` tokens."""
     for _ in range(10):
         other = random.randint(0, len(documents) - 1)
         if other != number:
@@ -61,7 +61,7 @@ def truncate(a, b, most, random):
 
 
 def masked(tokens, special, mask, vocabulary, most, random, rate=0.15):
-    """Hide tokens: the row as the model sees it, and the places and tokens that were hidden."""
+    """Mask tokens: return the row as the model sees it, and the masked positions and tokens."""
     free = [place for place, token in enumerate(tokens) if token not in special]
     random.shuffle(free)
     count = min(most, max(1, round(len(tokens) * rate)))
@@ -89,7 +89,7 @@ def examples(
 
 
 def serialized(tokens, segments, places, hidden, is_random, sequence_length, most_predictions):
-    """A `tf.train.Example`, as the released code writes it."""
+    """Return a `tf.train.Example`, as the released code writes it."""
     import tensorflow as tf
 
     def padded(values, size):

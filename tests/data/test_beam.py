@@ -12,15 +12,9 @@ import kerasbert
 from kerasbert.data import beam as pipeline
 from kerasbert.data import deduplicate, documents, read_examples, write_examples
 from kerasbert.data.manifest import NAME, read_manifest
-from kerasbert.tokenizers import BertTokenizer
 from tests.cli.test_commands import kerasbert as run
+from tests.data.example_folders import PIECES, SPECIAL, WORDS, T, files, parsed, text_of
 from tests.data.test_deduplicate import EXPECTED, content, planted  # noqa: F401  A fixture.
-from tests.data.test_examples import PIECES, SPECIAL, WORDS, T, files, parsed, text_of
-
-
-@pytest.fixture(scope="module")
-def bert():
-    return BertTokenizer(SPECIAL + WORDS + PIECES)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +60,7 @@ def test_examples_of_a_pipeline(corpus, bert, tmp_path):
     manifest = read_manifest(tmp_path / "one")
     for name in ("documents", "sentences", "tokens"):
         assert manifest["counts"][name] == here["counts"][name]
-    # A block has documents of all files.
+    # A block has documents from all files.
     assert all(shard["documents"] > 30 for shard in manifest["shards"])
     assert np.std([shard["documents"] for shard in manifest["shards"]]) < 30
 
@@ -80,7 +74,7 @@ RUNNERS = {
 @pytest.mark.peers
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_every_runner_makes_the_same(runner, corpus, bert, tmp_path):
-    """Dask's took documents twice to choose the number of blocks."""
+    """Dask's runner used to count documents twice for the number of blocks."""
     if runner == "dask":
         pytest.importorskip("distributed", reason="needs the package dask[distributed]")
     options = pipeline.beam_options(*RUNNERS[runner])
@@ -134,7 +128,8 @@ def test_a_command_makes_examples_by_a_pipeline(corpus, bert, tmp_path):
     assert done.exit_code == 0, done.output
     assert "from 480 documents" in done.stdout
     there, here = files(tmp_path / "there"), files(tmp_path / "here")
-    # The manifest tells a vocabulary of a file from one of a list.
+    # Only the manifests differ, because they distinguish a vocabulary from a file and one from a
+    # list.
     assert there.keys() == here.keys() and len(here) > 1
     assert all(there[name] == here[name] for name in here if name != NAME)
     done = run("examples", pattern, "-o", tmp_path / "there", *given, "--workers", 2)
@@ -152,7 +147,7 @@ def test_a_command_deduplicates_by_a_pipeline(planted, tmp_path):  # noqa: F811
 
 @pytest.mark.peers
 def test_a_folder_is_all_that_is_in_it(corpus, bert, tmp_path):
-    """A file is a document there, as it is without a pipeline."""
+    """Each file in a folder is a document, as without a pipeline."""
     settings = {"sequence_length": T, "seed": 3, "workers": 1}
     write_examples(corpus, tmp_path / "here", bert, **settings)
     del settings["workers"]
@@ -176,13 +171,13 @@ def test_bad_input_of_a_pipeline(bert, tmp_path):
     with pytest.raises(ValueError, match="is not a file, nor a pattern"):
         pipeline.write_examples(str(tmp_path / "none*.txt"), tmp_path / "out", bert)
     (tmp_path / "empty.txt").write_text("\n\n")
-    # The runner says where an error came from, in its own class of errors.
+    # Each runner raises its own exception class, with the origin of the error.
     with pytest.raises(Exception, match="has no text to make an example of"):
         pipeline.write_examples(tmp_path / "empty.txt", tmp_path / "out", bert, sequence_length=T)
     (tmp_path / "one.txt").write_text("ba be\nbi bo\n")
     with pytest.raises(Exception, match="another document, but there is only one"):
         pipeline.write_examples(tmp_path / "one.txt", tmp_path / "out", bert, sequence_length=T)
-    # What is there says that it is not whole.
+    # The folder states that it is incomplete.
     assert read_manifest(tmp_path / "out")["complete"] is False
     with pytest.raises(ValueError, match="incomplete"):
         read_examples(tmp_path / "out", 2)
@@ -191,7 +186,7 @@ def test_bad_input_of_a_pipeline(bert, tmp_path):
 @pytest.mark.peers
 @pytest.mark.parametrize("runner", [None, "processes"])
 def test_a_large_file_is_read_in_parts(runner, bert, tmp_path, monkeypatch):
-    """The documents of the file as a whole, and the same words, whoever reads them."""
+    """The documents and words are those of the whole file, however it is split."""
     path = tmp_path / "large.txt"
     path.write_text("\n".join(text_of(120, seed=number) for number in range(4)))
     options = pipeline.beam_options(*RUNNERS[runner]) if runner else None
@@ -206,6 +201,6 @@ def test_a_large_file_is_read_in_parts(runner, bert, tmp_path, monkeypatch):
     for name in ("documents", "sentences", "tokens"):
         assert found[name] == whole[name]
     assert files(tmp_path / "words-parts") == files(tmp_path / "words-whole")
-    if runner:  # As read in one process.
+    if runner:  # These are the documents that a single process reads.
         pipeline.write_examples(str(path), tmp_path / "here", bert, **{**settings, "options": None})
         assert files(tmp_path / "here") == files(tmp_path / "parts")

@@ -1,4 +1,4 @@
-"""Corpora: every format, broken files, and memory that does not grow."""
+"""Corpora: every format, broken files, and bounded memory."""
 
 import bz2
 import gzip
@@ -10,13 +10,12 @@ import textwrap
 import tracemalloc
 
 import pytest
-import real_data
 
-from kerasbert.data import blocks, documents
+from kerasbert.data import blocks, documents, text_files
 from kerasbert.data import corpus as corpus_module
 from kerasbert.data.corpus import part_documents, parts
 
-pytestmark = pytest.mark.backends("tensorflow")  # It is made without a backend.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend is involved.
 
 TWO = [["It rains.", "It pours."], ["The sun shines."]]
 TWO_TEXT = "It rains.\nIt pours.\n\nThe sun shines.\n"
@@ -24,17 +23,6 @@ TWO_TEXT = "It rains.\nIt pours.\n\nThe sun shines.\n"
 
 def read(path, **settings):
     return list(documents(path, **settings))
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
 
 
 # Formats
@@ -63,14 +51,14 @@ def test_a_sentence_a_line_and_empty_lines_between_documents(write, content):
 def test_carriage_returns_at_the_end_of_a_chunk(write, monkeypatch):
     path = write("a.txt", TWO_TEXT.replace("\n", "\r\n"))
     for size in range(1, 20):
-        monkeypatch.setattr(corpus_module, "CHUNK", size)
+        monkeypatch.setattr(text_files, "CHUNK", size)
         assert read(path) == TWO
 
 
 @pytest.mark.parametrize("encoding", ["cp949", "euc-kr", "utf-8"])
 def test_an_encoding_may_be_named(write, encoding, monkeypatch):
     path = write("a.txt", "비가 온다.\n\n해가 뜬다.\n".encode(encoding))
-    monkeypatch.setattr(corpus_module, "CHUNK", 3)  # cuts characters
+    monkeypatch.setattr(text_files, "CHUNK", 3)  # cuts inside characters
     assert read(path, encoding=encoding) == [["비가 온다."], ["해가 뜬다."]]
 
 
@@ -110,7 +98,7 @@ def test_zstandard(write):
             read(path)
         return
     packed = zstd.compress(TWO_TEXT.encode())
-    path.write_bytes(packed + packed)  # as programs write that use all cores
+    path.write_bytes(packed + packed)  # as compression programs write that use all cores
     assert read(path) == TWO[:1] + [TWO[1] + TWO[0]] + TWO[1:]
     path.write_bytes(packed[:-3])
     with pytest.raises(ValueError, match="is truncated or damaged"):
@@ -144,7 +132,7 @@ def test_folders_patterns_and_lists(write, tmp_path):
         ["Two now.", "Two then."],
     ]
     assert read([folder / "b", folder, folder / "1.txt"]) == in_folder[-1:] + in_folder[:-1]
-    # A name that is there is no pattern.
+    # An existing file name is not a pattern.
     assert read(write("[a].txt", "Brackets.")) == [["Brackets."]]
 
 
@@ -190,12 +178,12 @@ def test_files_say_whether_they_are_prose(write, language, form):
     text = "\n\n".join(form(document, space) for document in stories)
     path = write("a.txt", text)
     assert read(path) == stories
-    # The same in a folder, of files that are documents, and with blocks of any size.
+    # A folder with one file per document is read in the same way, with blocks of any size.
     for number, document in enumerate(stories):
         write(f"folder/{number:03}.txt", form(document * 3, space))
     assert read(path.parent / "folder") == [document * 3 for document in stories]
     assert [d for _, block in blocks(path, block_bytes=64) for d in block] == stories
-    # What is said wins.
+    # Explicit arguments win.
     lines = [form(document, space).split("\n") for document in stories]
     assert read(path, sentences="lines") == lines
     (said,) = corpus_module.describe_files(path)
@@ -211,95 +199,6 @@ def test_a_document_a_line(write):
     assert read(path, document_end="line", sentences="lines")[0] == ["It rains. It pours."]
 
 
-# Sentences
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        (
-            "Mr. Smith paid $3.50 for it. “Why?” he asked.",
-            ["Mr. Smith paid $3.50 for it.", "“Why?” he asked."],
-        ),
-        (
-            "비가 옵니다. 기온은 3.5도예요! 갔어요?",
-            ["비가 옵니다.", "기온은 3.5도예요!", "갔어요?"],
-        ),
-        ("雨が降る。傘は？「ない。」", ["雨が降る。", "傘は？", "「ない。」"]),
-        (
-            "增长２８．３％。他说：“很好！”真的吗？",
-            ["增长２８．３％。", "他说：“很好！”", "真的吗？"],
-        ),
-        ('He said. " It is late', ["He said.", '" It is late']),
-        ("他说：『好。我一定回国。 』然后", ["他说：『好。", "我一定回国。 』", "然后"]),
-        ("增加１．５％和２．５％。", ["增加１．５％和２．５％。"]),
-        ("No end", ["No end"]),
-    ],
-)
-def test_prose_is_split(write, text, expected):
-    assert read(write("a.txt", text), sentences="split") == [expected]
-
-
-@pytest.mark.parametrize("language", ["ko", "ja", "zh"])
-def test_marks_of_east_asia_are_known_in_any_language(write, language):
-    text = "雨が降る。비가 온다. 下雨了！"
-    path = write("a.txt", text)
-    assert read(path, sentences="split") == read(path, sentences="split", language=language)
-
-
-@pytest.mark.parametrize(
-    "source, end, joined",
-    [
-        (real_data.korean_text, "다.", " "),
-        (real_data.japanese_text, "す。", ""),
-        (real_data.chinese_text, "。", ""),
-    ],
-)
-def test_real_prose_is_split_where_its_sentences_end(write, source, end, joined):
-    lines = real_data.or_skip(source, required=False)
-    # Lines that are one plain sentence, put together to one paragraph. The library ends none
-    # before a digit.
-    lines = [
-        x
-        for x in lines
-        if x.endswith(end) and x[0].isalpha() and not set(x[:-1]) & set('.。！？?!“”"「」:；…')
-    ]
-    lines = lines[:2000]
-    assert len(lines) > 500
-    [found] = read(write("a.txt", joined.join(lines)), sentences="split")
-    right = set(lines) & set(found)
-    assert len(right) > 0.96 * len(set(lines))
-    assert "".join("".join(found).split()) == "".join("".join(lines).split())
-
-
-def test_a_long_paragraph_without_spaces_takes_linear_time(write):
-    text = "今日は雨が降るでしょう。" * 20_000
-    [found] = read(write("a.txt", text), sentences="split")
-    assert found == ["今日は雨が降るでしょう。"] * 20_000
-
-
-def test_wrapped_lines_are_joined(write):
-    long = "The quick brown fox jumps over the lazy dog and runs away from Mr. Jones. "
-    words = (long * 4).split()
-    lines, line = [], ""
-    for word in words:
-        if len(line) + len(word) > 60:
-            lines.append(line)
-            line = ""
-        line = f"{line} {word}".strip()
-    text = "A TITLE\n\n" + "\n".join([*lines, line])
-    path = write("a.txt", text)
-    split = {"document_end": "file"}
-    assert read(path, **split) == [["A TITLE"] + [long.strip()] * 4]
-    assert read(path, wrapped=False, **split)[0][1] == lines[0]
-    # Lines that end where their sentences end, or are of any length, are not joined.
-    poem = write("b.txt", "Roses are red\nViolets are blue\n\nShort.\nA line that is longer\n")
-    assert read(poem, **split)[0][:2] == ["Roses are red", "Violets are blue"]
-    assert read(poem, wrapped=True, **split)[0][0] == "Roses are red Violets are blue"
-    japanese = write("c.txt", "雨が\n降る。\n비가\n온다.\n")
-    assert read(japanese, wrapped=True, **split) == [["雨が降る。", "비가 온다."]]
-
-
 # Blocks
 
 
@@ -307,7 +206,7 @@ def test_documents_do_not_depend_on_blocks(write, monkeypatch):
     text = "".join(f"Line {i} of it.\n" + "\n" * (i % 7 == 0) for i in range(3000))
     one, other = write("d/a.txt", text), write("d/b.txt", text[:5000])
     expected = read([one, other])
-    monkeypatch.setattr(corpus_module, "CHUNK", 512)
+    monkeypatch.setattr(text_files, "CHUNK", 512)
     monkeypatch.setattr(corpus_module, "LONGEST", 4096)
     assert read([one, other]) == expected
     for size in (1, 100, 5000, 10**6):
@@ -321,13 +220,13 @@ def test_documents_do_not_depend_on_blocks(write, monkeypatch):
 @pytest.mark.parametrize("end", ["file", "empty_line", "line"])
 @pytest.mark.parametrize("between", ["\n", " ", ""])
 def test_a_document_that_is_too_long_becomes_several(write, monkeypatch, end, between):
-    monkeypatch.setattr(corpus_module, "CHUNK", 512)
+    monkeypatch.setattr(text_files, "CHUNK", 512)
     monkeypatch.setattr(corpus_module, "LONGEST", 1000)
     path = write("a.txt", between.join(["비가온다."] * 1000))
     found = read(path, document_end=end, sentences="lines")
     assert len(found) >= 13
     joined = "".join("".join(document) for document in found).replace(" ", "")
-    assert joined == "비가온다." * 1000  # no character is cut
+    assert joined == "비가온다." * 1000  # no character is split
     sizes = [sum(len(line.encode()) for line in document) for document in found]
     assert max(sizes) <= 1000
     for size in (1, 5000):
@@ -394,7 +293,7 @@ def test_nothing_to_read(write, tmp_path):
 
 @pytest.mark.parametrize("chunk", [4, 1 << 20])
 def test_bytes_that_are_no_utf8(write, chunk, monkeypatch):
-    monkeypatch.setattr(corpus_module, "CHUNK", chunk)
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     path = write("a.txt", b"One.\r\n\r\nTwo.\r\nThr\xffee.\r\n")
     with pytest.raises(ValueError, match=r"'.*a\.txt' is not UTF-8 in line 4; .*errors='replace'"):
         read(path)
@@ -437,6 +336,7 @@ def several_documents():
     return [[" ".join(words[: 1 + (i * j) % 7]) for j in range(1 + i % 5)] for i in range(60)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("end", ["empty_line", "line"])
 def test_parts_have_the_documents_of_the_whole(write, newline, end):
@@ -451,7 +351,8 @@ def test_parts_have_the_documents_of_the_whole(write, newline, end):
         for size in (1, 50, 333, 10**6):
             found = in_parts(path, size, document_end=end)
             assert list(itertools.chain(*found)) == whole
-            if newline != "\r" and size == 333:  # Old Macs' files cannot be cut.
+            # Files with classic Mac OS line ends cannot be split.
+            if newline != "\r" and size == 333:
                 assert sum(map(bool, found)) > 5
 
 
@@ -473,7 +374,7 @@ def test_parts_of_json_lines_and_what_is_one_part(write):
 
 def test_a_document_that_is_too_long_is_cut_alike_in_parts(write, monkeypatch):
     monkeypatch.setattr(corpus_module, "LONGEST", 512)
-    monkeypatch.setattr(corpus_module, "CHUNK", 64)
+    monkeypatch.setattr(text_files, "CHUNK", 64)
     texts = [("word " * n).strip() for n in (3, 200, 1, 101, 102, 103, 104, 300, 2)]
     path = write("a.txt", "\n\n".join(texts).encode())
     whole = read(path)
@@ -509,7 +410,9 @@ def test_parquet(write, tmp_path):
     assert read(path, text_key="parts", sentences="lines") == [["a b", "c"]] * 60
     found = in_parts(path, 200, text_key="body")
     assert list(itertools.chain(*found)) == whole and sum(map(bool, found)) > 3
-    with pytest.raises(ValueError, match=r"has the columns 'id', 'body', 'parts'; name the text"):
+    with pytest.raises(
+        ValueError, match=r"has the columns 'id', 'body', 'parts'; name the column of the texts"
+    ):
         read(path)
     with pytest.raises(ValueError, match=r"Row 1 of '.*a\.parquet' has no text at 'id'"):
         read(path, text_key="id")

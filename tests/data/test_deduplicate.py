@@ -23,14 +23,14 @@ WORDS = {
 
 
 def text_of(language, seed, words=150):
-    """Prose of one line, always the same one."""
+    """Return one line of prose, always the same one."""
     draw = random.Random(f"{language}{seed}")
     numbered = (f"{draw.choice(WORDS[language])}{draw.randrange(40)}" for _ in range(words))
     return ("" if language == "ja" else " ").join(numbered)
 
 
 def changed(text, seed=0, count=2):
-    """A text with some letters replaced."""
+    """Return a text with some letters replaced."""
     draw = random.Random(seed)
     for _ in range(count):
         place = draw.randrange(len(text))
@@ -40,7 +40,7 @@ def changed(text, seed=0, count=2):
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory):
-    """A folder of files of three languages with near duplicates in and across them."""
+    """Make a folder of files in three languages with near duplicates in and across them."""
     folder = tmp_path_factory.mktemp("planted")
     one = {name: [text_of(name, seed) for seed in range(6)] for name in WORDS}
     texts = [one["en"][0], one["ko"][0], changed(one["en"][0]), one["ja"][0]]
@@ -61,7 +61,7 @@ EXPECTED = ["a.txt:3", "b.jsonl.gz:2", "b.jsonl.gz:3", "c/d.txt:1"]
 
 
 def content(folder):
-    """What is below a folder, by name."""
+    """Return the files below a folder by name."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -77,7 +77,7 @@ def test_the_first_stays(planted, tmp_path):
     there = content(tmp_path / "out")
     assert sorted(there) == [".duplicates.json", "a.txt", "b.jsonl.gz", "c/e.txt"]
     assert json.loads(there[".duplicates.json"]) == found
-    # Lines of JSON are as they were, whatever they have.
+    # JSON lines keep all their fields.
     with gzip.open(planted / "b.jsonl.gz", "rb") as file:
         lines = file.read().splitlines(keepends=True)
     assert gzip.decompress(there["b.jsonl.gz"]) == lines[0] + lines[3]
@@ -90,9 +90,9 @@ def test_the_first_stays(planted, tmp_path):
         for document in documents(tmp_path / "out" / file, sentences="lines")
         for text in document
     )
-    # The folder is a corpus: its report is hidden.
+    # The folder is a corpus; its report is a hidden file.
     assert len(list(documents(tmp_path / "out", document_end="empty_line"))) == found["kept"]
-    # What is left has none.
+    # The result has no duplicates.
     clean = [tmp_path / "out" / name for name in ("a.txt", "b.jsonl.gz", "c")]
     again = deduplicate(clean, tmp_path / "again", document_end="empty_line")
     assert again["kept"] == again["documents"] == found["kept"]
@@ -101,7 +101,7 @@ def test_the_first_stays(planted, tmp_path):
 def test_files_are_documents_in_a_folder(planted, tmp_path):
     found = deduplicate(planted / "c", tmp_path / "out")
     assert found["documents"] == found["kept"] == 2
-    # An empty line inside stays.
+    # Empty lines inside a document stay.
     assert (tmp_path / "out" / "e.txt").read_text().rstrip() == (
         planted / "c" / "e.txt"
     ).read_text()
@@ -124,7 +124,7 @@ def test_signatures_tell_how_alike_texts_are(language):
         same = np.frombuffer(signature(text), "uint8") == np.frombuffer(signature(other), "uint8")
         assert abs((same.mean() - 1 / 256) / (1 - 1 / 256) - exact) < 0.12
     assert signature(text) == signature(f" {text.upper()}?! ")
-    # So that the same documents stay everywhere.
+    # Signatures are the same everywhere, so the same documents are kept.
     assert signature("It rains.").hex().startswith("90f5554e6cadbe9a") and len(signature("")) == 128
 
 
@@ -141,7 +141,7 @@ def test_any_threshold(threshold, planted, tmp_path):
 
 
 def test_many_copies(tmp_path):
-    """Of which every one would be compared with all before it."""
+    """A copy is not compared with all earlier ones, of which there may be many."""
     text = text_of("en", 0)
     (tmp_path / "a.txt").write_text("\n\n".join([text] * 300 + [changed(text)] * 300))
     found = deduplicate(tmp_path / "a.txt", tmp_path / "out")
@@ -157,11 +157,13 @@ def test_the_command(planted, tmp_path):
     done = run("deduplicate", planted, "-o", out)
     assert done.exit_code == 2 and f"'{out}' is not empty; name another" in done.output
     done = run("deduplicate", planted, "-o", tmp_path / "more", "--json")
-    assert json.loads(done.stdout)["documents"] == 7  # A file is one.
+    assert json.loads(done.stdout)["documents"] == 7  # One file per document.
 
 
 def test_an_interrupted_call_leaves_nothing(planted, tmp_path, monkeypatch):
-    """A part of the files was read as a corpus, and the same call refused the folder."""
+    """An interrupted call used to leave some of the files, which other commands read as a corpus
+    and the same call rejected.
+    """
     settings = {"document_end": "empty_line"}
     expected = deduplicate(planted, tmp_path / "expected", **settings)
     writes = []

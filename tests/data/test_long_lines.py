@@ -9,10 +9,10 @@ import lzma
 import pytest
 
 from kerasbert.base.memory import peak_bytes
-from kerasbert.data import corpus, documents, text_files
+from kerasbert.data import documents, text_files
 from kerasbert.heads.base.file_readers import read_inputs
 
-# What is read is the same on every backend.
+# Reading files does not depend on the backend.
 pytestmark = pytest.mark.backends("torch")
 MODULE = importlib.import_module("kerasbert.search.embed_corpus")
 SHORT = 1 << 16
@@ -20,10 +20,9 @@ SHORT = 1 << 16
 
 @pytest.fixture
 def short(monkeypatch):
-    """64 kB where there are 64 MiB, so that the tests are quick."""
-    for module in (corpus, text_files):
-        monkeypatch.setattr(module, "LONGEST_LINE", SHORT)
-        monkeypatch.setattr(module, "CHUNK", SHORT // 4)
+    """Limit lines to 64 kB instead of 64 MiB, so that the tests are quick."""
+    monkeypatch.setattr(text_files, "LONGEST_LINE", SHORT)
+    monkeypatch.setattr(text_files, "CHUNK", SHORT // 4)
 
 
 def rows_of(path):
@@ -70,7 +69,7 @@ def test_embed_corpus(short, tmp_path, kind, ending):
         rows_of(path)
     write(LONG[: SHORT // 3])
     assert len(rows_of(path)) == 3
-    if kind == "csv":  # One field of many lines.
+    if kind == "csv":  # A single field has many lines.
         write('"' + "word\n" * (SHORT // 2) + '"')
         with pytest.raises(ValueError, match="table at line 3 .*field .*limit"):
             rows_of(path)
@@ -83,7 +82,7 @@ def test_a_dictionary_of_parquet(tmp_path):
     import pyarrow.parquet
 
     path = tmp_path / "a.parquet"
-    text = "ab " * (1 << 21)  # 6 MB, so 12 GB for all.
+    text = "ab " * (1 << 21)  # 6 MB each, so 12 GB for all rows.
     table = pyarrow.table({"text": pyarrow.array([text] * 3).dictionary_encode()})
     index = pyarrow.array([0] * 2000, "int32")
     column = pyarrow.DictionaryArray.from_arrays(index, table["text"].chunk(0).dictionary)

@@ -1,4 +1,4 @@
-"""Processes: the order of results, errors, and processes that end."""
+"""Worker processes: the order of results, errors, and processes that end."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from kerasbert.data.processes import map_in_processes
 
 
 def work(number, data):
-    """Later tasks are done sooner; some fail."""
+    """Later tasks finish sooner; some fail."""
     if number == "error":
         raise ValueError(f"no {data}")
     if number == "end":
@@ -29,7 +29,8 @@ def test_results_come_in_order_and_tasks_are_taken_as_needed():
 
     found = []
     for key, (number, size, process) in map_in_processes(work, tasks(), 2):
-        time.sleep(0.5 * (number in (3, 20)))  # All are done before the next is taken.
+        # During this sleep, all running tasks finish.
+        time.sleep(0.5 * (number in (3, 20)))
         assert key == f"task {number}" and size == 500_000
         assert len(taken) <= number + 8
         found.append((number, process))

@@ -1,4 +1,4 @@
-"""Pairs, orders and full rows: against the published algorithm, and what has to hold for each."""
+"""Pairs, orders and full rows: compared with the published algorithm, and invariants of each."""
 
 import random
 
@@ -13,13 +13,14 @@ from kerasbert.data.sentence_pairs import (
     sentence_order_pairs,
     truncate_pairs,
 )
+from kerasbert.text.packing import Frame
 from tests.data import reference_examples
 
 T, MOST = 64, 61
 
 
 def block(num_documents=300, seed=0, longest=90):
-    """Offsets of sentences and documents of mixed lengths."""
+    """Return offsets of sentences and documents of mixed lengths."""
     rng = np.random.default_rng(seed)
     sizes = rng.geometric(0.06, num_documents)
     lengths = np.minimum(rng.geometric(0.06, sizes.sum()), longest)
@@ -27,17 +28,19 @@ def block(num_documents=300, seed=0, longest=90):
 
 
 def as_lists(sentences, documents):
-    """Documents as lists of sentences, whose tokens are their own places."""
+    """Return documents as lists of sentences, whose tokens are their own positions."""
     sentences = [list(range(a, b)) for a, b in zip(sentences[:-1], sentences[1:])]
     return [sentences[a:b] for a, b in zip(documents[:-1], documents[1:])]
 
 
 def same_distribution(ours, theirs, draws=5.0):
-    """Whether means and quantiles are as near as those of equal distributions."""
+    """Check that two samples have means and quantiles as close as samples of the same
+    distribution.
+    """
     ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
     error = np.sqrt(ours.var() / len(ours) + theirs.var() / len(theirs)) + 1e-12
     assert abs(ours.mean() - theirs.mean()) <= draws * error, (ours.mean(), theirs.mean(), error)
-    # The largest distance of the two distribution functions, after Kolmogorov and Smirnov.
+    # The Kolmogorov-Smirnov statistic: the largest distance between the two distribution functions.
     at = np.unique(np.concatenate([ours, theirs]))
     shares = [np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (ours, theirs)]
     bound = 1.95 * np.sqrt((len(ours) + len(theirs)) / (len(ours) * len(theirs)))
@@ -45,9 +48,10 @@ def same_distribution(ours, theirs, draws=5.0):
 
 
 def compare_with_reference(sentences, documents, sequence_length, short, seeds):
-    """Check that pairs have the distributions of the published ones; how many there were.
+    """Check that pairs have the distributions of the published ones; return their number.
 
-    A document's pairs aim at one length: where it has many of them, documents are compared.
+    All pairs of a document have the same target length, so for documents with many pairs, documents
+    are compared instead of pairs.
     """
     most = sequence_length - 3
     texts = as_lists(sentences, documents)
@@ -70,7 +74,7 @@ def compare_with_reference(sentences, documents, sequence_length, short, seeds):
                 places = of_token[p.a[0]], of_token[p.b[0]]
                 theirs.append((*sizes, *places, int(p.is_random), seed))
     ours, theirs = np.concatenate(ours), np.array(theirs)
-    # Another document where B is random, and only there.
+    # B is from another document exactly if it is random.
     for rows in (ours, theirs):
         np.testing.assert_array_equal(rows[:, 4] != rows[:, 5], rows[:, 6] == 1)
     sums = []
@@ -115,7 +119,7 @@ def test_pairs_use_each_sentence_and_put_back_what_a_random_one_replaced():
 
 
 def test_a_random_text_begins_anywhere_and_ends_with_its_document():
-    # Two documents, of which the second has four sentences of 2 tokens.
+    # Two documents; the second has four sentences of 2 tokens.
     rows = [
         next_sentence_pairs([0, 10, 12, 14, 16, 18], [0, 1, 5], 14, 0.0, seed)[0].tolist()
         for seed in range(200)
@@ -132,10 +136,12 @@ def test_sentence_order():
     sentences, documents = block(seed=1)
     edges = sentences[documents]
     rows = sentence_order_pairs(sentences, documents, MOST, seed=2)
-    first = np.where(rows[:, 4:] == 1, rows[:, [2, 3, 0, 1]], rows[:, :4])  # in the text's order
+    # in the order of the text
+    first = np.where(rows[:, 4:] == 1, rows[:, [2, 3, 0, 1]], rows[:, :4])
     np.testing.assert_array_equal(first[:, 1], first[:, 2])
     assert abs(rows[:, 4].mean() - 0.5) < 4 * 0.5 / np.sqrt(len(rows))
-    # Never across documents, and all sentences of those with two.
+    # Pairs never cross documents, and include all sentences of documents with at least two
+    # sentences.
     document = np.searchsorted(edges, first, side="right")
     np.testing.assert_array_equal(document[:, 0], np.searchsorted(edges, first[:, 3], side="left"))
     covered = np.zeros(sentences[-1], bool)
@@ -154,17 +160,18 @@ def test_full_sentences_hold_all_text_in_order():
     lengths = rows[:, 1] - rows[:, 0]
     assert lengths.max() <= MOST and lengths.min() > 0 and not rows[:, 2:].any()
     texts = [values[begin:end] for begin, end in rows[:, :2]]
-    # No row begins or ends with a separator, and rows leave nothing else out.
+    # Rows contain all tokens in order. Only separators at the beginning or end of a row are left
+    # out.
     assert all(text[0] and text[-1] for text in texts)
     joined = np.concatenate(texts)
     np.testing.assert_array_equal(joined[joined > 0], tokens)
-    # Documents within a row have one separator between them, no document has one inside.
+    # There is one separator between documents of a row, and none inside a document.
     ends = sentences[documents[1:]]
     for text in texts:
         before, after = text[:-1], text[1:]
         inside = before > 0
         np.testing.assert_array_equal((after == 0)[inside], np.isin(before, ends)[inside])
-    # Whole sentences where they fit, and no room for the next one.
+    # Rows have whole sentences if these fit, and no space is left for the next sentence.
     starts = set((sentences[:-1] + 1).tolist())
     sizes = dict(zip((sentences[:-1] + 1).tolist(), np.diff(sentences).tolist()))
     for text, following in zip(texts[:-1], texts[1:]):
@@ -204,7 +211,7 @@ def test_truncation_is_that_of_one_token_after_the_other():
 def test_packing(separators):
     tokens = np.arange(100, 120)
     rows = np.array([[0, 3, 10, 12, 1], [5, 6, 6, 9, 0], [2, 6, 0, 0, 0]])
-    packed = pack_rows(tokens, rows, 10, start=1, end=2, pad=3, num_separators=separators)
+    packed = pack_rows(tokens, rows, 10, Frame((1,), (2,) * separators, (), (2,)), pad=3)
     middle, rest = [2] * separators, [3] * (3 - separators)
     assert packed["input_ids"].tolist() == [
         [1, 100, 101, 102, *middle, 110, 111, 2, *rest],
@@ -214,3 +221,21 @@ def test_packing(separators):
     assert packed["lengths"].tolist() == [7 + separators, 6 + separators, 6]
     assert packed["segment_ids"].sum(axis=1).tolist() == [3, 4, 0]
     assert packed["input_ids"].dtype == "int32"
+
+
+def test_packing_in_other_frames():
+    tokens, rows = np.arange(100, 120), np.array([[0, 3, 10, 12, 1], [2, 6, 0, 0, 0]])
+    packed = pack_rows(tokens, rows, 9, Frame((4, 5), (6,), (7,), ()), pad=3)
+    assert packed["input_ids"].tolist() == [
+        [4, 5, 100, 101, 102, 6, 7, 110, 111],
+        [4, 5, 102, 103, 104, 105, 3, 3, 3],
+    ]
+    assert packed["segment_ids"].astype(int).tolist() == [[0] * 6 + [1] * 3, [0] * 9]
+    full = pack_rows(tokens, np.array([[0, 7, 0, 0, 0]]), 9, Frame((4, 5), (6,), (7,), ()), pad=3)
+    assert full["lengths"].tolist() == [9] and not full["segment_ids"].any()
+    packed = pack_rows(tokens, rows, 6, Frame(), pad=3)
+    assert packed["input_ids"].tolist() == [
+        [100, 101, 102, 110, 111, 3],
+        [102, 103, 104, 105, 3, 3],
+    ]
+    assert packed["lengths"].tolist() == [5, 4]

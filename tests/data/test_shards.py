@@ -1,4 +1,4 @@
-"""Shards of embeddings and predictions: lost, damaged, old, or from a corpus that changed."""
+"""Shards of embeddings and predictions: lost, damaged, outdated, or from a changed corpus."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ import kerasbert
 from kerasbert.search import embed_corpus, read_vectors
 from tests.export import tiny
 
-# What is written is NumPy's and JSON's on every backend.
+# NumPy and JSON write these files on every backend.
 pytestmark = pytest.mark.backends("torch")
 
 TEXTS = ["the weather", "a good film", "서울의 날씨", "東京の天気", "news", "a bad film", "rain"]
@@ -35,7 +35,7 @@ def write(models, what, corpus, out):
 
 
 def read(what, out):
-    """All rows of a folder, in a form that can be compared."""
+    """Return all rows of a folder in a form that can be compared."""
     if what == "predictions":
         return [(row["file"], row["id"], str(row)) for row in kerasbert.read_predictions(out)]
     parts = list(read_vectors(out))
@@ -112,7 +112,7 @@ def test_what_is_damaged_is_made_again(models, copied, what, damage):
 
 @pytest.mark.parametrize("what", FORMS)
 def test_no_damage_is_taken(copied, what):
-    """Bytes are flipped, removed and inserted: reading fails, or gives what was written."""
+    """Bytes are flipped, removed and inserted: reading fails, or returns what was written."""
     out = copied(what) / "out"
     whole, draw, refused = read(what, out), random.Random(0), 0
     paths = sorted(path for path in out.iterdir())
@@ -155,7 +155,7 @@ def test_a_corpus_that_was_edited_at_equal_size(models, copied, what, is_complet
         write(models, what, root / "corpus", root / "out")
     path.write_text(
         path.read_text().replace("WEATHER", "weather")
-    )  # With another modification time.
+    )  # The file has another modification time.
     assert write(models, what, root / "corpus", root / "out") == 14
 
 
@@ -196,7 +196,7 @@ def test_a_run_that_was_stopped_trusts_no_shard(models, copied, what):
 
 
 def as_before(out):
-    """Change a manifest to what versions without hashes wrote."""
+    """Change a manifest to the form of versions without hashes."""
     path = manifest_of(out)
     value = json.loads(path.read_text())
     del value["hashed"]
@@ -214,7 +214,7 @@ def test_folders_of_earlier_versions(models, copied, what):
     before = state(out)
     assert write(models, what, root / "corpus", out) == 14 and state(out) == before
     assert all(shard["files"] for shard in json.loads(manifest_of(out).read_text())["shards"])
-    # Damage that shows without hashes is reported and repaired.
+    # Damage that can be detected without hashes is reported and repaired.
     for damage in ("cut", "removed", "empty"):
         as_before(out)
         path = sorted(out.glob("*-00001-00000.*"))[-1]

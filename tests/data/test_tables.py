@@ -1,4 +1,4 @@
-"""Tables of every form, by the one reader of all commands."""
+"""Tables of every form, read by the reader that all commands share."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_the_same_table(tmp_path, name, data):
     table = read_table(path, wanted=["text", "label"])
     assert table.column("text") == ["a", "b"] and table.column("label") == ["1", "0"]
     assert read_inputs(path) == ["a", "b"]
-    if not name.endswith(".txt"):  # A `.txt` of a corpus has no columns.
+    if not name.endswith(".txt"):  # A `.txt` file of a corpus has no columns.
         settings = {"text": ["text"], "id": None, "encoding": None}
         found = [text for _, text in _rows(name, path, settings)]
         assert found == ["a", "b"]
@@ -79,7 +79,9 @@ def test_columns_by_name(tmp_path):
     path = write(tmp_path, "headless.csv", "good film,1\nbad film,0\n")
     with pytest.raises(ValueError, match="no column 'text'.* Its first line must name the col"):
         read_table(path).column("text")
-    with pytest.raises(ValueError, match="has the columns 'good film', '1'; name the text's"):
+    with pytest.raises(
+        ValueError, match="has the columns 'good film', '1'; name the column of the texts"
+    ):
         list(documents(path))
 
 

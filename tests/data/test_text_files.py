@@ -1,4 +1,4 @@
-"""Text of any encoding, compression and line ends."""
+"""Text in any encoding, compression and with any line ends."""
 
 import bz2
 import gzip
@@ -30,7 +30,7 @@ def test_a_superset_is_read(tmp_path, name, codec, text):
     path = tmp_path / "a.txt"
     path.write_bytes(f"{text}\n다".encode(codec) if codec == "cp949" else f"{text}\n".encode(codec))
     assert read_text(path, name).startswith(text)
-    # So are corpora, as of `vocab` and `pretrain`.
+    # Corpora, such as those of `vocab` and `pretrain`, are read the same way.
     assert next(documents(path, encoding=name, sentences="lines"))[0] == text
 
 
@@ -61,7 +61,7 @@ def test_an_error_recommends_another_encoding(tmp_path):
     assert "is not ASCII text" in said and "it may be cp1252, then pass" in said
     path.write_bytes(b"\x81\xff" * 9)
     with pytest.raises(ValueError, match="is not SHIFT_JIS text .* --encoding cp949 or utf-16 ."):
-        read_text(path, "shift_jis")  # It does not recommend itself.
+        read_text(path, "shift_jis")  # The error does not recommend the encoding that failed.
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 1 << 20])
@@ -81,7 +81,9 @@ def test_line_ends(tmp_path, monkeypatch, chunk):
 
 
 def test_utf8_is_recognized_behind_plain_letters(tmp_path, monkeypatch):
-    """What is said of other files does not change one in UTF-8, wherever its first letter is."""
+    """The encoding of other files does not affect a UTF-8 file, wherever its first non-ASCII letter
+    is.
+    """
     monkeypatch.setattr(text_files, "CHUNK", 50)
     path = tmp_path / "a.txt"
     path.write_bytes(b"plain\n" * 20 + "이 영화는 정말 재미있었다".encode())
@@ -110,5 +112,7 @@ def test_what_is_no_text_is_named(tmp_path, start, kind):
     path = tmp_path / "a.csv"
     path.write_bytes(start + b"\0\xff" * 9)
     for encoding in (None, "cp949"):
-        with pytest.raises(ValueError, match=f"a.csv' is not a text file, but begins as .*{kind}"):
+        with pytest.raises(
+            ValueError, match=f"a.csv' is not a text file, but begins like .*{kind}"
+        ):
             read_text(path, encoding)

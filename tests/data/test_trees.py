@@ -1,4 +1,4 @@
-"""Trees of words, beside a walk through their edges."""
+"""Dependency trees, compared with a walk along their edges."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from kerasbert.data import DependencyTree
 
 
 def random_heads(random, count):
-    """A random tree: each word hangs on one that was there, in a shuffled order."""
+    """Return a random tree: each word is attached to an earlier one, in a shuffled order."""
     order = random.permutation(count) + 1
     heads = np.zeros(count, int)
     for place in range(1, count):
@@ -16,7 +16,7 @@ def random_heads(random, count):
 
 
 def walked(heads, start):
-    """How far all words are from one, by neighbours."""
+    """Return the distances of all words from one, by a walk over neighbors."""
     far = {start: 0}
     queue = [start]
     for word in queue:

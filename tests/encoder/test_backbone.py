@@ -1,4 +1,4 @@
-"""The encoder: the contract of every family, and what its settings do."""
+"""The encoder: the contract of every family, and the effect of its settings."""
 
 import functools
 import warnings
@@ -14,28 +14,33 @@ from tests.contracts import (
     COMPUTED,
     FAMILY_SETTINGS,
     MODEL_CHECKS,
+    RELATIVES,
     SETTINGS,
     SLOW,
     array,
     arrays,
     assert_close,
     batch,
+    check_int8,
     feed_forward_tokens,
     tiny_backbone,
 )
 
-# What Keras warns of would annoy a user.
+# Warnings of Keras would annoy users.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
-# Those that compile apart are of layers that differ.
-COMPILED = ("bert", "albert", "modernbert", "deberta_v3", "gte")
+# Families whose layers differ: if these compile, train and quantize, so do the others.
+COMPILED = (
+    *("bert", "albert", "modernbert", "deberta", "deberta_v3", "mpnet", "gte", "eurobert"),
+    "longformer",
+)
 
 
 def rows():
-    for family in FAMILIES:
+    for family in FAMILY_SETTINGS:
         for check in MODEL_CHECKS:
-            if check in SLOW and family not in COMPILED:
+            if check in (*SLOW, check_int8) and family not in COMPILED:
                 continue
             where = BACKENDS if check in COMPUTED else ("torch",)
             marks = (pytest.mark.slow, pytest.mark.backends(*where))
@@ -48,7 +53,7 @@ def test_contract(family, check, tmp_path):
 
 
 def test_every_family_is_tested():
-    assert set(FAMILY_SETTINGS) == set(FAMILIES)
+    assert {*FAMILY_SETTINGS, *RELATIVES} == set(FAMILIES)
 
 
 @functools.cache
@@ -57,7 +62,7 @@ def encoder(family):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_what_happens_inside(family):
     backbone = encoder(family)
     features = batch(backbone)
@@ -74,7 +79,7 @@ def test_what_happens_inside(family):
     for scores in arrays(attentions):
         assert scores.shape == (3, 2, 7, 7)
         assert_close(scores.sum(axis=-1), np.ones((3, 2, 7)))
-        # No token looks at padding.
+        # No token attends to padding.
         looks = tokens[:, None, :, None] & ~tokens[:, None, None, :]
         assert (scores[np.broadcast_to(looks, scores.shape)] == 0).all()
     if family in COMPILED:
@@ -83,7 +88,7 @@ def test_what_happens_inside(family):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_some_tokens_alone(family, monkeypatch):
     backbone = encoder(family)
     features = batch(backbone)
@@ -100,7 +105,7 @@ def test_some_tokens_alone(family, monkeypatch):
     rows = feed_forward_tokens(monkeypatch)
     for run in runs:
         assert_close(run(features), {**expected, "sequence_output": tokens})
-        # The others' feed-forward is not computed; the pooler takes the first one more.
+        # The other tokens skip the feed-forward network; the pooler also needs the first token.
         assert rows == [7] * (backbone.num_layers - 1) + [2 + ("pooled_output" in expected)]
         rows.clear()
 
@@ -126,7 +131,7 @@ def test_causal():
 
 
 def test_local_windows():
-    # Layer 0 looks everywhere, 1 and 2 two tokens far, 3 everywhere.
+    # Layer 0 attends globally, 1 and 2 within two tokens, 3 globally.
     backbone = encoder("modernbert")
     features = batch(backbone, (11, 11), 11)
     model = backbone.feature_model(output_attentions=True)
@@ -136,7 +141,7 @@ def test_local_windows():
             assert (scores[:, :, far] == 0).all() and (scores[:, :, ~far] > 0).all()
         else:
             assert (scores > 0).all()
-    # The bases of the angles are apart, too.
+    # The rotary bases differ, too.
     expected = backbone(features)
     for name in ("rotary_base", "local_rotary_base"):
         other = tiny_backbone("modernbert", **{name: 7.0})
@@ -153,7 +158,7 @@ def test_shared_layers():
     backbone = encoder("albert")
     layers = backbone.transformer_layers
     assert layers[0] is layers[1] and layers[2] is layers[3] and layers[1] is not layers[2]
-    # A step for each layer, not for each group.
+    # There is one hidden state per layer, not per group, and one for the embeddings.
     assert len(backbone.feature_model()(batch(backbone))["hidden_states"]) == 5
 
 
@@ -182,7 +187,7 @@ def test_inference_is_fused(monkeypatch):
         return original(*args, **kwargs)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
-    monkeypatch.setattr("kerasbert.backend.torch.SHORT", 0)
+    monkeypatch.setattr("kerasbert.backend.torch_kernels.SHORT", 0)
     backbone(features)
     assert len(calls) == backbone.num_layers
     backbone(features, training=True)
@@ -197,7 +202,7 @@ def test_too_long():
     for call in (backbone, lambda x: backbone.predict(x, verbose=0)):
         with pytest.raises(ValueError, match="17 tokens per row, but the model has only 16 pos"):
             call(features)
-    # Angles have no end.
+    # Rotary positions have no maximum.
     assert encoder("modernbert")(features)["sequence_output"].shape == (1, 17, 16)
 
 
@@ -235,6 +240,7 @@ def test_unknown_family():
         BertBackbone.from_family("gpt3", **SETTINGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["roberta", "xlm_roberta"])
 def test_left_padding_is_reported_where_positions_count_from_padding(family):
     backbone = tiny_backbone(family)
@@ -247,6 +253,32 @@ def test_left_padding_is_reported_where_positions_count_from_padding(family):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             call({"token_ids": ids, "padding_mask": right})
-    with warnings.catch_warnings():  # BERT's positions are the columns, in transformers too.
+    with warnings.catch_warnings():  # BERT's positions are column numbers, in transformers too.
         warnings.simplefilter("error")
         tiny_backbone("bert")({"token_ids": ids, "padding_mask": left})
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("family", ["bert", "deberta", "modernbert"])
+def test_new_weights_of_the_last_layers(family):
+    backbone = tiny_backbone(family)
+    before = {weight.path: array(weight) for weight in backbone.weights}
+    backbone.reinitialize_layers(1)
+    for weight in backbone.weights:
+        is_new = f"layer_{backbone.num_layers - 1}/" in weight.path or "pooled" in weight.path
+        assert (array(weight) == before[weight.path]).any() != is_new
+    last = backbone.transformer_layers[-1]
+    assert array(last.output_layer_norm.gamma).min() == 1
+    assert array(last.intermediate.kernel).std() == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.backends("torch")
+def test_layers_that_cannot_be_initialized():
+    with pytest.raises(ValueError, match="count=3 is more than the encoder's 2 layers"):
+        tiny_backbone().reinitialize_layers(3)
+    with pytest.raises(ValueError, match=r"share weights \(num_groups=2\)"):
+        tiny_backbone("albert").reinitialize_layers(1)
+    backbone = tiny_backbone()
+    backbone.enable_lora(2)
+    with pytest.raises(ValueError, match="'transformer_layer_1' has LoRA adapters"):
+        backbone.reinitialize_layers(1)

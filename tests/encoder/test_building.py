@@ -17,7 +17,7 @@ PRESET = "bert_tiny_demo_en_uncased"
 
 
 class Doubler(BertTask):
-    """A user's own task: twice the first token's vector."""
+    """A user's task: twice the first token's embedding."""
 
     backbone_cls = BertBackbone
     preprocessor_cls = BertTextClassifierPreprocessor
@@ -35,6 +35,7 @@ class Doubler(BertTask):
         return []
 
 
+@pytest.mark.slow
 def test_a_task_of_the_users_own():
     encoder = BertBackbone.from_preset(PRESET)
     model = Doubler.from_preset(PRESET, preprocessor=None)
@@ -55,6 +56,7 @@ def test_a_head_of_the_users_own_is_in_no_checkpoint(tmp_path):
         Needy.from_preset(PRESET, preprocessor=None)
 
 
+@pytest.mark.slow
 def test_a_class_that_refines_ours_loads_its_head(tmp_path):
     class Quiet(BertTextClassifier):
         def classify(self, texts, batch_size=32):
@@ -85,5 +87,5 @@ def test_a_new_pooler_for_a_preset_without_one(tmp_path):
     assert found.keys() - held.keys() == {"pooled_dense/kernel", "pooled_dense/bias"}
     for path, weight in held.items():
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (weight, found[path])))
-    # Without weights there is nothing to lack.
+    # Without weights, nothing can be missing.
     assert BertBackbone.from_preset(str(tmp_path), load_weights=False, pooler=True).pooler

@@ -1,4 +1,4 @@
-"""A float64 policy: every layer computes in it, and every head trains on it."""
+"""A float64 policy: every layer computes in float64, and every head can be trained."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ from tests.heads.base.test_shared_parts import WITH, WITHOUT, train
 
 @pytest.fixture(autouse=True)
 def _jax_has_float64():
-    """JAX has it on demand only."""
+    """JAX supports float64 only if it is enabled."""
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "jax":
             import jax
@@ -22,6 +22,7 @@ def _jax_has_float64():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
 def test_an_encoder_in_float64(family):
@@ -30,8 +31,8 @@ def test_an_encoder_in_float64(family):
     outputs = model(features)
     states, maps = outputs["sequence_output"], outputs["attentions"]
     assert keras.backend.standardize_dtype(states.dtype) == "float64"
-    # In float32 on the way, the shares of a map would not add up as closely. Keras' own products
-    # are float32 on JAX and PyTorch, whatever they are of.
+    # With float32 intermediates, attention weights would not sum to 1 as closely. Keras' own
+    # products are float32 on JAX and PyTorch, for inputs of any type.
     closest = 1e-13 if keras.backend.backend() == "tensorflow" else 1e-6
     for scores in maps:
         total = ops.convert_to_numpy(ops.sum(scores, axis=-1))
@@ -39,7 +40,7 @@ def test_an_encoder_in_float64(family):
     single = tiny_backbone(family, dropout=0.0)
     single.set_weights([w.astype("float32") for w in backbone.get_weights()])
     expected = ops.convert_to_numpy(single(features)["sequence_output"])
-    is_token = features["padding_mask"] == 1  # At padding a local layer may see nothing.
+    is_token = features["padding_mask"] == 1  # At padding, a local layer may have no visible token.
     difference = np.abs(ops.convert_to_numpy(states) - expected)[is_token].max()
     assert difference < 1e-5
 

@@ -67,7 +67,7 @@ def test_building_leaves_models_of_keras_hub_functional(model):
     pipeline = keras_internals.pipeline_model()
     before = pipeline.__bases__
     try:
-        # KerasHub does this for a moment with each of its tasks.
+        # KerasHub temporarily changes the base classes of each of its tasks in this way.
         pipeline.__bases__ = (keras.Model,)
         assert model.classify("a good film") and model.output.shape[-1] == 2
     finally:
@@ -95,7 +95,7 @@ def test_first_models_of_a_class_in_several_threads():
     assert failures == []
 
 
-# === Loops that fail ===
+# === Failing loops ===
 
 
 class Stops(keras.callbacks.Callback):
@@ -149,6 +149,7 @@ def check_whole(model, before=None):
     assert before is None or answer == before
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("moment, function", [("batch_begin", interrupt), ("batch_end", fail)])
 @pytest.mark.parametrize("loop", LOOPS)
@@ -161,6 +162,7 @@ def test_a_stopped_loop_leaves_the_model_whole(model, loop, moment, function):
     check_whole(model, before)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("method", ["predict", "evaluate", "fit"])
 def test_failing_data_leaves_the_model_whole(model, method):
@@ -181,6 +183,7 @@ def test_a_stopped_loop_leaves_the_encoder_whole(model):
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
 def test_an_interrupt_waits_until_the_step_has_run(method):
@@ -220,8 +223,8 @@ def test_interrupts_at_random_moments(tmp_path, model, seed):
             settings = {} if method == "train_on_batch" else {"verbose": 0}
             getattr(model, method)(arrays, *targets, **settings)
     except (KeyboardInterrupt, Exception):
-        # TensorFlow has an error of its own for one that comes while it traces; Python drops one
-        # that comes in a destructor.
+        # TensorFlow wraps an interrupt during tracing in its own error; Python drops one in a
+        # destructor.
         assert sent.is_set()
     timer.join()
     check_whole(model, before)
@@ -243,6 +246,7 @@ def test_a_step_of_evaluate_keeps_newer_weights(model):
     weight.assign(newer - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_threads_predict_while_the_model_trains(model):
     arrays, failures = rows(model), []

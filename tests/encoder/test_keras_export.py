@@ -1,4 +1,4 @@
-"""`model.export` of Keras writes what runs, or says what does."""
+"""Keras' `model.export` writes files that run, or raises an error that names a call that does."""
 
 import keras
 import numpy as np
@@ -28,17 +28,19 @@ def test_what_keras_writes_wrong_is_refused(make, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_a_saved_model_of_token_ids(tmp_path):
     import tensorflow as tf
 
-    model = tiny_classifier("electra", num_layers=1)  # Never called.
+    model = tiny_classifier("electra", num_layers=1)  # This model has never been called.
     model.export(tmp_path / "model", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "model")
     features = batch(model)
     np.testing.assert_allclose(loaded.serve(features), array(model(features)), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_litert(tmp_path):
     import tensorflow as tf

@@ -1,8 +1,8 @@
-"""Run the notebooks of `examples/` and the lessons of `docs/lessons/`, and store what they show:
+"""Run the notebooks of `examples/` and the lessons of `docs/lessons/`, and store their outputs:
 `python -m tests.examples.notebooks`, or with names, `... attention 01_words_to_pieces`.
 
-A notebook takes two minutes, a lesson a few seconds; as stored, they are run on TensorFlow. Lessons
-are run in English; the Korean and the Japanese ones have the same code, and are given its outputs.
+A notebook takes two minutes, a lesson up to two; the stored outputs are from TensorFlow. Lessons
+are run in English; the Korean and Japanese ones have the same code, and get the same outputs.
 """
 
 import os
@@ -38,10 +38,10 @@ def code_cells(notebook):
 
 
 def run(notebook, directory, **told):
-    """Run `notebook` in `directory`, its parameters set by `told`, and keep what a reader wants.
+    """Run `notebook` in `directory` with the parameters `told`, and store the outputs that readers
+    see.
 
-    Returns:
-        What it wrote to stderr, which is not kept.
+    Returns: The stderr output, which is not stored.
     """
     from nbclient import NotebookClient
 
@@ -52,26 +52,27 @@ def run(notebook, directory, **told):
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": directory}}
     )
     environment = {"PYTHONPATH": f"{EXAMPLES.parent}:{EXAMPLES}", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    # On busy cores, threads of scikit-learn's small products wait for each other for minutes.
+    # With several threads, scikit-learn's small products take minutes on busy cores.
     environment["OMP_NUM_THREADS"] = "1"
     client.execute(env={**os.environ, **environment})
     parameters.source = stored
-    notebook.metadata.language_info = {"name": "python"}  # Not the version that was at hand.
+    # Import the checkout, not the installed version.
+    notebook.metadata.language_info = {"name": "python"}
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     for cell in code_cells(notebook):
-        cell.metadata.pop("execution", None)  # Times of day.
+        cell.metadata.pop("execution", None)  # Timestamps.
         cell.outputs = _kept(cell.outputs)
     return "".join(output.text for output in outputs if output.get("name") == "stderr")
 
 
 def _kept(outputs):
-    """Pictures, values and what was printed: in a row, as one text."""
+    """Return figures, values and printed output, with consecutive prints as one text."""
     kept = []
     for output in outputs:
         if output.get("name") == "stderr":
             continue
         if "text" in output:
-            # A line that was written over shows what was written last.
+            # If a line was overwritten, as by a progress bar, keep its last version.
             lines = _CODES.sub("", output.text).split("\n")
             output.text = "\n".join(line.split("\r")[-1] for line in lines)
             if kept and kept[-1].output_type == "stream":
@@ -82,7 +83,7 @@ def _kept(outputs):
 
 
 def kinds(cell):
-    """Of each output of a cell, what it is: `[["stream"], ["image/png", "text/plain"]]`."""
+    """Return the types of each output of a cell: `[["stream"], ["image/png", "text/plain"]]`."""
     return [sorted(output.get("data", {output.output_type: 0})) for output in cell.outputs]
 
 
@@ -101,7 +102,8 @@ def main(names):
 
 def _store_lesson(name):
     notebook = read(name, LESSONS)
-    run(notebook, LESSONS)  # They find the data from there, and write nothing.
+    # Lessons run in their own folder, where they find the data; they write nothing.
+    run(notebook, LESSONS)
     write(notebook, name, LESSONS)
     for folder in TRANSLATIONS.values():
         translated = read(name, folder)

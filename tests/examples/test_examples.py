@@ -24,7 +24,7 @@ def run(script, *arguments, cwd=None):
 
 
 def scores(output, row):
-    """The three figures of a row of the table."""
+    """Return the three figures of a row of the table."""
     return [float(x) for x in re.search(rf"{row}(.*)", output)[1].split("│")[1:4]]
 
 
@@ -32,7 +32,7 @@ def scores(output, row):
 def test_classify_sms(tmp_path):
     done = run("classify_sms.py", "--output", "spam", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"(\d+)/\1", done.stdout)  # The bar of the progress.
+    assert re.search(r"(\d+)/\1", done.stdout)  # The progress bar.
     assert scores(done.stdout, "always ham")[1:] == [0, 0]
     accuracy, f1, matthews = scores(done.stdout, "this model")
     assert accuracy > 0.985 and f1 > 0.94 and matthews > 0.93
@@ -61,7 +61,7 @@ def test_classify_served_wants_a_saved_model(tmp_path):
 
 
 def treebank():
-    """A CoNLL-U file of trees in which each word hangs on the one before it."""
+    """Make a CoNLL-U file of trees in which each word is attached to the one before it."""
     words = "the a old new dog cat sees likes".split()
     rows = []
     for number in range(40):
@@ -74,7 +74,7 @@ def treebank():
 
 @pytest.mark.slow
 def test_probe_syntax(tmp_path):
-    """Word order is the syntax of this treebank, which each row of the table finds."""
+    """The trees of this treebank follow the word order, so each row of the table recovers them."""
     (tmp_path / "a.conllu").write_text(treebank(), encoding="utf-8")
     arguments = ("a.conllu", "a.conllu", "--epochs", "2", "--layers", "0,2", "--picture", "a.png")
     done = run("probe_syntax.py", *arguments, cwd=tmp_path)
@@ -86,7 +86,7 @@ def test_probe_syntax(tmp_path):
 
 @pytest.mark.slow
 def test_family_tree(tmp_path):
-    """On a treebank that a word's own vector answers: all tags are one."""
+    """The treebank has only one tag, which word embeddings alone can predict."""
     (tmp_path / "a.conllu").write_text(treebank(), encoding="utf-8")
     words = [line.split("\t")[1] for line in treebank().split("\n") if line]
     (tmp_path / "text.txt").write_text("\n".join(words * 3), encoding="utf-8")

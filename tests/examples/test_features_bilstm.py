@@ -1,4 +1,4 @@
-"""The features of words: each is the vector of the word's first piece."""
+"""The features of words: the embedding of each word's first piece."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""The lessons of the site: in three languages the same, and what they are stored with holds."""
+"""The lessons of the site: the same in three languages, and consistent with stored outputs."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests.examples.notebooks import LESSONS, TRANSLATIONS, code_cells, kinds, names_in, read, run
 from tests.peers import nbformat
 
-# As they are stored, for TensorFlow.
+# As stored, for TensorFlow.
 pytestmark = [pytest.mark.peers, pytest.mark.backends("tensorflow")]
 
 NAMES = names_in(LESSONS)
@@ -15,13 +15,13 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def text_of(output):
-    """What an output says in words, without the lengths of spaces."""
+    """Return the words of an output, with normalized spaces."""
     text = output.get("text") or output["data"].get("text/plain", "")
     return re.sub(r"\s+", " ", text)
 
 
 def stray(stored, found):
-    """Where two texts differ in words, or in a number by more than 2%; or `None`."""
+    """Return where two texts differ in words, or in a number by more than 2%; or `None`."""
     if _NUMBER.split(stored) != _NUMBER.split(found):
         return stored, found
     for one, other in zip(_NUMBER.findall(stored), _NUMBER.findall(found), strict=True):
@@ -47,7 +47,7 @@ def test_lesson_is_stored_whole(name):
     for output in outputs:
         for word in ("WARNING", "Warning", "Traceback", "/tmp", "/home", "\x1b", "\r"):
             assert word not in text_of(output)
-    assert (LESSONS / f"{name}.ipynb").stat().st_size < 500_000  # A page shows them all.
+    assert (LESSONS / f"{name}.ipynb").stat().st_size < 500_000  # A page displays all of them.
     words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert 'pip install ".[plot]"' in words and words.count("<details>") >= 2
     (parameters,) = [cell for cell in code if "parameters" in cell.metadata.get("tags", ())]
@@ -74,7 +74,7 @@ def test_lessons_are_the_same_in(language):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_lesson_shows_what_it_is_stored_with(name):
-    """And the code of the answers runs after it."""
+    """The lesson gives its stored outputs, and the code of its answers runs after it."""
     notebook = read(name, LESSONS)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     answers = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

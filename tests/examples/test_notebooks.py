@@ -1,5 +1,4 @@
-"""The notebooks run from their first cell to their last, here with few steps, and show what they
-are stored with."""
+"""The notebooks run completely, here with few steps, and show their stored outputs."""
 
 import itertools
 
@@ -9,10 +8,10 @@ from tests.examples.notebooks import EXAMPLES, code_cells, kinds, read, run
 from tests.examples.test_examples import treebank
 from tests.peers import nbformat
 
-# As they are stored, for TensorFlow.
+# The stored outputs are those of TensorFlow.
 pytestmark = pytest.mark.backends("tensorflow")
 
-# What the cell of parameters is told.
+# Values for the cell of parameters.
 SMALL = {
     "attention": {},
     "classify_spam": {"SAMPLES": 100, "EPOCHS": 1},
@@ -46,11 +45,11 @@ def test_notebook_as_it_is_stored(name):
     said = "".join(output.get("text") or str(output.get("data")) for output in outputs)
     for word in ("WARNING", "Warning", "Error", "/tmp", "/home", "\x1b", "\r"):
         assert word not in said
-    assert (EXAMPLES / f"{name}.ipynb").stat().st_size < 500_000  # A page shows them all.
+    assert (EXAMPLES / f"{name}.ipynb").stat().st_size < 500_000  # A page displays all of them.
 
 
 def _shown(notebook):
-    """What each cell shows; of several lines or pictures of a kind, in a row, one."""
+    """Return the kind of each cell's outputs; consecutive lines or figures of a kind count once."""
     return [[kind for kind, _ in itertools.groupby(kinds(cell))] for cell in code_cells(notebook)]
 
 

@@ -1,16 +1,16 @@
-"""Exports for tests, as cheap as the backend lets them be."""
+"""Exports for tests, as cheap as the backend allows."""
 
 import pytest
 
 from tests.export import tiny
 
-# Each signature is traced, written, loaded and compared: a test that asks one writes one.
+# Each signature is traced, written, loaded and compared, so a test writes only the one it needs.
 ONE = {"signatures": ["serving_default"]}
 
 
 @pytest.fixture
 def export(tmp_path, monkeypatch):
-    """`export_serving` into a folder of `tmp_path`, with no process of its own on TensorFlow."""
+    """`export_serving` into a folder of `tmp_path`, without a child process on TensorFlow."""
     from kerasbert.export import export_serving
 
     tiny.write_here(monkeypatch)

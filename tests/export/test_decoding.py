@@ -1,4 +1,7 @@
-"""What is decoded in TensorFlow's graph is what the models decode in NumPy."""
+"""Decoding in TensorFlow's graph gives the results of the models' decoding in NumPy."""
+
+import functools
+import types
 
 import numpy as np
 import pytest
@@ -6,20 +9,21 @@ import tensorflow as tf
 
 from kerasbert.export.write_saved_model import compare_answers
 from kerasbert.heads.base import decoding, spans
-from kerasbert.heads.base.served import served
+from kerasbert.heads.base.served_models import served
 from kerasbert.heads.masked_lm import model as masked_lm
 from kerasbert.heads.masked_lm.served import mask_windows
+from kerasbert.heads.token_classifier.served import ServedTagger
 from kerasbert.lineage.elmo.characters import character_ids, character_ids_in_graph
 from kerasbert.metrics.trees import spanning_edges
 from kerasbert.models import BertTokenClassifierPreprocessor
 from kerasbert.text import tagging
+from kerasbert.text.chains import Chains
 from kerasbert.text.characters import code_points, substrings
-from kerasbert.text.pieces import pieces_as_units
-from kerasbert.text.windows import cut_windows, cut_windows_in_graph, most_context
+from kerasbert.text.pieces import pieces_as_units, units_of_texts
 from kerasbert.tokenizers import RobertaTokenizer
 from tests.export import tiny
 
-# TensorFlow's graph alone.
+# Only TensorFlow has this graph.
 pytestmark = pytest.mark.backends("tensorflow")
 
 RNG = np.random.default_rng(0)
@@ -41,7 +45,7 @@ def test_words():
 
 
 def test_spaced_words():
-    """As `str.split` has them, which is how ELMo's sentences are read."""
+    """Words are those of `str.split`, by which ELMo's sentences are split."""
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x20000, 3)]))
     for batch in (["", " ", "a", *random_texts(1000)], [every, "", "x".join(every[::7])], []):
         points = code_points(tf.constant(batch, tf.string))
@@ -51,39 +55,23 @@ def test_spaced_words():
 
 
 def test_characters_of_words():
-    """ELMo's, in both forms: words of all lengths, and of several bytes a character."""
+    """ELMo's two forms are equal for words of all lengths, and for characters of several bytes."""
     for count, most in ((0, 5), (1, 3), (7, 50), (40, 12)):
         texts = ["x" * RNG.integers(0, 90) + text for text in random_texts(count)]
         sentences = [text.split() for text in texts]
         words = tf.ragged.constant(sentences, dtype=tf.string, ragged_rank=1)
         found = character_ids_in_graph(words, most)
         ids, mask = character_ids(sentences, most)
-        if count:  # Of no sentences, the graph's has a column all the same.
+        if count:  # Without sentences, the graph's result still has a column.
             np.testing.assert_array_equal(found["character_ids"], ids)
             np.testing.assert_array_equal(found["padding_mask"], mask)
         assert found["character_ids"].shape[0] == count
 
 
-def random_pieces(count):
-    """Pieces of a few texts, of which some share characters: rows, starts and ends."""
-    rows = np.sort(RNG.integers(0, 5, count))
-    starts = np.cumsum(RNG.integers(0, 3, count))
-    return rows, starts, starts + RNG.integers(1, 4, count)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 300])
-def test_pieces_as_units(count):
-    pieces = random_pieces(count)
-    rows, spans = pieces_as_units(*pieces)
-    found = decoding.piece_units(*map(tf.constant, pieces))
-    for ours, theirs in zip(found, (rows, *spans), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 20])
 @pytest.mark.parametrize("most", [2, 5, 10_000])
 def test_spanning_trees(size, most):
-    """Of texts of all lengths together, with many equal distances and with few."""
+    """Texts of all lengths in one batch, with many equal distances and with few."""
     counts = RNG.integers(0, size + 1, 9)
     counts[0] = size
     distances = RNG.integers(0, most, (9, size, size)).astype("float32")
@@ -98,7 +86,7 @@ def test_spanning_trees(size, most):
 
 @pytest.fixture(scope="module")
 def tokens():
-    """A tokenizer with pieces that hold characters of several words, as byte pairs do."""
+    """A tokenizer with pieces that contain characters of several words, as byte pairs do."""
     merges = [". .", ".. .", "b .", ", -"]
     return tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>", merges)
 
@@ -114,8 +102,8 @@ def test_units_and_their_probabilities(tokens, label_pieces):
     flat = ids.value_rowids(), *(x.flat_values for x in spans)
     whole = label_pieces == "first"
     units = decoding.word_units(code_points(tf.constant(texts)))
-    units = units if whole else decoding.piece_units(*flat)
-    rows, starts, ends, first, count = decoding.units_of(flat, tuple(units))
+    units = units if whole else pieces_as_units(*flat)
+    rows, starts, ends, first, count, unit = units_of_texts(flat, tuple(units))
     np.testing.assert_array_equal(ids.values, pieces.ids)
     there = pieces.count > 0
     unit_rows = np.repeat(np.arange(len(texts)), np.diff(pieces.unit_splits))
@@ -123,11 +111,34 @@ def test_units_and_their_probabilities(tokens, label_pieces):
     for ours, theirs in zip((rows, starts, ends, first, count), wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs[there])
     probabilities = RNG.dirichlet(np.ones(5), len(pieces.ids))
-    found = decoding.unit_probabilities(
+    np.testing.assert_array_equal(unit, pieces.unit)
+    found = tagging.unit_probabilities(
         tf.constant(probabilities), first, count, preprocessor.names, label_pieces
     )
     wanted = preprocessor.of_units(pieces, probabilities)[there]
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label_pieces", ["first", "all"])
+def test_best_paths_and_marginals(label_pieces):
+    """A CRF over units of several pieces, in texts of any number of units, also of none."""
+    names = ["O", "B-X", "I-X", "E-X", "S-X"]
+    transitions, start, end = RNG.normal(size=(5, 5)), *RNG.normal(size=(2, 5))
+    own = Chains(transitions, start, end, names, label_pieces)
+    task = types.SimpleNamespace(
+        model=types.SimpleNamespace(chains=lambda _: own), preprocessor=None
+    )
+    decode = tf.function(functools.partial(ServedTagger._best_paths, task), autograph=False)
+    for units in (0, 1, 40, 300):
+        rows = np.sort(RNG.integers(0, 30, units))
+        count = RNG.integers(1, 4, units)
+        first = np.cumsum(count) - count
+        logits = RNG.normal(size=(count.sum(), 5)).astype("float32")
+        found = decode(*map(tf.constant, (logits, first, count, rows)), tf.constant(30, tf.int64))
+        labels, odds = own.decode(logits, first, count, rows)
+        np.testing.assert_array_equal(found[0], labels)
+        np.testing.assert_allclose(found[1], odds[np.arange(units), labels], atol=1e-9)
 
 
 def test_substrings():
@@ -137,22 +148,6 @@ def test_substrings():
         points, *(tf.constant(x) for x in ([0, 1, 1, 2, 0], [2, 0, 4, 0, 3], [4, 3, 5, 3, 3]))
     )
     assert [x.decode() for x in found.numpy()] == ["öß", "日本語", "🙂", "a\0b", ""]
-
-
-@pytest.mark.parametrize("size, stride", [(4, 3), (5, 2), (128, 64), (7, 7)])
-def test_most_context(size, stride):
-    lengths = RNG.integers(0, 5 * size, 12)
-    rows, starts, ends = cut_windows(lengths, size, stride)
-    offsets = np.cumsum(lengths) - lengths
-    windows, places, chosen = decoding.most_context(
-        offsets[rows] + starts, ends - starts, lengths.sum()
-    )
-    wanted = most_context(rows, starts, ends)
-    np.testing.assert_array_equal(chosen.values, wanted)
-    window = np.repeat(np.arange(len(rows)), ends - starts)[wanted]
-    assert sorted(window.tolist()) == windows.numpy().tolist()
-    token = (offsets[rows] + starts)[windows.numpy()] + places.numpy()
-    np.testing.assert_array_equal(token, np.arange(lengths.sum()))
 
 
 @pytest.mark.parametrize("room", [1, 4, 9, 30])
@@ -173,17 +168,6 @@ def test_mask_windows(room):
     ]
     assert list(zip(rows, begins)) == [(row, first) for row, first, _ in wanted]
     assert window == [i for i, (*_, masks) in enumerate(wanted) for _ in masks]
-
-
-@pytest.mark.parametrize("size, stride", [(1, 1), (4, 3), (5, 2), (128, 64), (7, 7)])
-def test_windows(size, stride):
-    for lengths in ([], [0], RNG.integers(0, 5 * size, 50)):
-        rows, starts, ends = cut_windows(lengths, size, stride)
-        found = cut_windows_in_graph(
-            tf.constant(lengths, tf.int32), tf.fill(np.shape(lengths), size), stride
-        )
-        for ours, theirs in zip(found, (rows, starts, ends - starts), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +204,14 @@ def test_entities(labels, scheme):
 @pytest.mark.parametrize("threshold", [None, -1.0, 0.5])
 @pytest.mark.parametrize("n_best, max_length, ties", [(20, 30, False), (3, 4, True), (2, 1, True)])
 def test_best_spans(threshold, n_best, max_length, ties):
-    """Several questions at once, with ties, and some where the best tokens make no span."""
+    """Several questions at once, with ties, and with best tokens that do not form a span."""
     counts, length, top_k = [1, 3, 1, 2], 24, 4
     logits = RNG.normal(size=(2, sum(counts), length)).astype("float32")
     if ties:
         logits = np.round(logits)
     ends = np.arange(length) >= RNG.integers(3, 9, (sum(counts), 1))
     starts = ends & (RNG.random(ends.shape) < 0.7)
-    starts[:, -1] = True  # No context is without a token.
+    starts[:, -1] = True  # Each context has a token.
     splits = np.cumsum([0, *counts])
     found, scores, nulls = decoding.best_spans(
         *(tf.constant(x) for x in (*logits, starts, ends)),
@@ -248,7 +232,7 @@ def test_best_spans(threshold, n_best, max_length, ties):
 
 
 def random_prose(words, more=()):
-    """Words of few letters, some of `more` among them."""
+    """Return words of few letters, with the words of `more` at random places."""
     letters = list("abcdefgh,.")
     found = ["".join(RNG.choice(letters, RNG.integers(1, 6))) for _ in range(words)]
     for word in more:
@@ -271,17 +255,19 @@ def random_inputs(name):
 
 @pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize(
-    "name, packing, settings",
+    "name, packing, settings, head",
     [
-        ("TokenClassifier", {}, {}),
-        ("TokenClassifier", {"label_pieces": "all", "stride": 5}, {}),
-        ("QuestionAnswering", {}, {"top_k": 3, "null_threshold": 0.0}),
-        ("MaskedLM", {}, {"top_k": 3}),
+        ("TokenClassifier", {}, {}, {}),
+        ("TokenClassifier", {"label_pieces": "all", "stride": 5}, {}, {}),
+        ("TokenClassifier", {}, {}, {"crf": True, "scheme": "BIOES"}),
+        ("TokenClassifier", {"label_pieces": "all", "stride": 5}, {}, {"crf": True}),
+        ("QuestionAnswering", {}, {"top_k": 3, "null_threshold": 0.0}, {}),
+        ("MaskedLM", {}, {"top_k": 3}, {}),
     ],
 )
-def test_whole_answers(name, packing, settings):
-    """The graph's signature and the model's method, on rows so short that texts have several."""
-    model = tiny.task(name, preprocessor={**packing, "sequence_length": 32})
+def test_whole_answers(name, packing, settings, head):
+    """The graph's signature equals the model's method, on rows so short that texts have several."""
+    model = tiny.task(name, preprocessor={**packing, "sequence_length": 32}, **head)
     task = served(model, settings=settings)
     task.labels = task.own_labels
     signature = task.signatures()["serving_default"]

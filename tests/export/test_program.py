@@ -1,4 +1,4 @@
-"""`answer.py` beside an exported graph: raw texts without Keras and TensorFlow."""
+"""`answer.py` next to an exported graph: raw texts without Keras and TensorFlow."""
 
 import ast
 import importlib.util
@@ -15,7 +15,8 @@ import pytest
 from kerasbert import models
 from kerasbert.export import export_litert, export_onnx, export_openvino, token_graphs
 from kerasbert.heads.base.program import write_program
-from kerasbert.heads.base.served import LONG, PROSE, SHORT, served
+from kerasbert.heads.base.served import LONG, PROSE, SHORT
+from kerasbert.heads.base.served_models import served
 from kerasbert.tokenizers import RobertaTokenizer
 from tests.export import tiny
 
@@ -30,7 +31,7 @@ TEXTS = [
     "a" * 99 + " " + "b" * 101,
     "\t\r\n",
 ]
-# A process that has nothing of ours: it imports each folder's program as a module.
+# A process that cannot import our packages loads each folder's program as a module.
 ASK = """
 import importlib.util, json, sys
 found = []
@@ -49,12 +50,12 @@ print(json.dumps([found, sorted(loaded)], default=lambda x: x.tolist()))
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    """The work of the child process in this one."""
+    """Do the work of the child process in this one."""
     tiny.write_here(monkeypatch)
 
 
 def ask(jobs):
-    """Token ids and answers of each `(folder, texts)`."""
+    """Return token ids and answers of each `(folder, texts)`."""
     done = subprocess.run(
         [sys.executable, "-c", ASK],
         input=json.dumps([[str(folder), texts] for folder, texts in jobs]),
@@ -70,7 +71,7 @@ def ask(jobs):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """A function that imports `answer.py` of a model, with the model itself as the session."""
+    """A function that imports a model's `answer.py`, with the model itself as the session."""
 
     def make(model):
         task = served(model)
@@ -125,7 +126,7 @@ def test_programs_take_texts_of_all_kinds(name, program):
     for same in (tuple(texts), np.array(texts), np.array(texts, object), column, iter(texts)):
         assert str(answer(same)) == str(expected)
     assert str(answer([text.encode() for text in texts])) == str(expected)
-    # A single text is one text, not a list of letters, as in the inference methods.
+    # A single string is one text, not a list of letters, as in the inference methods.
     assert str(answer(texts[1])) == str(answer([texts[1]])[0]) == str(answer(texts[1].encode()))
 
 
@@ -168,9 +169,13 @@ def test_programs_answer_as_the_models_do(export, tmp_path):
     names = ("TextClassifier", "TextEmbedder", "TokenClassifier", "TextRegressor")
     models = {name: tiny.task(name) for name in names}
     multi = tiny.task("TextClassifier", multi_label=True)
-    for name, model in {**models, "multi": multi}.items():
+    crf = tiny.task("TokenClassifier", scheme="BIOES", crf=True)
+    for name, model in {**models, "multi": multi, "crf": crf}.items():
         export(model, tmp_path / name)
-    found = ask([(tmp_path / name, TEXTS) for name in (*names, "multi")])
+    *found, (_, paths) = ask(
+        [*((tmp_path / name, TEXTS) for name in (*names, "multi")), (tmp_path / "crf", short(crf))]
+    )
+    check_paths(crf, short(crf), paths)
     features = models["TextClassifier"].preprocessor(TEXTS)
     for ids, _ in found:
         assert without_padding(ids) == without_padding(features["token_ids"])
@@ -189,6 +194,34 @@ def test_programs_answer_as_the_models_do(export, tmp_path):
     for row, (logits, mask) in zip(tagged, rows):
         best = logits[: mask.sum()].argmax(axis=-1)[1:-1]
         assert [label for *_, label in row] == [tagger.label_names[i] for i in best]
+
+
+def short(tagger):
+    """Return the texts that fit into one window; with "all", whose pieces are the model's units."""
+    texts = [*TEXTS, *PROSE.split("東京."), "ab, c"]
+    pieces = tagger.preprocessor.read(texts)
+    is_short = np.diff(pieces.splits) <= 62
+    if tagger.preprocessor.label_pieces == "all":
+        is_short &= np.diff(pieces.splits) == np.diff(pieces.unit_splits)
+    return [text for text, keep in zip(texts, is_short) if keep]
+
+
+def check_paths(tagger, texts, found):
+    """Compare labels of units with the best paths of a tagger with a CRF."""
+    _, numbers, _ = tagger._decoded(texts, 32, "test")
+    pieces = tagger.preprocessor.read(texts)
+    assert sum(map(len, found)) == len(numbers) > 30
+    for row, begin, end in zip(found, pieces.unit_splits[:-1], pieces.unit_splits[1:]):
+        names = [tagger.label_names[number] for number in numbers[begin:end]]
+        wanted = list(zip(pieces.starts[begin:end].tolist(), names))
+        assert [(start, label) for start, _, label in row] == wanted
+
+
+@pytest.mark.parametrize("label_pieces", ["first", "all"])
+def test_program_of_a_crf(label_pieces, program):
+    settings = {"scheme": "BIOES", "crf": True}
+    tagger = tiny.task("TokenClassifier", preprocessor={"label_pieces": label_pieces}, **settings)
+    check_paths(tagger, short(tagger), program(tagger)(short(tagger)))
 
 
 @pytest.mark.slow

@@ -27,13 +27,13 @@ TEXT = "win a prize"
 
 
 def block(words):
-    """The one program of the guide that has these words."""
+    """Return the only program of the guide that contains these words."""
     (text,) = (text for _, text in blocks(PAGE, "python", "py") if words in text)
     return text
 
 
 def command(program):
-    """The guide's command that starts a server, as a module of this Python."""
+    """Return the guide's command that starts a server, as a module of this Python."""
     lines = [line for _, text in blocks(PAGE, "sh") for line in commands(text)]
     (line,) = (line for line in lines if line.startswith(f"{program} "))
     return ["-m", *shlex.split(line)]
@@ -41,7 +41,7 @@ def command(program):
 
 @pytest.fixture
 def start(tmp_path):
-    """A function that starts a server in `tmp_path`; its output is in the file "log"."""
+    """A function that starts a server in `tmp_path`, with its output in the file "log"."""
     started = []
 
     def run(*arguments):
@@ -75,20 +75,21 @@ def free_address():
 
 
 def wait_for(is_true, server, log):
-    """Wait until a condition holds; returns the seconds that took."""
+    """Wait until a condition holds; return how long that took."""
     begun = time.monotonic()
     while not is_true():
         said = log.read_text()
         assert server.poll() is None, f"the server ended:\n{said[-5000:]}"
-        assert time.monotonic() - begun < 400, f"it waits for ever:\n{said[-5000:]}"
+        assert time.monotonic() - begun < 400, f"it hangs:\n{said[-5000:]}"
         time.sleep(0.2)
     return time.monotonic() - begun
 
 
 def stop(server, loading):
-    """Seconds until a server has stopped at SIGTERM; `loading` is how long its workers loaded.
+    """Return the seconds until a server stopped at SIGTERM; `loading` is how long its workers
+    loaded.
 
-    A busy machine takes longer for both, so the ten seconds are those of an idle machine.
+    A busy machine takes longer for both, so the ten seconds are for an idle machine.
     """
     begun = time.monotonic()
     server.send_signal(signal.SIGTERM)
@@ -110,7 +111,7 @@ def ask_at_once(address, count=20):
 
 def test_gunicorn_answers_restarts_and_stops(start, tmp_path):
     (tmp_path / "app.py").write_text(block("def app(environ"))
-    # gunicorn reads this file by itself.
+    # gunicorn reads this file by default.
     (tmp_path / "gunicorn.conf.py").write_text(
         textwrap.dedent("""
             def post_worker_init(worker):

@@ -1,8 +1,6 @@
-"""Exported graphs validate requests: ranks, sizes and the ranges of ids."""
+"""Exported graphs validate requests: ranks, sizes and ranges of ids."""
 
-import os
 import time
-import types
 
 import numpy as np
 import pytest
@@ -13,11 +11,10 @@ from kerasbert.export import (
     export_litert,
     export_onnx,
     export_openvino,
-    serving,
 )
 from kerasbert.heads.base.decoding import limit_windows
 from kerasbert.heads.base.requests import axes_of, conditions, fail_unless, limits_of
-from kerasbert.heads.base.served import served
+from kerasbert.heads.base.served_models import served
 from tests.campaigns import requests
 from tests.export import tiny
 
@@ -42,7 +39,7 @@ def right(**changes):
 
 
 def broken(model, features):
-    """The sentences of the conditions that a request violates."""
+    """Return the messages of the conditions that a request violates."""
     specs = {name: tf.TensorSpec((None,) * x.ndim, x.dtype, name) for name, x in features.items()}
     limits = limits_of(model, specs)
     features = {name: tf.constant(x) for name, x in features.items()}
@@ -77,6 +74,7 @@ def test_an_op_fails_where_a_condition_is_not_met():
         fail_unless(features, found)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_a_served_model_refuses_what_ended_its_process(export):
     path = export(tiny.task("TextClassifier"), tokens_only=True)
@@ -105,9 +103,9 @@ def test_files_for_other_runtimes_refuse_it_too(export, monkeypatch, tmp_path):
     assert np.isfinite(run(right())["logits"]).all()
     for said, changes in WRONG.items():
         if said.startswith("A row") and export is not export_onnx:
-            continue  # Their shapes are checked by the runtimes.
+            continue  # The runtimes check shapes themselves.
         if said.startswith("padding_mask must have") and export is export_litert:
-            continue  # LiteRT resizes an input of a fixed length and broadcasts it.
+            continue  # LiteRT resizes an input of fixed length and broadcasts it.
         if export is export_openvino:
             assert np.isnan(run(right(**changes))["logits"]).all(), said
             continue
@@ -146,21 +144,6 @@ def test_texts_of_too_many_windows_are_refused_at_once(name):
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 9 windows"):
         answer(**ask)
     assert time.monotonic() - began < 10  # Answering would take minutes.
-
-
-@pytest.mark.backends("tensorflow")
-def test_what_a_killed_export_leaves_is_in_its_own_folder(monkeypatch, tmp_path):
-    """Traced functions are files in TMPDIR, which a killed process used to leave there."""
-    found = {}
-
-    def run(command, env, **settings):
-        found.update(env)
-        return types.SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(serving.subprocess, "run", run)
-    serving.run_child("kerasbert.export.write_saved_model", str(tmp_path), "Nothing")
-    for name in ("TMPDIR", "TEMP", "TMP"):
-        assert found[name].startswith(str(tmp_path)) and os.path.isdir(found[name])
 
 
 @pytest.mark.slow

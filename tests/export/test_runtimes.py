@@ -1,7 +1,7 @@
-"""What `export_serving` writes runs where there is no Keras: in C, and in TensorFlow 2.12.1.
+"""Exports of `export_serving` run without Keras: in C, and in TensorFlow 2.12.1.
 
-That TensorFlow stands for the servers of its day; TensorFlow Serving 2.13 to 2.19 have its
-TensorFlow Text.
+That TensorFlow stands for servers of its time; TensorFlow Serving 2.13 to 2.19 have its TensorFlow
+Text.
 """
 
 import json
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 OLD = "2.12.1"
 OPS = ("fast_wordpiece_tokenizer", "normalize_ops", "regex_split_ops", "sentencepiece_tokenizer")
-# All that the old environment runs: the C++ loader, on strings of bytes.
+# The old environment only runs the C++ loader, on byte strings.
 OLD_CLIENT = """
 import importlib.util, json, os, sys
 import numpy as np
@@ -63,7 +63,7 @@ json.dump(answers, open(sys.argv[4], "w"))
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    """Run the program in C: a function of a SavedModel, inputs, an output and texts to lines."""
+    """Run the program in C: a function from a SavedModel, inputs, an output and texts to lines."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -116,7 +116,7 @@ def test_c(client, export):
 
 @pytest.fixture(scope="module")
 def old_tensorflow():
-    """The Python of an environment with the old TensorFlow alone, kept in the cache."""
+    """The Python of a cached environment with only the old TensorFlow."""
     folder = Path(real_data.cache_dir()) / f"tensorflow-{OLD}"
     python, done = folder / "bin" / "python", folder / "complete"
     if not done.exists():
@@ -139,13 +139,13 @@ SMALL = {"modernbert": {"num_layers": 4, "local_window": 4}, "albert": {"embeddi
 
 
 def tagger(family, tokens):
-    """A tagger of a family, whose answers show each character's place."""
+    """Return a tagger of a family whose answers reveal each character's position."""
     settings = {**get_family(family).encoder, "family": family, **SMALL.get(family, {})}
     return tiny.task("TokenClassifier", tokens, encoder_settings=settings)
 
 
 def modern_byte_pairs():
-    """One with runs of spaces as tokens, as ModernBERT has."""
+    """Return a byte-pair tokenizer with runs of spaces as tokens, as in ModernBERT."""
     runs = ["  ", "   "]
     added = [{"content": run, "normalized": True} for run in runs]
     special = "[CLS] [PAD] [SEP] [UNK] [MASK]"
@@ -153,7 +153,7 @@ def modern_byte_pairs():
 
 
 def sentence_pieces(kind, **settings):
-    """A tokenizer of `kind` that was trained on a few words."""
+    """Return a tokenizer of `kind`, trained on a few words."""
     import io
 
     import sentencepiece
@@ -220,7 +220,7 @@ def test_old_tensorflow(old_tensorflow, export, tmp_path):
                 hexed = np.vectorize(bytes.hex, otypes=[object])(values)
                 assert (np.array(answers[key], object) == hexed).mean() > 0.999, (path, key)
             else:
-                # What rounds the other way in int8 is a step of 127 off.
+                # A value that is rounded the other way in int8 differs by one of 127 steps.
                 atol = 0.05 if path.endswith("int8/1") else 1e-4
                 np.testing.assert_allclose(answers[key], values, atol=atol, err_msg=f"{path} {key}")
 

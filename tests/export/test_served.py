@@ -1,4 +1,4 @@
-"""How a model finds what serves it, and a kind of head that the package has never heard of."""
+"""How a model's `Served` is found, also for a kind of head that is not in the package."""
 
 import sys
 import types
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kerasbert.export import export_onnx, export_serving
-from kerasbert.heads.base.served import ServedTexts, saved_class, served
+from kerasbert.heads.base.served_models import saved_class, served
+from kerasbert.heads.base.served_texts import ServedTexts
 from kerasbert.kinds import KINDS, Kind, kinds_with
 from kerasbert.models import BertBackbone, BertDistiller, BertTextRegressor
 from tests.export import tiny
@@ -38,12 +39,14 @@ def doubter(monkeypatch):
     return tiny.shake(Doubter(model.backbone, preprocessor=model.preprocessor))
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("name", [kind.name for kind in kinds_with("served")])
 def test_each_kind_has_its_class(name):
     cls = KINDS[name].load("served")
     assert cls.__module__ == f"kerasbert.heads.{name}.served" and cls.__doc__
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_a_new_kind_is_served(doubter, export):
     import tensorflow as tf
@@ -66,12 +69,14 @@ def test_a_new_kind_becomes_a_graph(doubter, tmp_path, monkeypatch):
     assert [output.name for output in session.get_outputs()] == ["doubt"]
 
 
+@pytest.mark.backends("tensorflow")
 def test_a_kind_that_nothing_serves():
     with pytest.raises(TypeError, match="got a BertDistiller"):
         teacher, student = (tiny.task("TextClassifier") for _ in range(2))
         export_serving(BertDistiller(teacher, student), "nowhere")
 
 
+@pytest.mark.backends("tensorflow")
 def test_a_class_of_ones_own_is_served_as_what_it_refines():
     class Mine(BertTextRegressor):
         pass

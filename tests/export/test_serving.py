@@ -1,4 +1,4 @@
-"""`export_serving`: the SavedModel answers as the model does, wherever it runs."""
+"""`export_serving`: the SavedModel gives the model's answers, wherever it runs."""
 
 import errno
 import functools
@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasbert.export import export_serving, serving, write_saved_model
+from kerasbert.export import child_process, export_serving, serving, write_saved_model
 from kerasbert.families import get_family
-from kerasbert.heads.base.served import served
+from kerasbert.heads.base.served_models import served
 from kerasbert.heads.text_classifier.served import ServedClassifier
 from kerasbert.models import BertTextClassifier
 from kerasbert.tokenizers import BertTokenizer
@@ -57,7 +57,7 @@ ODD = [
     "語".encode() * 3333,
 ]
 
-# All that a client's process may import.
+# The only modules that a client's process may import.
 CLIENT = """
 import json, sys
 import numpy as np
@@ -81,7 +81,7 @@ np.savez(target, logits=logits.numpy(), token_ids=ids["token_ids"].numpy(), **ar
 
 
 def build(**settings):
-    """A classifier; what its class does not take is of the encoder."""
+    """Build a classifier; arguments that its class does not take are the encoder's."""
     names = ("labels", "pooling", "multi_label", "activation")
     own = {name: settings.pop(name) for name in names if name in settings}
     return tiny.task("TextClassifier", encoder_settings=settings, **own)
@@ -110,7 +110,7 @@ def exported(base):
 
 
 def client(path, columns, folder):
-    """What a process with TensorFlow and TF.Text alone gets from the SavedModel: a dict."""
+    """Return what a process with only TensorFlow and TF.Text gets from the SavedModel: a dict."""
     source, target = folder / "texts.json", folder / "answers.npz"
     source.write_text(json.dumps([[text.hex() for text in column] for column in columns]))
     script = folder / "client.py"
@@ -125,14 +125,14 @@ def client(path, columns, folder):
 
 @functools.lru_cache(maxsize=2)
 def session_of(path):
-    """A session of a SavedModel as TensorFlow's C++ loader has it, and its signatures."""
+    """Return a session of a SavedModel as in TensorFlow's C++ loader, and its signatures."""
     session = tf.compat.v1.Session(graph=tf.Graph())
     with session.graph.as_default():
         return session, tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def
 
 
 def session_run(path, name, **inputs):
-    """Run a signature there."""
+    """Run a signature in such a session."""
     session, signatures = session_of(path)
     signature = signatures[name]
     feeds = {signature.inputs[key].name: value for key, value in inputs.items()}
@@ -144,9 +144,11 @@ def below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_a_process_without_keras_answers_as_the_model(model, exported, tmp_path):
-    # The model itself takes no broken bytes: what they hold besides counts.
+    # The model itself does not accept invalid UTF-8, so it gets the same texts with replacement
+    # characters.
     raw = [text.encode() for text in TEXTS] + ODD
     texts = [text.decode("utf-8", "replace") for text in raw]
     assert len(texts) > 50
@@ -164,6 +166,7 @@ def test_a_process_without_keras_answers_as_the_model(model, exported, tmp_path)
     np.testing.assert_array_equal(served["token_ids"], ids)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_the_session_loader_runs_every_signature(model, exported):
     answers = session_run(exported, "serving_default", text=["Hello!", "日本語"])
@@ -181,6 +184,7 @@ def test_the_session_loader_runs_every_signature(model, exported):
     np.testing.assert_allclose(logits, model.predict(["Hello!"], verbose=0), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_no_text_and_one_text(exported):
     assert session_run(exported, "serving_default", text=[])["probabilities"].shape == (0, 3)
@@ -245,7 +249,7 @@ def test_versions(base, tmp_path):
 
 @pytest.mark.backends("tensorflow")
 def test_files_for_the_server(base):
-    """They lie beside the versions, and stay as they are where someone changed them."""
+    """The files are next to the versions, and edited files are kept."""
     models = (base / "models.config").read_text()
     assert f'name: "model"\n    base_path: "{base}"' in models
     assert "max_batch_size { value: 32 }" in (base / "batching.config").read_text()
@@ -320,7 +324,7 @@ def test_bad_models_leave_nothing(model, tmp_path):
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_a_failed_check_leaves_nothing(model, base, monkeypatch):
-    """The answers differ from what the model is said to give; the older version stays alone."""
+    """If answers differ from the reference, only the older version remains."""
     true = ServedClassifier.tokens_of
     monkeypatch.setattr(
         ServedClassifier,
@@ -340,7 +344,7 @@ def test_a_child_that_is_killed_is_named(model, tmp_path, monkeypatch):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nkill -9 $$\n")
     script.chmod(0o755)
-    monkeypatch.setattr(serving.sys, "executable", str(script))
+    monkeypatch.setattr(child_process.sys, "executable", str(script))
     with pytest.raises(RuntimeError, match="killed by signal 9; is there enough memory?"):
         export_serving(model, tmp_path / "base")
     assert below(tmp_path) == ["python"]
@@ -348,7 +352,7 @@ def test_a_child_that_is_killed_is_named(model, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_killed_while_it_exports(exported, tmp_path):
-    """The folder of versions stays as it was, and the next export goes through."""
+    """The folder of versions is unchanged, and the next export succeeds."""
     base = tmp_path / "base"
     shutil.copytree(exported, base / "1")
     script = (
@@ -367,11 +371,11 @@ def test_killed_while_it_exports(exported, tmp_path):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stderr.close()
-    # A server reads the folders whose names are whole numbers.
+    # A server reads only folders whose names are whole numbers.
     assert [path.name for path in base.iterdir() if path.name.isdecimal()] == ["1"]
     assert session_run(str(base / "1"), "serving_default", text=["a"])["label"].shape == (1,)
     assert list(base.glob(".kerasbert-*"))
-    other = base / ".kerasbert-mine"  # What is not an export's stays.
+    other = base / ".kerasbert-mine"  # Files that do not belong to an export stay.
     other.mkdir()
     assert export_serving(build(), base, **ONE) == str(base / "2")
     assert list(base.glob(".kerasbert-*")) == [other]
@@ -415,7 +419,7 @@ def test_files_that_may_not_grow(size, tmp_path):
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_refused_graphs(tmp_path):
-    """What a stock server does not run is found in the file."""
+    """Ops that a stock server lacks are found in the file."""
 
     @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32, "x")])
     def python(x):
@@ -448,13 +452,13 @@ def test_answers_of_another_shape_or_value_are_refused():
 
 @pytest.mark.backends("tensorflow")
 def test_what_rounding_makes_of_a_model():
-    """More in one of large numbers; the model's own weights stay as they are."""
+    """Outputs of large weights change more by rounding; the model's own weights stay unchanged."""
     found, settings = {}, {**get_family("modernbert").encoder, "num_layers": 4}
     for scale in (0.05, 0.6):
         net = tiny.task("TokenClassifier", scale=scale, encoder_settings=settings)
         features, before = batch(net, length=40, lengths=(40, 30)), net.get_weights()
         outputs = {"logits": array(net(features))}
-        with serving.neighbouring(net.weights):
+        with serving.perturbed(net.weights):
             nudged = {"logits": array(net(features))}
         assert not np.array_equal(nudged["logits"], outputs["logits"])
         found[scale] = serving.rounding(outputs, nudged) / np.abs(outputs["logits"]).max()
@@ -496,6 +500,9 @@ def check(model, path, atol=1e-5):
         {"num_segments": 0, "pooler": False},
         {"num_segments": 1, "position_offset": 2, "dropout": 0.0},
         {"embedding_dim": 8, "num_groups": 1, "activation": None},
+        {"position_bias": "buckets", "bucket_size": 4},
+        {"position_embedding": "none", "position_bias": "alibi", "local_window": 4},
+        {"local_window": [4, 8], "global_every": None, "global_tokens": "first"},
         {
             "position_embedding": "rotary",
             "local_window": 4,
@@ -531,7 +538,7 @@ def test_bfloat16_models_are_written_in_float32(dtype, export):
 
 
 def with_lora(scale):
-    """The model with adapters that have learnt something."""
+    """Return the model with trained adapters."""
     model = build()
     model.backbone.enable_lora(2)
     rng = np.random.default_rng(0)

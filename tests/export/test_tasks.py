@@ -1,4 +1,4 @@
-"""`export_serving` of every task: the SavedModel answers as the model's own method does."""
+"""`export_serving` of every task: the SavedModel gives the answers of the inference method."""
 
 import json
 import os
@@ -26,7 +26,7 @@ READ = [text.decode("utf-8", "replace") for text in RAW]
 
 
 def raw(texts):
-    """Strings in lists as bytes in arrays."""
+    """Return strings in lists as bytes in arrays."""
     return write_saved_model._encoded(texts)
 
 
@@ -110,7 +110,7 @@ def check_tagger(model, path):
     assert (found["start"][found["start"] < 0] == -1).all()
 
 
-# All texts as one have more windows than a server takes by default.
+# Joined, the texts have more windows than a server accepts by default.
 MANY = {"max_windows": 2000}
 
 
@@ -128,7 +128,7 @@ def check_reader(model, path, **settings):
             close(got["score"], answer["score"])
             start, end = (-1 if x is None else x for x in (answer["start"], answer["end"]))
             if (got["start"], got["end"]) != (start, end):
-                # The same words stand there twice, and are as likely.
+                # In this context, the same words occur twice, with equal probability.
                 assert abs(got["score"] - answer["score"]) < 1e-5
                 continue
             assert got["answer"] == answer["answer"].encode()
@@ -178,7 +178,7 @@ def check_masked(model, path):
             if found["token_id"][i, m].tolist() == ids:
                 for name in ("token", "text"):
                     assert found[name][i, m].tolist() == [one[name].encode() for one in place]
-            else:  # Of two that are as likely, the other one.
+            else:  # If two answers are equally likely, either may be returned.
                 assert np.abs(np.diff(found["score"][i, m])).min() < 1e-6
     found = session_run(path, "serving_default", text=[b"none"])
     assert found["count"].tolist() == [0] and found["token_id"].tolist() == [[[-1, -1, -1]]]
@@ -221,7 +221,7 @@ def check_probe(model, path):
     pieces, features = model.preprocessor.read(texts), model.preprocessor(texts)
     counts = (keras.ops.convert_to_numpy(features["word_counts"]) > 0).sum(axis=1)
     assert found["count"].tolist() == counts.tolist() and 0 in counts
-    assert counts[len(READ)] < np.diff(pieces.unit_splits)[len(READ)]  # The long one is cut.
+    assert counts[len(READ)] < np.diff(pieces.unit_splits)[len(READ)]  # The long text is truncated.
     outputs = model.predict(features, verbose=0)
     edges = 0
     for i, (text, count) in enumerate(zip(texts, counts)):
@@ -386,7 +386,7 @@ def check_card(model, path):
     inputs = {name: raw([value]) for name, value in instance.items()}
     outputs = session_run(path, "serving_default", **inputs)
     assert set(outputs) == set(found["signatures"]["serving_default"]["outputs"])
-    # What REST answers row by row, and what a server cuts that runs requests together.
+    # Servers join requests to a batch and split its outputs by row.
     for signature in ("serving_default", "preprocess"):
         twice = {name: np.concatenate([x, x, x]) for name, x in inputs.items()}
         outputs = session_run(path, signature, **twice)
@@ -424,6 +424,8 @@ def test_tasks(export):
     ("TokenClassifier", {}, {"label_pieces": "all", "stride": 7}, {}),
     ("TokenClassifier", {"labels": ["noun", "verb", "O"], "scheme": None}, {}, {}),
     ("TokenClassifier", {"scheme": "BILOU", "bilstm_units": 4}, {}, {}),
+    ("TokenClassifier", {"scheme": "BIOES", "crf": True}, {}, {}),
+    ("TokenClassifier", {"crf": True}, {"label_pieces": "all", "stride": 7}, {}),
     ("StructuralProbe", {"kind": "depth", "layer": 1}, {"kind": "depth"}, {}),
     ("CausalLM", {"encoder_settings": CAUSAL}, {"add_start_token": True}, {}),
     ("QuestionAnswering", {}, {}, {"top_k": 4, "null_threshold": -1.0, "n_best": 3}),
@@ -441,7 +443,7 @@ def test_settings(name, settings, preprocessor, arguments, export):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["TextClassifier", "TokenClassifier"])
 def test_int8(name, export):
-    # Wide and wild, a network makes much of little.
+    # In a network with large weights, small differences grow.
     model = tiny.task(name, None, None, {"hidden_dim": 128, "intermediate_dim": 512}, scale=0.1)
     size = sum(4 * weight.numpy().size for weight in model.weights)
     model.quantize("int8")
@@ -486,7 +488,7 @@ def test_arguments(export, tmp_path):
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_other_labels_and_few_signatures(export):
-    """Types of entities are those of the labels that were given."""
+    """The served entity types are those of the `labels` argument."""
     model = tiny.task("TokenClassifier")
     names = ["O", "B-人", "I-人", "B-ort", "I-ort"]
     path = export(model, labels=names, signatures=["serving_default"])
@@ -496,3 +498,21 @@ def test_other_labels_and_few_signatures(export):
         wanted = [renamed[entity["label"]].encode() for entity in entities]
         assert found["label"][i, : len(entities)].tolist() == wanted
     assert list(card(path)["signatures"]) == ["serving_default"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TextClassifier", "TextRegressor", "Reranker", "TextEmbedder"])
+@pytest.mark.parametrize(
+    "long", ["head_tail", {"mode": "windows", "pooling": "attention", "max_windows": 5}]
+)
+def test_long_texts(name, long, export):
+    model = tiny.task(name, preprocessor={"sequence_length": 16, "long": long})
+    path = export(model)
+    CHECKS[name](model, path)
+
+
+@pytest.mark.slow
+def test_calibrated_probabilities(export):
+    for settings in ({}, {"multi_label": True, "activation": "sigmoid"}):
+        model = tiny.task("TextClassifier", temperature=3.0, **settings)
+        CHECKS["TextClassifier"](model, export(model, name=f"of_{len(settings)}"))

@@ -1,4 +1,4 @@
-"""Graphs from token ids on: ONNX, LiteRT and OpenVINO, in their own runtimes."""
+"""Graphs that take token ids: ONNX, LiteRT and OpenVINO, in their own runtimes."""
 
 import json
 import os
@@ -17,7 +17,8 @@ from kerasbert.export import (
     serving,
     token_graphs,
 )
-from kerasbert.heads.base.served import PROSE, SHORT, served
+from kerasbert.heads.base.served import PROSE, SHORT, columns_of, packed
+from kerasbert.heads.base.served_models import served
 from kerasbert.models import (
     BertCausalLM,
     BertMaskedLM,
@@ -37,6 +38,7 @@ from kerasbert.models import (
 )
 from tests.contracts import (
     FAMILY_SETTINGS,
+    RELATIVES,
     perturb,
     tiny_backbone,
     tiny_classifier,
@@ -47,7 +49,7 @@ from tests.peers import onnx, onnxruntime
 
 @pytest.fixture
 def here(monkeypatch):
-    """The work of the child process in this one, where TensorFlow runs already."""
+    """Do the work of the child process in this one, which already runs TensorFlow."""
     tiny.write_here(monkeypatch)
 
 
@@ -75,7 +77,7 @@ def test_a_classifier_with_its_tokenizer(here, tiny_preset, tmp_path, monkeypatc
     )
     with open(directory / "config.json", encoding="utf-8") as file:
         assert json.load(file)["id2label"] == {"0": "no", "1": "yes"}
-    # What answers otherwise gets no name, nor does the folder above it.
+    # A graph with wrong answers is not renamed into place, and neither is its parent folder.
     monkeypatch.setattr(token_graphs, "TOLERANCE", 0.0)
     monkeypatch.setattr(serving, "ROUNDING", 0.0)
     with pytest.raises(RuntimeError, match="logits of the file differs from the model's by"):
@@ -98,7 +100,7 @@ def test_onnx_runtime_fuses(activation, name, here, tmp_path):
     nodes = onnx.load(options.optimized_model_filepath).graph.node
     found = Counter(node.op_type for node in nodes)
     layers = model.backbone.num_layers
-    # The last layer's norms are of the one token that is read, and cost nothing unfused.
+    # The norms of the last layer read only the token that the head needs, so they are not fused.
     assert (found[name], found["SkipLayerNormalization"]) == (layers, 2 * layers - 1)
 
 
@@ -124,7 +126,7 @@ def test_int8_of_openvino(name, here, tmp_path):
         assert "FakeQuantize" in file.read()
     assert "NNCF_CI" not in os.environ
     task = served(model)
-    features = task.packed(task.columns_of(asked)[1])
+    features = packed(task, columns_of(task, asked)[1])
     exact, rounded = (runtimes.openvino(path)(features) for path in paths)
     for output, x in exact.items():
         there = x > -1e8
@@ -165,7 +167,9 @@ def test_refused(export, tmp_path):
 @pytest.mark.peers
 @pytest.mark.backends("tensorflow")
 def test_int8_of_outputs_that_are_small_by_chance(here, tmp_path):
-    """A score of about 0 is as exact in int8 as one of 1, and what is wrong is refused."""
+    """An output of about 0 may have the same int8 error as one of 1 and is accepted; wrong outputs
+    are rejected.
+    """
     model = perturb(BertTextRegressor(tiny_backbone()))
     head, probes = model.output_dense, token_graphs._probes(model, None)
     head.kernel.assign(1e-3 * head.kernel)
@@ -191,6 +195,11 @@ def session(path):
     return run, axes
 
 
+def windows():
+    long = {"mode": "windows", "pooling": "attention"}
+    return BertTextClassifier(tiny_backbone(), 3, long=long, temperature=2.0)
+
+
 def multi_task():
     backbone = tiny_backbone()
     tasks = {"topic": BertTextClassifier(backbone, 3), "qa": BertQuestionAnswering(backbone)}
@@ -212,15 +221,18 @@ TASKS = {
     "bilstm": (lambda: BertTextClassifier(tiny_backbone(), 3, bilstm_units=4), ["logits"]),
     "replaced": (lambda: BertReplacedTokenDetector(tiny_backbone()), ["logits"]),
     "following": (lambda: BertCausalLM(tiny_backbone("gpt2")), ["logits"]),
+    "windows": (windows, ["logits"]),
     "tasks": (multi_task, ["qa_end_logits", "qa_start_logits", "topic"]),
 }
 
 
 @pytest.mark.peers
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILY_SETTINGS)
+@pytest.mark.parametrize("family", [name for name in FAMILY_SETTINGS if name not in RELATIVES])
 def test_every_family_in_every_format(family, here, tmp_path, monkeypatch):
-    """Each export compares itself with the model; here their answers are compared with others'."""
+    """Each export compares its outputs with the model's; this test compares the formats with each
+    other.
+    """
     import openvino
     import tf2onnx
 
@@ -235,14 +247,15 @@ def test_every_family_in_every_format(family, here, tmp_path, monkeypatch):
     expected = keras.ops.convert_to_numpy(model(features))
     np.testing.assert_allclose(run(**features)["logits"], expected, atol=1e-5)
     xml = export_openvino(model, tmp_path / "openvino")
-    hint = {"INFERENCE_PRECISION_HINT": "f32"}  # Where a CPU has bfloat16, that is its default.
+    # Where a CPU supports bfloat16, OpenVINO uses it by default.
+    hint = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(xml, "CPU", hint)
     np.testing.assert_allclose(compiled(features)["logits"], expected, atol=1e-5)
     assert sorted(os.listdir(tmp_path / "openvino")) == ["model.bin", "model.xml"]
     assert os.listdir(os.path.dirname(export_litert(model, tmp_path / "litert"))) == [
         "model.tflite"
     ]
-    # What int8 rounds is the graph of above: it is traced and converted once.
+    # int8 uses the graph above, so tracing and conversion happen once.
     graph = onnx.load(path)
     monkeypatch.setattr(tf2onnx.convert, "from_function", lambda *_, **__: (graph, None))
     rounded = export_onnx(model, tmp_path / "int8", "int8")
@@ -266,11 +279,11 @@ def test_every_task(task, here, tmp_path):
     )
 
 
-# === The names and files of transformers ===
+# === Names and files of transformers ===
 
 
 def run_as_tokenized(path, tokenizer, *texts):
-    """The outputs of a graph for what a tokenizer of transformers gives, as it is."""
+    """Return a graph's outputs for the unchanged output of a transformers tokenizer."""
     run, _ = session(path)
     return run(**tokenizer(*texts, padding=True, truncation=True, return_tensors="np"))
 
@@ -302,7 +315,9 @@ def test_a_folder_that_transformers_reads(here, tiny_preset, tmp_path):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_folder_that_sentence_transformers_reads(pooling, here, tiny_preset, tmp_path):
-    """Its ONNX backend is optimum's, for transformers 4: its modules get what a graph gives."""
+    """The ONNX backend of sentence-transformers is optimum, which needs transformers 4. So here its
+    modules get the outputs of the graph.
+    """
     import torch
     import transformers
     from sentence_transformers.models import Normalize, Pooling
@@ -329,7 +344,7 @@ def test_a_folder_that_sentence_transformers_reads(pooling, here, tiny_preset, t
     np.testing.assert_allclose(found, model.embed(texts), atol=1e-5)
 
 
-# The heads that transformers has, with the class that reads what `convert` writes of them.
+# Heads that transformers has, with the class that reads the output of `convert`.
 THEIRS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",
@@ -362,7 +377,7 @@ def test_outputs_are_those_of_transformers(task, here, tmp_path):
     found = session(path)[0](**features)
     assert set(found) == set(expected)
     there = features["attention_mask"] == 1 if task == "questions" else slice(None)
-    for name, value in found.items():  # Ours let no answer begin or end in padding.
+    for name, value in found.items():  # Our models exclude padding from answers.
         wanted = expected[name].numpy()
         np.testing.assert_allclose(value[there], wanted[there], atol=1e-5, err_msg=name)
 
@@ -379,6 +394,7 @@ def test_inputs_are_those_of_the_tokenizer(family, here, tmp_path):
     assert sorted(session(path)[1].keys() - {"logits"}) == inputs
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.peers
 def test_layouts_that_are_refused(tmp_path):
     backbone = tiny_backbone()
@@ -392,7 +408,7 @@ def test_layouts_that_are_refused(tmp_path):
         (
             pretrainer,
             {"tokenizer": False},
-            "no config.json .* no class for the head .* Or use layout=",
+            "no config.json .* no class for the head .* You can also use layout=",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,6 +1,6 @@
-"""`export_web` in a real browser, typed, clicked and read, from a plain server of files.
+"""`export_web` in a real browser with real input, from a plain file server.
 
-Playwright drives Debian's Chromium, or another one that is installed.
+Playwright drives Debian's Chromium, or another installed one.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ sentencepiece = Peer("sentencepiece")
 
 PAGE = Path(web.__file__).parent / "page"
 
-# What rounding to int8 may change of a probability, and what two runtimes may make of one file.
+# Maximum change of a probability caused by int8 rounding, and by another runtime.
 OF_INT8, OF_RUNTIMES = 0.03, 0.01
 FAMILY = "👩‍👩‍👧"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Write a model's page: a function that gives its folder."""
+    """Write a model's page: a function that returns its folder."""
     if shutil.which("npm") is None:
         pytest.skip("There is no npm here: apt install npm.")
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +66,7 @@ def site(tmp_path_factory):
 
 @contextlib.contextmanager
 def served(folder):
-    """The address of a folder, from Python's own server of files."""
+    """The address of a folder, from Python's own file server."""
     command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(command, cwd=folder, text=True, **pipes)
@@ -80,7 +80,9 @@ def served(folder):
 
 @contextlib.contextmanager
 def tab(browser, folder, language="en-US", **settings):
-    """A page that asks the folder alone, breaks nothing and runs no script of a text."""
+    """A page that only requests files of its folder, without errors and without scripts from
+    texts.
+    """
     context = browser.new_context(locale=language, **settings)
     asked, broken = [], []
     context.on("request", lambda request: asked.append(request.url))
@@ -109,7 +111,7 @@ def ask(page, **texts):
 
 
 def bars(page, which=0):
-    """The names of bars with what they say, 0.123 of "12.3%"."""
+    """Return the names of bars with their values, 0.123 for "12.3%"."""
     picture = page.locator("#result .bars").nth(which)
     values = picture.locator(".value").all_inner_texts()
     return dict(
@@ -124,7 +126,7 @@ PAINTED = """new Promise((done) => new PerformanceObserver((list) => {
 
 
 def check(found, wanted, most):
-    """Each name has its probability; those of `wanted` that are clearly ahead are all found."""
+    """Check the probabilities of names; a missing name must have hardly more than the lowest."""
     least = min(found.values())
     for name, score in wanted.items():
         assert abs(found.get(name, least) - score) < most, name
@@ -190,7 +192,8 @@ def test_classify(browser, site):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-# The marks of a text: the characters before each, its text and what it says.
+# JavaScript that returns the marks of a text: for each, the number of characters before it, its
+# text and its label.
 MARKS = """() => {
   const found = [];
   let at = 0;
@@ -203,21 +206,22 @@ MARKS = """() => {
 }"""
 
 
-def test_tag(browser, site):
+@pytest.mark.parametrize("crf", [False, True])
+def test_tag(browser, site, crf):
     types = [presets.SCRIPT, "LOC"]
     folder = None
     for pieces in ("first", "all"):
         settings = {"preprocessor": {"label_pieces": pieces}}
-        model = tiny.task("TokenClassifier", labels=types, scheme="BIO", **settings)
-        # Exactly the same, so that each mark has to stand where it does in Python.
+        model = tiny.task("TokenClassifier", labels=types, scheme="BIO", crf=crf, **settings)
+        # The probabilities are exactly equal, so each mark must be at the same place as in Python.
         if folder is None:
             folder = site(model, precision="float32")
-        else:  # The same network, read otherwise.
+        else:  # The same network is used, but the page reads its outputs in another way.
             write_json(folder / "task.json", web.settings_of(model))
         with tab(browser, folder) as page:
             for text in [
                 f"{FAMILY} ann in <b>Rome</b> 🙂 日本語, 한국 𠮷野 cafe\u0301 x\u200d",
-                f"abc 🙂 kläg-{FAMILY}日本 " * 20,  # In several windows.
+                f"abc 🙂 kläg-{FAMILY}日本 " * 20,  # The text needs several windows.
             ]:
                 ask(page, text=text)
                 found, wanted = page.evaluate(MARKS), model.tag(text)
@@ -272,7 +276,7 @@ def test_what_is_missing(browser, site):
 
 
 def test_pieces_are_checked(site, monkeypatch):
-    """Byte pairs and sentence pieces are cut as here; what is cut otherwise is refused."""
+    """Byte-pair and SentencePiece tokens equal Python's; other tokens are rejected."""
     pairs = tiny.byte_pairs(RobertaTokenizer, "<s> <pad> </s> <unk> <mask>")
     model = tiny.task("TextClassifier", pairs)
     folder = site(model)
@@ -324,7 +328,7 @@ def test_added_tokens_and_normal_forms(name, settings, tmp_path, monkeypatch):
         tokenizer = tokenizer_from_files(
             saved_by_transformers(tokenizer, family, tmp_path / "given"), family
         )
-        # White space twice in a row belongs to two tokens of ModernBERT in one library alone.
+        # Only one library assigns two consecutive spaces to two tokens of ModernBERT.
         texts += [text for text in random_texts() if "  " not in text]
     folder = tmp_path / "page"
     shutil.copytree(PAGE, folder)
@@ -355,7 +359,7 @@ def test_same_words_in_each_language():
 
 
 def test_command(monkeypatch):
-    """`--format web` hands over the model and the folder, and no setting of other formats."""
+    """`--format web` passes the model and the folder, and no setting of other formats."""
     asked = []
     monkeypatch.setattr("kerasbert.export.export_web", lambda *x, **y: asked.append((x, y)) or "it")
     command = ["export", "bert_tiny_demo_en_uncased", "site", "--format", "web"]

@@ -19,7 +19,7 @@ LABELS = ["ham", "spam", "größer ✓"]
 
 
 def write_here(monkeypatch):
-    """Let exports write in this process where TensorFlow runs in it already, and start no child."""
+    """Let exports write in this process if TensorFlow already runs in it, without a child."""
 
     def here(module, folder, _):
         importlib.import_module(module).main(folder)
@@ -35,14 +35,14 @@ def tokenizer():
 
 
 def byte_pairs(kind, special, merges=MERGES, **settings):
-    """A tokenizer of `kind` that merges a few pairs."""
+    """Return a tokenizer of `kind` that merges a few pairs."""
     letters = [*special.split(), *byte_characters(), *settings.pop("runs", ())]
     merged = [pair.replace(" ", "") for pair in merges]
     return kind({token: i for i, token in enumerate(letters + merged)}, merges, **settings)
 
 
 def encoder(tokens=None, **settings):
-    """An encoder of 2 layers for a tokenizer, always the same one."""
+    """Return an encoder of 2 layers for a tokenizer, always the same one."""
     keras.utils.set_random_seed(7)
     return models.BertBackbone(
         **{
@@ -63,13 +63,13 @@ def shake(model, scale=0.4):
     for weight in model.weights:
         value = keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
         if value.ndim > 1:
-            value = np.zeros_like(value)  # Each backend draws its own.
+            value = np.zeros_like(value)  # Each backend draws its own random numbers.
         weight.assign(value + scale * rng.standard_normal(value.shape).astype("float32"))
     return model
 
 
 def task(name, tokens=None, preprocessor=None, encoder_settings=None, scale=0.4, **settings):
-    """A model of the class `Bert<name>`, with its preprocessor for rows of 64 tokens."""
+    """Return a model of the class `Bert<name>`, with its preprocessor for rows of 64 tokens."""
     tokens = tokens or tokenizer()
     backbone = encoder(tokens, **(encoder_settings or {}))
     defaults = {
@@ -87,7 +87,7 @@ def task(name, tokens=None, preprocessor=None, encoder_settings=None, scale=0.4,
 
 
 def tasks(**heads):
-    """A `BertMultiTask` of heads, given as functions of the encoder and a tokenizer."""
+    """Return a `BertMultiTask` of heads, given as functions of the encoder and a tokenizer."""
     tokens = tokenizer()
     backbone = encoder(tokens)
     return shake(

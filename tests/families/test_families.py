@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(families.__file__).parent
 
 
 def test_each_file_of_a_family_is_listed():
-    shared = {"__init__", "lineage", "settings", "transformers_names"}
+    shared = {"__init__", "lineage", "settings", "keras_hub_names", "transformers_names"}
     files = {path.stem for path in FOLDER.glob("*.py")} - shared
     assert files == {file.__name__.rpartition(".")[2] for file in families._FILES}
 
@@ -28,7 +28,9 @@ def test_a_family_has_known_settings_and_names_for_each(family):
 
 
 def test_settings_of_a_head():
-    """Those of the kind, then of the family; a kind like another takes the other's."""
+    """A head has the settings of its kind, overridden by those of the family. A kind that resembles
+    another kind uses the settings of that kind.
+    """
     assert head_settings("bert", "token_classifier") == {"pooling": "tokens"}
     assert head_settings("xlm_roberta", "reranker") == head_settings("roberta", "text_classifier")
     both = head_settings("albert", "pretrainer")

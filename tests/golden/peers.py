@@ -1,10 +1,10 @@
-"""What transformers answers, recorded: tiny models of every family and head.
+"""Recorded outputs of transformers: tiny models of every family and head.
 
-    python tests/golden/peers.py    # makes peers.npz anew; needs transformers and PyTorch
+    python tests/golden/peers.py    # regenerates peers.npz; needs transformers and PyTorch
 
-Weights are not stored but drawn from their names, the same on every machine, so the file is small.
-`tests/test_peers.py` compares kerasbert with it where transformers is not installed, and, where it
-is, makes it anew and compares.
+Weights are not stored: they are drawn from their names, equal on every machine, so the file is
+small. `tests/test_peers.py` compares kerasbert with the file; if transformers is installed, it also
+computes the outputs again and compares them with the file.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 
 FILE = pathlib.Path(__file__).parent / "peers.npz"
 LENGTH = 11
-# Theirs by the name of the head, with settings, and our class.
+# Names of transformers' heads, with settings, and our class.
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
 HEADS = {
     "encoder": ("Model", {}, "BertBackbone"),
@@ -33,9 +33,9 @@ HEADS = {
     "following": ("LMHeadModel", {}, "BertCausalLM"),
 }
 ONLY = {"next": ("bert",), "both": ("bert", "albert"), "following": (), "replaced": ("electra",)}
-# Those of the families that look left to right.
+# Families with causal attention.
 OF_GPT = ("encoder", "classes", "number", "following")
-# Our names of outputs by theirs.
+# Our output names by transformers' names.
 OUTPUTS = {
     "last_hidden_state": "sequence_output",
     "pooler_output": "pooled_output",
@@ -49,9 +49,10 @@ OUTPUTS = {
 
 
 def cases():
-    """Every family with every head that it has."""
+    """Return every family with every head that it has."""
     from kerasbert.families import FAMILIES
-    from tests.contracts import MASKED_LMS, with_head
+    from tests.conftest import TINY
+    from tests.contracts import MASKED_LMS, RELATIVES, with_head
 
     only = {**ONLY, "masked": [*MASKED_LMS, "gte"]}
     only |= {"spans": with_head("question_answering"), "choice": with_head("multiple_choice")}
@@ -59,16 +60,17 @@ def cases():
     return [
         (family, head)
         for family in FAMILIES
+        if family in TINY and family not in RELATIVES  # Others are not in transformers.
         for head in HEADS
         if (head in OF_GPT if family in looks_back else family in only.get(head, [family]))
     ]
 
 
 def weights(shapes):
-    """Values for tensors by name: gains are around 1, and every bias matters."""
+    """Return values for tensors by name: gains are around 1, and every bias matters."""
     found = {}
     for name, shape in shapes.items():
-        # A `RandomState` draws the same in every version of NumPy.
+        # `RandomState` draws the same numbers in every version of NumPy.
         drawn = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
         is_gain = len(shape) == 1 and name.endswith("weight")
         found[name] = (0.25 * drawn + is_gain).astype("float32")
@@ -76,7 +78,7 @@ def weights(shapes):
 
 
 def inputs(family, head, vocabulary_size=99):
-    """Three rows of ours, the second one padded; (3, 2, T) for choices."""
+    """Return three of our rows, the second one padded; (3, 2, T) for choices."""
     from tests.conftest import SEGMENTS, TINY
 
     random = np.random.RandomState(zlib.crc32(f"{family} {head}".encode()))
@@ -92,12 +94,12 @@ def inputs(family, head, vocabulary_size=99):
 
 
 def _padding(family):
-    # RoBERTa counts positions from the padding's id on.
-    return 1 if "roberta" in family else 0
+    # The positions of these families start after the padding id.
+    return 1 if "roberta" in family or family == "mpnet" else 0
 
 
 def outputs(family, head, their_outputs):
-    """Ours by name, where there is a token."""
+    """Return our outputs by name, at tokens only."""
     mask = inputs(family, head)["padding_mask"]
     found = {}
     for theirs, ours in OUTPUTS.items():
@@ -109,7 +111,9 @@ def outputs(family, head, their_outputs):
 
 
 def record():
-    """Every case run by transformers: configurations, shapes and outputs, by family and head."""
+    """Return every case run by transformers: configurations, shapes and outputs, by family and
+    head.
+    """
     import torch
     import transformers
     from safetensors import safe_open
@@ -124,10 +128,10 @@ def record():
         settings = {**settings, "attn_implementation": "eager"}
         model = architecture(architecture.config_class(**TINY[family], **settings)).eval()
         with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder)  # Which leaves out what is tied.
+            model.save_pretrained(folder)  # It omits tied weights.
             with safe_open(os.path.join(folder, "model.safetensors"), "numpy") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-            # What it reads has other names than its class, in some families.
+            # In some families, transformers reads files with other names than its class has.
             save_file(weights(shapes), os.path.join(folder, "model.safetensors"))
             filled, report = architecture.from_pretrained(folder, output_loading_info=True)
         assert not any(report.values())
@@ -148,7 +152,7 @@ def record():
 
 
 def recorded():
-    """What the file holds: `(by case (said, outputs), versions)`."""
+    """Return the file's content: `(by case (said, outputs), versions)`."""
     with np.load(FILE) as file:
         said = json.loads(str(file["said"]))
         made = {}
@@ -163,7 +167,7 @@ def recorded():
 
 
 def write(case, directory):
-    """The checkpoint of a case, as transformers would store it."""
+    """Write the checkpoint of a case, as transformers stores it."""
     from safetensors.numpy import save_file
 
     said = recorded()[0][case][0]

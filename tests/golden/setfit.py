@@ -1,10 +1,10 @@
-"""What setfit trains, recorded: tiny encoders, its pairs in their order, heads and answers.
+"""Recorded trainings of setfit: tiny encoders, its pairs in their order, heads and answers.
 
     pip install "setfit==1.2.0"
-    python -m tests.golden.setfit    # makes setfit.npz anew
+    python -m tests.golden.setfit    # regenerates setfit.npz
 
-Weights are drawn from their names, as in `peers.py`; `tests/training/test_setfit.py` trains on
-the same pairs.
+Weights are drawn from their names, as in `peers.py`; `tests/training/test_setfit.py` trains on the
+same pairs.
 """
 
 import json
@@ -34,7 +34,7 @@ CONFIG = {
     "attention_probs_dropout_prob": 0.0,
     "pad_token_id": 0,
 }
-# Number of classes, whether vectors have the length 1, and which pairs.
+# Number of classes, whether embeddings are normalized, and how pairs are sampled.
 CASES = {
     "two": (2, False, {"sampling_strategy": "undersampling"}),
     "three": (3, True, {"num_iterations": 5}),
@@ -42,7 +42,7 @@ CASES = {
 
 
 def texts_of(case):
-    """`(texts, classes, others)`: twelve to train on, and eight to ask."""
+    """Return `(texts, classes, others)`: twelve for training, and eight for prediction."""
     count = CASES[case][0]
     random = np.random.RandomState(count)
     texts = []
@@ -53,7 +53,7 @@ def texts_of(case):
 
 
 def write(case, directory):
-    """The embedder of a case, as sentence-transformers keeps it."""
+    """Write the embedder of a case, as sentence-transformers stores it."""
     from safetensors.numpy import save_file
 
     width, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
@@ -114,7 +114,7 @@ def _norm(name, width):
 
 
 def record(case):
-    """What setfit makes of a case: a dict of arrays."""
+    """Return setfit's results for a case: a dict of arrays."""
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
 
@@ -161,7 +161,7 @@ def record(case):
 
 
 def recorded(case):
-    """What the file holds of a case."""
+    """Return the file's content for a case."""
     with np.load(FILE) as file:
         return {name.partition("/")[2]: file[name] for name in file.files if name.startswith(case)}
 

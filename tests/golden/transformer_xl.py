@@ -1,10 +1,10 @@
-"""What transformers 4.30 gives for tiny models of Transformer-XL, and their directories.
+"""Recorded outputs of transformers 4.30: tiny models of Transformer-XL, and their directories.
 
     pip install --no-deps --target OLD transformers==4.30.0 tokenizers==0.13.3 \\
         huggingface-hub==0.14.1
     PYTHONPATH=OLD python tests/golden/transformer_xl.py
 
-makes `transformer_xl.npz` anew: later versions of transformers have no such models.
+recreates `transformer_xl.npz`: later versions of transformers have no such models.
 """
 
 import json
@@ -15,8 +15,9 @@ import numpy as np
 
 FILE = os.path.splitext(__file__)[0] + ".npz"
 SIZES = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "n_layer": 2}
-# The plain softmax with shared biases; clusters with narrow vectors, one projected by a matrix of
-# its own, and as many tokens seen by each; and clusters in one narrow table.
+# Three models. The first has a plain softmax and shared biases; the second has clusters with narrow
+# embeddings, one with its own projection, and `same_length` attention; the third has clusters in
+# one narrow table.
 CASES = {
     "plain": {
         "d_embed": 16,
@@ -61,7 +62,7 @@ def record():
         model = TransfoXLLMHeadModel(TransfoXLConfig(**SIZES, **settings)).eval()
         with torch.no_grad():
             for weight in model.parameters():
-                # Few bits, for a small file.
+                # Few bits, so that the file is small.
                 weight.add_(0.1 * torch.randn_like(weight)).copy_(weight.half().float())
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""The small tokenizers of every class, for what rests on their offsets."""
+"""The small tokenizers of every class, for tests that depend on their offsets."""
 
 from tests.text.conftest import (  # noqa: F401
     albert_model,

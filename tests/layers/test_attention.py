@@ -64,7 +64,7 @@ def fused(monkeypatch):
         import torch
 
         module, name = torch.nn.functional, "scaled_dot_product_attention"
-        monkeypatch.setattr("kerasbert.backend.torch.SHORT", 0)
+        monkeypatch.setattr("kerasbert.backend.torch_kernels.SHORT", 0)
     calls, original = [], getattr(module, name)
 
     def spy(*args, **kwargs):
@@ -73,7 +73,7 @@ def fused(monkeypatch):
 
     monkeypatch.setattr(module, name, spy)
     if keras.backend.backend() == "jax":
-        monkeypatch.setattr("kerasbert.backend.jax.on_gpu", lambda: True)
+        monkeypatch.setattr("kerasbert.backend.jax_kernels.on_gpu", lambda: True)
     return calls
 
 

@@ -1,4 +1,4 @@
-"""DeBERTa's attention: its ranges of distances, its formula, and gradients when computed anew."""
+"""DeBERTa's attention: distance buckets, formula, and gradients under rematerialization."""
 
 import json
 
@@ -72,14 +72,15 @@ def test_configs_and_any_length():
     for length in (1, 2, 5):
         x = X[:, :length]
         assert_close(model(x), layer(x, **table(x)))
-        # Where the length is not known before, as in a graph.
+        # The length is unknown in advance, as in a graph.
         assert_close(model.predict(x, verbose=0), layer(x, **table(x)))
 
 
 def test_gradients(tmp_path):
-    """That of the table too, which the blocks get from outside, in `RematScope`."""
+    """In `RematScope`, the shared table, which the blocks get as an input, has a gradient, too."""
     check_gradients(lambda: tiny_classifier("deberta_v3"), tmp_path)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_lora(tmp_path):
     check_lora(lambda: tiny_classifier("deberta_v3"), tmp_path)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert.backend import unit_length
+from kerasbert.backend.layers import unit_length
 from kerasbert.layers import Pooling, ScalarMix
 from tests.contracts import array, assert_close, gradients
 from tests.layers.test_layers import MASK, X
@@ -51,7 +51,7 @@ def test_scalar_mix(tmp_path):
 def test_unit_length():
     x = np.array([[3.0, 4.0], [0.0, 0.0], [1e-9, 0.0]], "float32")
     assert_close(unit_length(x), np.array([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0]]))
-    # Its gradient at zero is a number: a step of training leaves numbers.
+    # The gradient at zero is finite, so a training step leaves finite weights.
     dense = keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input((3,)), dense, keras.layers.Lambda(unit_length)])
     model.compile(keras.optimizers.SGD(1.0), "mse", run_eagerly=True)

@@ -11,6 +11,7 @@ from kerasbert.layers import (
     SelfAttention,
     TokenDense,
     TokenNorm,
+    TokenRMSNorm,
     TransformerBlock,
 )
 from tests.contracts import check_layer
@@ -40,6 +41,7 @@ ROWS = {
     "plain_dense": (TokenDense, {"units": 4, "use_bias": False}, X, None, ("kernel",)),
     "norm": (TokenNorm, {"epsilon": 1e-6}, X, None, ("gamma", "beta")),
     "plain_norm": (TokenNorm, {"epsilon": 1e-6, "center": False}, X, None, ("gamma",)),
+    "rms_norm": (TokenRMSNorm, {"epsilon": 1e-6}, X, None, ("gamma",)),
     "mask": (AttentionMask, {}, MASK, None, ()),
     "causal_mask": (AttentionMask, {"is_causal": True}, MASK, None, ()),
     "window_mask": (AttentionMask, {"window": 2}, MASK, None, ()),
@@ -66,6 +68,22 @@ ROWS = {
         X,
         "attention_mask",
         PLAIN_ATTENTION,
+    ),
+    "rotary_value": (
+        SelfAttention,
+        {"num_heads": 2, "rotary_base": 100.0, "rotary_value": True},
+        X,
+        "attention_mask",
+        ATTENTION,
+    ),
+    "grouped": (
+        SelfAttention,
+        {"num_heads": 4, "num_key_value_heads": 2, "rotary_base": 100.0, "rotary_value": True},
+        X,
+        "attention_mask",
+        tuple(
+            f"{name}/{part}" for name in ("query", "kv", "output") for part in ("kernel", "bias")
+        ),
     ),
     "block": (
         TransformerBlock,
@@ -99,6 +117,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("row", ROWS)
 def test_contract(row):
     layer, settings, inputs, mask_name, weights = ROWS[row]

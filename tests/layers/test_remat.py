@@ -1,4 +1,4 @@
-"""Rows computed in chunks: the numbers and the gradients of all at once, with dropout too."""
+"""Rows computed in chunks: the results and gradients of a single batch, also with dropout."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ def inputs(count, seed=0):
 
 
 class OneStep(keras.Model):
-    """Trains an encoder on the sum of squares of its vectors, in chunks or not."""
+    """Trains an encoder on the sum of squares of its outputs, in chunks or not."""
 
     def __init__(self, encoder, size):
         super().__init__()

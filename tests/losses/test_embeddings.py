@@ -1,4 +1,4 @@
-"""Losses of vectors: values and gradients against sentence-transformers', labels, wrong use."""
+"""Losses on embeddings: values and gradients as in sentence-transformers, labels, misuse."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ RANDOM = np.random.default_rng(0)
 SCORES = RANDOM.random(6).astype("float32")
 PAIR_LABELS = np.array([0, 1, 1, 0, 1, 0], "int32")
 TEACHER = RANDOM.normal(size=(6, 3)).astype("float32")
-# Ours, the class of sentence-transformers and its arguments, columns, labels.
+# Our loss, the sentence-transformers class and its arguments, columns, labels.
 PARITY = {
     "ranking": (losses.MultipleNegativesRanking(), "MultipleNegativesRankingLoss", {}, 2, None),
     "hard negatives": (
@@ -43,7 +43,7 @@ PARITY = {
 
 
 def value_and_gradient(loss, labels, vectors):
-    """Of a loss by vectors: those of a table, which a step of descent at a rate of 1 moves."""
+    """Return a loss and its gradient for an embedding table, from a step of SGD at a rate of 1."""
     shape = vectors.shape[1:]
     table = keras.layers.Embedding(len(vectors), int(np.prod(shape)))
     model = keras.Sequential([keras.Input(()), table, keras.layers.Reshape(shape)])
@@ -54,7 +54,7 @@ def value_and_gradient(loss, labels, vectors):
 
 
 def assert_equal(ours, labels, vectors, expected, parts):
-    """Loss and gradients are those of PyTorch, `expected`, and of the saved loss again."""
+    """Loss and gradients are PyTorch's, `expected`, and those of the saved and loaded loss."""
     expected.backward()
     columns = vectors.shape[1]
     if columns == 1:
@@ -93,7 +93,7 @@ def test_sparse_equals_sentence_transformers(monkeypatch, columns):
 
 
 def test_sparse_of_single_texts():
-    """All are texts; queries count nothing."""
+    """Single texts all count as texts; the regularization of queries is 0."""
     vectors = np.array([[1.0, 0.0], [3.0, 2.0]], "float32")
     loss = losses.Sparse(losses.EmbeddingLoss(), query_weight=9.0, text_weight=0.5)
     assert float(loss(vectors, vectors)) == pytest.approx(0.5 * (4 + 1))
@@ -117,10 +117,11 @@ def test_equals_sentence_transformers(name):
     assert_equal(ours, labels, vectors, expected, parts)
 
 
-# --- vectors of all layers ---
+# --- embeddings of all layers ---
 
 RANKING = losses.MultipleNegativesRanking()
-# Ours, the inner class of sentence-transformers, arguments of AdaptiveLayerLoss, columns, labels.
+# Our loss, the inner class of sentence-transformers, arguments of AdaptiveLayerLoss, columns,
+# labels.
 ADAPTIVE = {
     "uniform": (RANKING, "MultipleNegativesRankingLoss", {}, 3, None),
     "log": (losses.CoSENT(), "CoSENTLoss", {"layer_weighting": "log"}, 2, SCORES),
@@ -155,7 +156,7 @@ def test_adaptive_layer_equals_sentence_transformers(name):
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     class Given(Transformer):
-        """Texts of one token, whose layers are given."""
+        """Texts of one token, with given layers."""
 
         def __init__(self):
             torch.nn.Module.__init__(self)
@@ -180,8 +181,9 @@ def test_adaptive_layer_equals_sentence_transformers(name):
     assert_equal(losses.AdaptiveLayer(ours, -1, **arguments), labels, vectors, expected, parts)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_drawn_layers():
-    """One of three a step, each in its turn, the same ones by the same seed."""
+    """One of three layers is drawn per step; all are drawn in turn, reproducibly by seed."""
     vectors = RANDOM.normal(size=(6, 2, 4, 8)).astype("float32")
     labels = np.full((6, 2), -1, "int32")
     each = [float(RANKING(labels, vectors[:, :, i])) for i in range(4)]
@@ -194,13 +196,14 @@ def test_drawn_layers():
     two = losses.AdaptiveLayer(RANKING, 2, kl_temperature=0, seed=0)
     found = {round(float(two(labels, vectors)) - each[3], 3) for _ in range(16)}
     pairs = [(each[0] + each[1]) / 2, (each[0] + each[2]) / 2, (each[1] + each[2]) / 2]
-    assert sorted(found) == pytest.approx(sorted(pairs), abs=2e-3)  # Never one twice.
-    # Weights of texts count in the divergence too.
+    assert sorted(found) == pytest.approx(sorted(pairs), abs=2e-3)  # No layer is drawn twice.
+    # Sample weights apply to the divergence too.
     loss = losses.AdaptiveLayer(losses.CosineRegression(), -1)
     half = loss(SCORES, vectors, np.array([1, 1, 1, 0, 0, 0]))
     assert float(half) * 2 == pytest.approx(float(loss(SCORES[:3], vectors[:3])), rel=1e-5)
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
     ("make_wrong", "message"),
     [
@@ -220,9 +223,9 @@ def test_wrong_use_of_adaptive_layer(make_wrong, message):
         make_wrong()
 
 
-# --- vectors of tokens ---
+# --- token embeddings ---
 
-# Ours, and PyLate 1.6's formula for the scores (B, N) or (B, B * N) and the teacher's.
+# Our losses, and PyLate 1.6's formula for the scores (B, N) or (B, B * N) and the teacher's.
 LATE = {
     "Contrastive": losses.MultipleNegativesRanking(scale=1.0, similarity="maxsim"),
     "Distillation": losses.DistillKL(similarity="maxsim", normalize_scores=True),
@@ -231,7 +234,7 @@ LATE = {
 
 
 def token_vectors(seed=2):
-    """Random vectors (B, C, T, D) of length 1, and zeros at the ends of some rows."""
+    """Return random vectors (B, C, T, D) of length 1, and zeros at the ends of some rows."""
     vectors = np.random.default_rng(seed).normal(size=(6, 4, 5, 8))
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     for row in range(6):
@@ -248,7 +251,7 @@ def test_late_interaction(name):
     vectors = token_vectors()
     given = torch.tensor(vectors, requires_grad=True)
     queries, texts = given[:, 0], given[:, 1:]
-    # `colbert_scores` of all with all; padding is left out, where PyLate makes its products 0.
+    # `colbert_scores` of all pairs; padding is ignored, while PyLate sets its products to 0.
     products = torch.einsum("ash,bnth->abnst", queries, texts)
     is_token = (texts != 0).any(-1)[None, :, :, None]
     scores = products.masked_fill(~is_token, -torch.inf).max(-1).values.sum(-1)  # (B, B, N)
@@ -269,22 +272,25 @@ def test_late_interaction(name):
     expected.backward()
     value, gradient = value_and_gradient(LATE[name], labels, vectors)
     assert value == pytest.approx(float(expected.detach()), rel=1e-6)
-    # Zeros are no vectors: nothing pulls at them, though their products may tie with others.
+    # Zero vectors have no gradient, although their products may tie with others.
     there = (vectors != 0).any(-1, keepdims=True)
     np.testing.assert_allclose(gradient * there, given.grad.numpy() * there, rtol=1e-5, atol=1e-6)
 
 
 def test_max_similarity():
-    """Each pair by itself, without padding; zeros count neither in queries nor in texts."""
+    """The scores of each pair are the same without padding; zero vectors count neither in queries
+    nor in texts.
+    """
     vectors = token_vectors()
-    queries, texts = -np.abs(vectors[:, 0]), np.abs(vectors[:, 1])  # Padding's 0 would be best.
+    # The 0 of padding would be the maximum.
+    queries, texts = -np.abs(vectors[:, 0]), np.abs(vectors[:, 1])
     expected = [[max_of(q[q.any(1)] @ t[t.any(1)].T) for t in texts] for q in queries]
     found = ops.convert_to_numpy(losses.max_similarity(queries, texts))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     longer = np.pad(texts, ((0, 0), (0, 3), (0, 0)))
     again = ops.convert_to_numpy(losses.max_similarity(queries, longer))
     np.testing.assert_allclose(again, found, rtol=1e-6)
-    # The metric is the mean of a query's tokens.
+    # The metric is the mean over a query's tokens.
     pairs = np.stack([queries, texts], axis=1)
     count = queries.any(-1).sum(-1)
     mean = float(losses.MatchingCosine()(np.zeros((6, 2)), pairs))
@@ -296,6 +302,7 @@ def max_of(products):
     return products.max(1).sum()
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
     ("loss", "shape", "labels", "message"),
     [

@@ -1,10 +1,13 @@
-"""Loss, accuracy and perplexity over a vocabulary: as Keras' own, and as the formulas."""
+"""Loss, accuracy and perplexity over a vocabulary, compared with Keras' own and with the
+formulas.
+"""
 
 import keras
 import numpy as np
 import pytest
 
 from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.losses.logits import ClassCrossEntropy
 from tests.contracts import array
 
 RANDOM = np.random.default_rng(0)
@@ -24,7 +27,7 @@ def test_loss_and_its_gradient():
     loss = TokenCrossEntropy()
     assert float(array(loss(LABELS, LOGITS, WEIGHTS))) == pytest.approx(expected, abs=1e-6)
     assert float(array(loss(LABELS, LOGITS + 1e4, WEIGHTS))) == pytest.approx(expected, abs=1e-2)
-    # A step of plain descent at a rate of 1 moves logits by their gradient.
+    # A step of SGD with a learning rate of 1 moves logits by their gradient.
     labels, weights = LABELS[:1], np.ones((1, 5), "float32")
     model = keras.Sequential([keras.Input((5, 11)), Logits()])
     model.compile(keras.optimizers.SGD(1.0), loss=TokenCrossEntropy(), jit_compile=False)
@@ -44,7 +47,7 @@ class Logits(keras.layers.Layer):
 
 
 def in_graph(function):
-    """`function`, traced where TensorFlow has its own way in graphs; else as it is."""
+    """Return `function`, traced on TensorFlow if it has another path in graphs."""
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf
@@ -52,6 +55,7 @@ def in_graph(function):
     return tf.function(function)
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("traced", [False, True])
 def test_metrics(traced):
     for metric, expected in (
@@ -59,7 +63,7 @@ def test_metrics(traced):
         (Perplexity(), cross_entropies()),
     ):
         update = in_graph(metric.update_state) if traced else metric.update_state
-        for rows in (slice(0, 2), slice(2, 3)):  # Batches count by their weights.
+        for rows in (slice(0, 2), slice(2, 3)):  # Each batch counts in proportion to its weights.
             update(LABELS[rows], LOGITS[rows], WEIGHTS[rows])
         value = (expected * WEIGHTS).sum() / WEIGHTS.sum()
         value = np.exp(value) if isinstance(metric, Perplexity) else value
@@ -80,7 +84,9 @@ def test_of_equal_logits_the_first_counts(traced):
 
 @pytest.mark.parametrize("metric", [TokenAccuracy(), Perplexity()], ids=lambda one: one.name)
 def test_tokens_of_all_batches_count_alike(metric):
-    """Batches of rows of other lengths: as if all tokens stood in one row."""
+    """With batches of different row lengths, metrics are the same as if all tokens were in
+    one row.
+    """
     random = np.random.default_rng(0)
     parts = []
     for shape in ((2, 3), (3, 11)):
@@ -96,8 +102,26 @@ def test_tokens_of_all_batches_count_alike(metric):
     assert found == pytest.approx(float(metric.result()), rel=1e-6)
     metric.reset_state()
     labels, logits, _ = parts[1]
-    metric.update_state(labels, logits, [1, 0, 0])  # A weight a row.
+    metric.update_state(labels, logits, [1, 0, 0])  # One weight per row.
     one_row = float(metric.result())
     metric.reset_state()
     metric.update_state(labels[:1], logits[:1])
     assert one_row == pytest.approx(float(metric.result()), rel=1e-6)
+
+
+def test_label_smoothing_of_classes():
+    logits, labels = LOGITS[0], LABELS[0]
+    rows = 0.7 * np.eye(11)[labels] + 0.3 / 11
+    odds = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    expected = -(rows * odds).sum(-1).mean()
+    loss = ClassCrossEntropy(from_logits=True, label_smoothing=0.3)
+    loss = ClassCrossEntropy.from_config(loss.get_config())
+    for given in (labels, labels[:, None], np.eye(11, dtype="float32")[labels]):
+        assert float(array(loss(given, logits))) == pytest.approx(expected, rel=1e-5)
+    of_odds = ClassCrossEntropy(label_smoothing=0.3)(labels, np.exp(odds))
+    assert float(array(of_odds)) == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="cannot be combined with ignore_class=99; give these"):
+        ClassCrossEntropy(label_smoothing=0.3, ignore_class=99)
+    assert "label_smoothing" not in ClassCrossEntropy().get_config()
+    with pytest.raises(ValueError, match="label_smoothing=1.0 must be a number of at least 0"):
+        ClassCrossEntropy(label_smoothing=1.0)

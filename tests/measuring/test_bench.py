@@ -1,4 +1,4 @@
-"""`bench`: what it measures, what it says of what it cannot, and what a stopped one leaves."""
+"""`bench`: its measurements, its notes on formats that it skips, and an interrupted run."""
 
 import json
 import os
@@ -29,9 +29,10 @@ def texts(tmp_path):
     return path
 
 
-# === Without processes ===
+# === Without child processes ===
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_mistakes_are_one_sentence(tiny_preset, texts, tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
@@ -137,13 +138,14 @@ def test_differences_are_counted_where_answers_are(tmp_path):
         found = np.array([values])
         return contestant._difference(lambda _: {"logits": found}, tmp_path, job)
 
-    assert off(1.25, 0, 0) == 0.25  # The second cannot be, the third is padding.
-    assert off(1.25, 0, 0, 9) == 0.25  # Nor what LiteRT pads.
+    # The second number means "impossible", and the third is at padding.
+    assert off(1.25, 0, 0) == 0.25
+    assert off(1.25, 0, 0, 9) == 0.25  # LiteRT's padding does not count either.
     assert off(-2, 0, 0) == 3
 
 
 def test_peak_of_the_memory():
-    # In a process of its own: this one may have held more before.
+    # In a separate process, because this one may have used more memory before.
     code = (
         "import numpy as np; from kerasbert.base.memory import peak_bytes; before = peak_bytes(); "
         "held = np.ones(30_000_000); print(peak_bytes() - before)"
@@ -152,7 +154,7 @@ def test_peak_of_the_memory():
     assert int(done.stdout) > 0.8 * 8 * 30_000_000
 
 
-# === The whole ===
+# === The whole benchmark ===
 
 
 @pytest.mark.slow
@@ -166,7 +168,7 @@ def test_formats_in_processes_of_their_own(tiny_preset, texts, tmp_path):
     assert done.exit_code == 0, done.output
     keras, onnx = check(json.loads(path.read_text()), ["keras/float32", "onnx/int8"])
     assert keras["memory_mb"] > 10 and onnx["memory_mb"] > 10
-    # No Keras and no TensorFlow in there.
+    # The process imports neither Keras nor TensorFlow.
     assert onnx["memory_mb"] < 0.5 * keras["memory_mb"]
     assert "onnx/int8" in done.stdout and "For single texts use" in done.stdout
 
@@ -195,7 +197,7 @@ CASES = {
 
 
 class Here:
-    """A contestant that measures in this process: TensorFlow is imported once for all."""
+    """A contestant that measures in this process, so that TensorFlow is imported only once."""
 
     def __init__(self, folder, spec, _):
         self._job = read_json(os.path.join(folder, "job.json"))
@@ -286,7 +288,7 @@ def test_stopped_it_leaves_nothing(tiny_preset, texts, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell may have started the tests with Ctrl-C ignored.
+        # A shell may have started the tests with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     for line in process.stderr:

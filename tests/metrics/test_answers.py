@@ -1,4 +1,4 @@
-"""Scores of answers against the official scorers' rules, written down anew as plainly as can be."""
+"""Scores of answers compared with plain implementations of the official scorers' rules."""
 
 import random
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from kerasbert import metrics
 
-# They know no backend, and scikit-learn takes its time.
+# No backend is involved, and scikit-learn is slow.
 pytestmark = pytest.mark.backends("tensorflow")
 CASES = 1000
 
@@ -76,7 +76,7 @@ def random_answer(rng, pieces):
 
 
 def answer_cases(pieces, at_least=1):
-    """1,000 times a few right answers and a prediction, which often has words of theirs."""
+    """Return 1,000 cases of a few right answers and a prediction, which often shares words."""
     rng = random.Random(0)
     golds, predictions = [], []
     for _ in range(CASES):
@@ -92,7 +92,8 @@ def answer_cases(pieces, at_least=1):
 def english(text):
     text = text.lower()
     text = "".join(char for char in text if char not in string.punctuation)
-    words = re.split(r"(\W+)", text)  # Words at the even places, what is between at the odd ones.
+    # Words are at even places, and the text between them is at odd places.
+    words = re.split(r"(\W+)", text)
     words = [" " if word in ("a", "an", "the") else word for word in words]
     return " ".join("".join(words).split())
 
@@ -158,20 +159,22 @@ def test_answers(rules, pieces, normalize, units, empty_matches):
 
 
 def test_answers_at_the_edges():
-    # SQuAD 1.1 finds no word in two empty answers; 2.0 takes them for a match.
+    # SQuAD 1.1 finds no common word in two empty answers; 2.0 counts them as a match.
     assert metrics.squad([[""]], [""]) == {"exact_match": 1.0, "f1": 0.0}
     assert metrics.squad([["the"]], ["..."]) == {"exact_match": 1.0, "f1": 0.0}
     assert metrics.squad2([[]], [""])["f1"] == 1.0
     assert metrics.squad2([["the"]], ["A"])["f1"] == 1.0
     assert metrics.squad([[]], ["x"]) == {"exact_match": 0.0, "f1": 0.0}
-    # KorQuAD counts characters: 서울 in 서울시.
+    # KorQuAD compares characters: 서울 in 서울시.
     assert metrics.METRICS["korquad"]([["서울"]], ["서울시"])["f1"] == pytest.approx(0.8)
-    # JSQuAD counts the space too, and drops no article.
+    # JSQuAD also counts spaces, and drops no articles.
     assert metrics.METRICS["jsquad"]([["a b"]], ["a c"])["f1"] == pytest.approx(2 / 3)
 
 
 def best_by_hand(scores, predictions, has_answer, null_scores):
-    """As SQuAD 2.0's scorer: no answer at all first, then one question more after the other."""
+    """Return the best score as SQuAD 2.0's scorer does: starting with "no answer" for all
+    questions, it accepts the answer of one more question at a time.
+    """
     current = best = sum(not has for has in has_answer)
     threshold = 0.0
     for index in sorted(range(len(scores)), key=lambda i: null_scores[i]):
@@ -208,7 +211,7 @@ def test_squad2_with_the_best_threshold():
                 assert (prefix + name in ours) == bool(part)
                 if part:
                     assert ours[prefix + name] == pytest.approx(sum(part) / len(part))
-        # Without ties, and answers that are nothing but an article, it gives what it says.
+        # Without ties, and without answers of only an article, the official scorer agrees.
         if case % 2 and ["the"] not in golds:
             kept = metrics.with_threshold(predictions, nulls, ours["best_f1_threshold"])
             assert metrics.squad2(golds, kept)["f1"] == pytest.approx(ours["best_f1"])

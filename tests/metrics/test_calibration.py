@@ -1,4 +1,4 @@
-"""Calibration: by hand, and what a temperature mends."""
+"""Calibration: computed by hand, and the effect of a temperature."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,13 @@ from kerasbert.metrics import (
     with_temperature,
 )
 
-pytestmark = pytest.mark.backends("tensorflow")  # It knows no backend.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend is involved.
 
 
 def drawn(temperature, count=4000, classes=3):
-    """Labels drawn from probabilities, and these made surer by dividing their logits."""
+    """Return labels drawn from probabilities, and these made overconfident by dividing their
+    logits.
+    """
     random = np.random.default_rng(0)
     true = random.dirichlet(np.ones(classes), count)
     y = (random.random((count, 1)) > true.cumsum(axis=1)).sum(axis=1)

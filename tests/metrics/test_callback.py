@@ -1,4 +1,4 @@
-"""Scores in the logs of `fit`, which other callbacks watch."""
+"""Scores in the logs of `fit`, which other callbacks use."""
 
 import keras
 import numpy as np
@@ -6,11 +6,12 @@ import pytest
 
 from kerasbert import metrics
 
-# They know no backend, and scikit-learn takes its time.
+# No backend is involved, and scikit-learn is slow.
 pytestmark = pytest.mark.backends("tensorflow")
 CASES = 1000
 
 
+@pytest.mark.slow
 def test_others_watch_the_scores_in_fit(tmp_path):
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(0).normal(size=(32, 2)).astype("float32")
@@ -36,7 +37,7 @@ def test_others_watch_the_scores_in_fit(tmp_path):
     history = watched.fit(x, y, callbacks=callbacks, **settings).history
     assert len(history["val_matthews"]) == 8
     assert history["val_matthews"][-1] == score(watched)["matthews"] > 0.5
-    # Scoring leaves the training as it is.
+    # Scoring does not change the training.
     for ours, theirs in zip(watched.get_weights(), plain.get_weights()):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     saved = keras.models.load_model(tmp_path / "best.keras")

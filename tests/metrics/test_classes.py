@@ -1,4 +1,6 @@
-"""Scores of classes and numbers against scikit-learn and scipy, in 1,000 random cases each."""
+"""Scores of classes and numbers compared with scikit-learn and scipy, in 1,000 random cases
+each.
+"""
 
 import itertools
 import re
@@ -11,13 +13,13 @@ import sklearn.metrics
 
 from kerasbert import metrics
 
-# They know no backend, and scikit-learn takes its time.
+# The metrics use no backend, and scikit-learn is slow, so test once.
 pytestmark = pytest.mark.backends("tensorflow")
 CASES = 1000
 
 
 def class_cases(classes):
-    """Right and predicted classes; at times of one class only."""
+    """Return right and predicted classes, sometimes of one class only."""
     rng = np.random.default_rng(0)
     for _ in range(CASES):
         size = rng.integers(1, 12)
@@ -31,7 +33,7 @@ def f1_by_hand(y, predicted, positive):
 
 
 def matthews_by_hand(y, predicted):
-    """The correlation of the indicators of all classes, summed over them."""
+    """Return the correlation of the indicators of all classes, summed over the classes."""
     classes = sorted({*y, *predicted})
     a, b = (
         np.array([[c == k for k in classes] for c in column], float) for column in (y, predicted)
@@ -66,7 +68,7 @@ def test_scores_of_classes():
 def test_scores_are_those_of_scikit_learn():
     for y, predicted in itertools.islice(class_cases(2), 100):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # One class only.
+            warnings.simplefilter("ignore")  # Only one class.
             expected = (
                 sklearn.metrics.accuracy_score(y, predicted),
                 sklearn.metrics.matthews_corrcoef(y, predicted),
@@ -83,18 +85,19 @@ def test_one_class_only():
 
 
 def ranks(values):
-    """Ranks from 1, the mean of theirs for equal values."""
+    """Return ranks from 1, with the mean rank for ties."""
     return [
         sum(other < value for other in values) + (sum(o == value for o in values) + 1) / 2
         for value in values
     ]
 
 
+@pytest.mark.slow
 def test_correlations():
     rng = np.random.default_rng(0)
     for case in range(CASES):
         size = rng.integers(3, 12)
-        # Few different numbers, and so many ties, in every second case.
+        # Few different numbers, and thus many ties, in every second case.
         draw = rng.normal if case % 2 else lambda size: rng.integers(0, 3, size) / 2
         y, predicted = draw(size=size), draw(size=size)
         if np.ptp(y) == 0 or np.ptp(predicted) == 0:

@@ -1,4 +1,4 @@
-"""Scores of texts in an order, beside scikit-learn's and by hand."""
+"""Ranking metrics, compared with scikit-learn and computed by hand."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def test_beside_scikit_learn():
 
     random = np.random.default_rng(0)
     grades, scores = random.integers(0, 4, (5, 12)), random.standard_normal((5, 12))
-    grades[:, 0] = 1  # Something to find.
+    grades[:, 0] = 1  # At least one relevant text.
     y = [(f"q{query}", grade) for query, row in enumerate(grades) for grade in row]
     order = random.permutation(len(y))
     found = metrics.ndcg([y[i] for i in order], scores.ravel()[order], k=10)
@@ -22,14 +22,16 @@ def test_beside_scikit_learn():
 
 
 def test_equal_scores_do_not_help():
-    """A model that says the same of all texts has the worst order, whatever that of the file."""
+    """If a model gives all texts the same score, the worst order is scored, whatever the order of
+    the file is.
+    """
     y = [("q", 1), ("q", 0), ("q", 0)]
     assert metrics.mrr(y, [0.5, 0.5, 0.5]) == pytest.approx(1 / 3)
 
 
 def test_what_counts():
     y = [("a", 1), ("b", 0), ("b", 0), ("a", 0)]
-    assert metrics.ndcg(y, [2.0, 1.0, 0.0, 1.0]) == 1.0  # The query "b" has nothing to find.
+    assert metrics.ndcg(y, [2.0, 1.0, 0.0, 1.0]) == 1.0  # The query "b" has no relevant text.
     far = [("a", 0)] * 10 + [("a", 1)]
     assert metrics.METRICS["mrr@10"](far, range(11, 0, -1)) == 0.0
     assert metrics.METRICS["ndcg@10"](far, range(11)) == 1.0

@@ -1,4 +1,4 @@
-"""Scores of tags against `conlleval`'s rules between a word and the next, written down anew."""
+"""Scores of tags compared with a plain implementation of `conlleval`'s rules."""
 
 import random
 
@@ -6,13 +6,13 @@ import pytest
 
 from kerasbert import metrics
 
-# They know no backend, and scikit-learn takes its time.
+# No backend is involved, and scikit-learn is slow.
 pytestmark = pytest.mark.backends("tensorflow")
 CASES = 1000
 
 
 def chunks(tags):
-    """The entities of one text, by the rules of where a chunk ends and starts."""
+    """Return the entities of one text, by the rules for where a chunk ends and starts."""
     found, start = set(), None
     before, before_type = "O", ""
     for place, tag in enumerate([*tags, "O"]):
@@ -43,6 +43,7 @@ def tag_rows(rng, letters, rows, types):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letters", ["I", "BI", "IE", "BIES"])
 @pytest.mark.parametrize("types", [["PER", "LOC", "X-Y"], [""]])
 def test_entities(letters, types):
@@ -51,7 +52,7 @@ def test_entities(letters, types):
     for _ in range(CASES):
         rows = [range(rng.randint(0, 8)) for _ in range(rng.randint(1, 3))]
         gold, predicted = (tag_rows(rng, letters, rows, types) for _ in range(2))
-        if rng.random() < 0.3:  # Nearly right.
+        if rng.random() < 0.3:  # Nearly correct predictions.
             predicted = [row[:-1] + ["O"] if row else row for row in gold]
         scores = metrics.entities(gold, predicted)
         found = [
@@ -73,7 +74,7 @@ def test_entities(letters, types):
 def test_entities_at_the_edges():
     nothing = metrics.entities([["O", "O"]], [["O", "O"]])
     assert nothing == {"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 1.0}
-    # An entity does not go on in the next sentence.
+    # An entity does not continue in the next sentence.
     rows = [["B-PER"], ["I-PER"]]
     assert metrics.entities_by_type(rows, rows)["PER"]["gold"] == 2
     # IOB1 on one side, IOB2 on the other.
@@ -89,5 +90,5 @@ def test_klue_entities():
     labels = ["O", "B-PS", "I-PS", "B-LC", "I-LC"]
     scores = metrics.klue_entities(gold, predicted, labels)
     assert scores["entity_f1"] == 0.5  # PS 1, LC 0
-    assert scores["char_f1"] == pytest.approx((0 + 1 + 1 + 0 + 1) / 5)  # I-LC is nowhere.
+    assert scores["char_f1"] == pytest.approx((0 + 1 + 1 + 0 + 1) / 5)  # I-LC occurs nowhere.
     assert metrics.klue_entities(gold, predicted)["char_f1"] == pytest.approx(2 / 4)

@@ -1,4 +1,4 @@
-"""Scores of syntax, beside plain loops."""
+"""Metrics of syntax, compared with plain loops."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def random_tree(random, count):
 
 
 def grown(distances, words):
-    """Edges, the shortest first, that join what was apart."""
+    """Return edges, the shortest first, that connect separate parts."""
     pairs = [(distances[i][j], i, j) for i in words for j in words if i < j]
     part = {word: {word} for word in words}
     edges = set()
@@ -59,7 +59,7 @@ def test_uuas(sentences):
 
 @pytest.mark.parametrize("equal", [0.0, 1.0])
 def test_distances_that_are_all_the_same(equal):
-    """The first pairs win, as they do where each pair is looked at in its order."""
+    """If all distances are equal, the first pairs are chosen, as if pairs were checked in order."""
     assert spanning_edges(np.full((4, 4), equal)) == {(0, 1), (0, 2), (0, 3)}
 
 

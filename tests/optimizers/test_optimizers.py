@@ -1,4 +1,4 @@
-"""Optimizers and schedules: against the published formulas, and inside `fit`."""
+"""Optimizers and schedules: compared with the published formulas, and in `fit`."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ from kerasbert.optimizers import (
 )
 from tests.contracts import array, assert_close, batch, tiny_backbone, tiny_classifier
 
-# What Keras warns of would annoy a user.
+# Warnings of Keras would annoy users.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 SHAPES = {"kernel": (3, 4), "bias": (4,), "gamma": (4,)}
@@ -28,7 +28,7 @@ COMPILED = {"run_eagerly": False, "jit_compile": keras.backend.backend() == "jax
 
 
 def problem(steps=6, scale=1.0):
-    """Initial weights, and for each step gradients, of which some are far above the clip."""
+    """Return initial weights, and gradients for each step, some of them far above the clip."""
     random = np.random.default_rng(0)
     weights = {name: random.normal(size=shape) for name, shape in SHAPES.items()}
     gradients = [
@@ -39,7 +39,7 @@ def problem(steps=6, scale=1.0):
 
 
 def run(optimizer, weights, gradients):
-    """The weights after these steps of an optimizer of Keras."""
+    """Return the weights after these steps of a Keras optimizer."""
     variables = [keras.Variable(w, name=name, dtype="float32") for name, w in weights.items()]
     for step in gradients:
         values = [keras.ops.convert_to_tensor(step[v.name], "float32") for v in variables]
@@ -52,7 +52,7 @@ def clipped(gradients, most=1.0):
     return {name: g * min(1.0, most / norm) for name, g in gradients.items()}
 
 
-# Those of `losses_of_torch`, by torch 2.13.0.
+# Recorded by `losses_of_torch` with torch 2.13.0.
 LOSSES_OF_TORCH = [
     *(2.3209286, 1.9721712, 1.6626621, 1.4146467, 1.2552335, 1.1947885, 1.1876928, 1.1824878),
     *(1.1671755, 1.14955, 1.1388265, 1.1369896, 1.1389329, 1.1386946, 1.1339461, 1.1258253),
@@ -61,7 +61,9 @@ LOSSES_OF_TORCH = [
 
 
 def little():
-    """Weights, inputs and classes; gradients of the first layer are little more than epsilon."""
+    """Return weights, inputs and classes; gradients of the first layer are little more than
+    epsilon.
+    """
     random = np.random.default_rng(0)
     weights = [random.normal(size=size).astype("float32") for size in ((8, 6), (6,), (6, 3), (3,))]
     x = 1e-3 * random.normal(size=(16, 8)).astype("float32")
@@ -153,7 +155,7 @@ def test_lamb():
             expected[name] = expected[name] - 0.01 * update
     found = run(Lamb(0.01, weight_decay=0.3), weights, gradients)
     assert_close(found, expected, atol=1e-6)
-    # A weight of zeros moves, and one without a gradient and without decay stays.
+    # A weight of zeros changes; a weight without gradient and decay does not.
     zeros = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     assert (run(Lamb(0.01), zeros, gradients[:1])["kernel"] != 0).all()
     assert_close(run(Lamb(0.01), zeros, [zeros])["kernel"], zeros["kernel"], atol=0)
@@ -164,7 +166,7 @@ MATRICES |= {"token_embedding/embeddings": (5, 4), "logits/kernel": (4, 2)}
 
 
 def stepped(optimizer, weights, gradients):
-    """The weights, by their paths, after these steps."""
+    """Return the weights by path after these steps."""
     variables = [keras.Variable(w, name="weight", dtype="float32") for w in weights.values()]
     for path, variable in zip(weights, variables):
         variable._path = path
@@ -188,7 +190,9 @@ def muon_by_hand(weight, gradients):
 
 
 def test_muon():
-    """Queries, keys and values by themselves; Adam for biases, embeddings and the last layer."""
+    """Muon updates queries, keys and values separately, and uses Adam for biases, embeddings and
+    the last layer.
+    """
     random = np.random.default_rng(0)
     weights, *gradients = [
         {path: random.normal(size=shape) for path, shape in MATRICES.items()} for _ in range(4)
@@ -209,7 +213,7 @@ def test_muon():
 
 @pytest.mark.slow_on_tensorflow
 def test_muon_trains():
-    """In `fit`, accumulated, and compiled by XLA where the backend has it."""
+    """In `fit`, with accumulation, and compiled by XLA if the backend has it."""
     model = tiny_classifier(dropout=0.0, num_layers=1)
     compiled = {"run_eagerly": False, "jit_compile": keras.backend.backend() != "torch"}
     optimizer = Muon(0.01, gradient_accumulation_steps=2)
@@ -312,7 +316,7 @@ def test_schedules_of_transformers(warmup):
         peer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
         rates = transformers.get_scheduler(name, peer, warmup, 40)
         for step in range(42):
-            # Past its end that cosine rises again, and Keras' stays.
+            # After its end, the cosine of transformers rises again; that of Keras stays constant.
             if name == "linear" or step <= 40:
                 np.testing.assert_allclose(
                     float(array(schedule(step))), rates.get_last_lr()[0], atol=1e-7
@@ -327,7 +331,7 @@ def test_slanted_triangular():
     cut = int(np.floor(steps * cut_frac))
     for t in range(steps):
         p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
-        # As `cut` is rounded down, the paper's p falls below 0 before the end; ours stays there.
+        # As `cut` is rounded down, the paper's p falls below 0 before the end; ours stays at 0.
         expected = 0.01 * (1 + max(p, 0) * (ratio - 1)) / ratio
         np.testing.assert_allclose(float(array(schedule(t))), expected, rtol=1e-5)
     np.testing.assert_allclose(float(array(schedule(steps + 9))), 0.01 / ratio, rtol=1e-5)
@@ -339,10 +343,10 @@ def test_warmup_stable_decay():
     falling = [1 - np.sqrt(step / 10) for step in range(11)]
     expected = [0, 0.25, 0.5, 0.75, *[1] * 6, *falling, 0]
     np.testing.assert_allclose(rates, 0.5 * np.array(expected), atol=1e-6)
-    # Without a warmup it begins at the peak, without a fall it stays there.
+    # Without warmup it starts at the peak; without decay it stays there.
     assert float(array(WarmupStableDecay(0.5, 20)(0))) == 0.5
     assert float(array(WarmupStableDecay(0.5, 20)(19))) == 0.5
-    # All of it may fall: what goes on with a training that has no fall yet.
+    # The whole schedule may be a decay, to continue a training that had none.
     assert float(array(WarmupStableDecay(0.5, 4, decay_steps=4)(1))) == 0.25
 
 
@@ -391,11 +395,11 @@ def test_errors(make, message):
         make()
 
 
-# === In training ===
+# === In `fit` ===
 
 
 def train(model, optimizer, features, y, steps=1, **settings):
-    """How far each weight moves, by path."""
+    """Return how far each weight moves, by path."""
     settings.setdefault("run_eagerly", True)
     model.compile(optimizer, **settings)
     before = {weight.path: array(weight) for weight in model.trainable_weights}
@@ -404,21 +408,26 @@ def train(model, optimizer, features, y, steps=1, **settings):
     return {w.path: array(w) - before[w.path] for w in model.trainable_weights}
 
 
+BOTH, ALONE = pytest.mark.backends("tensorflow", "torch"), pytest.mark.backends("torch")
+
+
 @pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
-        pytest.param("bert", {}, id="bert"),
-        pytest.param("albert", {}, id="albert"),
-        *(
-            pytest.param(family, settings, id=name, marks=pytest.mark.slow)
-            for name, family, settings in (
-                ("accumulated", "bert", {"gradient_accumulation_steps": 2}),
-                ("float16", "bert", {"dtype": "mixed_float16"}),
-                ("modernbert", "modernbert", {}),
-            )
+        pytest.param("bert", {}, id="bert", marks=BOTH),
+        pytest.param(
+            "bert",
+            {"gradient_accumulation_steps": 2},
+            id="accumulated",
+            marks=[BOTH, pytest.mark.slow],
         ),
+        pytest.param(
+            "bert", {"dtype": "mixed_float16"}, id="float16", marks=[BOTH, pytest.mark.slow]
+        ),
+        # Only the names differ from those of BERT.
+        pytest.param("albert", {}, id="albert", marks=ALONE),
+        pytest.param("modernbert", {}, id="modernbert", marks=ALONE),
     ],
 )
 def test_layerwise_learning_rates(family, settings):
@@ -464,6 +473,7 @@ def test_layers_inside_any_model():
     assert layerwise_learning_rates(model) == layerwise_learning_rates(backbone)
 
 
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "lamb", "clipped and compiled"])
 def test_accumulated_batches_are_one_large_batch(kind):
     make = {
@@ -486,7 +496,7 @@ def test_accumulated_batches_are_one_large_batch(kind):
 @pytest.mark.backends("torch")
 def test_clipping():
     model = tiny_classifier(dropout=0.0)
-    # With an epsilon far above the gradients, what Adam's first step moves is 0.1 times them.
+    # With an epsilon far above the gradients, Adam's first step is 0.1 times the gradient.
     optimizer = AdamW(
         1e4, epsilon=1e4, bias_correction=False, weight_decay=0.0, global_clipnorm=0.02
     )
@@ -497,7 +507,7 @@ def test_clipping():
 
 @pytest.mark.backends("torch")
 def test_label_smoothing():
-    """Keras smooths rows of C numbers; class numbers become such rows in one line."""
+    """Keras smooths rows of C numbers; class indices become such rows in one line."""
     model = tiny_classifier(dropout=0.0)
     features, rows = batch(model), np.eye(3, dtype="float32")[Y]
     model.compile(
@@ -517,7 +527,7 @@ def test_label_smoothing():
 
 
 class Movement(keras.callbacks.Callback):
-    """Notes which parts of the model moved in each epoch."""
+    """Records which parts of the model changed in each epoch."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.before = {weight.path: array(weight) for weight in self.model.weights}
@@ -572,7 +582,7 @@ def test_gradual_unfreezing(kind):
     first, second = HEAD | {"transformer_layer_1"}, {"transformer_layer_0"}
     expected = [HEAD, first, first | second, *[first | second | EMBEDDINGS] * 2]
     assert movement.epochs == expected
-    # Afterwards all trains on, with the state of before.
+    # Afterwards all weights train, and the optimizer keeps its state.
     assert int(array(model.optimizer.iterations)) == (5 if kind == "accumulated" else 10)
     assert len(model.trainable_weights) == len(model.weights)
     model.fit(two, np.concatenate([Y] * 2), batch_size=3, verbose=0, callbacks=[movement])
@@ -581,7 +591,7 @@ def test_gradual_unfreezing(kind):
 
 @pytest.mark.backends("torch")
 def test_unfreezing_keeps_the_state_of_what_trained():
-    """The head trains as if the encoder had been there, or not, all along."""
+    """Unfreezing does not reset the optimizer's state of the weights that were already trained."""
     model = tiny_classifier(dropout=0.0)
     initial, features = model.get_weights(), batch(model)
 
@@ -595,13 +605,13 @@ def test_unfreezing_keeps_the_state_of_what_trained():
     after_one, weights = slots(), model.get_weights()
     assert any(np.abs(v).max() > 0 for n, v in after_one.items() if n.startswith("logits"))
     assert all(np.abs(v).max() == 0 for n, v in after_one.items() if n.startswith("transf"))
-    # Going on at epoch 1 starts from that state.
+    # Training from epoch 1 starts with that state.
     model.fit(features, Y, initial_epoch=1, epochs=2, verbose=0, callbacks=[GradualUnfreezing()])
     moved = {
         w.path: np.abs(array(w) - old).max() for w, old in zip(model.weights, weights, strict=True)
     }
     assert moved["transformer_layer_0/intermediate/kernel"] == 0
-    # A first step of Adam moves by the rate, whenever it comes.
+    # The first step of Adam moves by the learning rate, whenever it happens.
     assert 0.009 < moved["transformer_layer_1/intermediate/kernel"] < 0.0101
     assert int(array(model.optimizer.iterations)) == 2
     model.set_weights(initial)

@@ -1,4 +1,4 @@
-"""Tiny presets for the playground: a kind of head each, over all families, with hostile names."""
+"""Tiny presets for the playground: one per kind of head, over all families, with hostile names."""
 
 import os
 import warnings
@@ -10,7 +10,7 @@ WORDS = "the film is good bad ann lives in rome where old play ##ed ##s , . 東 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + WORDS + [f"w{i}" for i in range(4)]
 SCRIPT = "<script>window.boom=1</script>"
 IMAGE = "<img src=x onerror=window.boom=1>"
-# The kind of head, its family, and further settings.
+# Kind of head, family, and further settings.
 PRESETS = {
     "masked": ("MaskedLM", "modernbert", {}),
     IMAGE: ("TextClassifier", "roberta", {"labels": [SCRIPT, "good & bad"]}),
@@ -30,7 +30,7 @@ PRESETS = {
 
 
 def make(name):
-    """The model of a row of `PRESETS`."""
+    """Build the model of a row of `PRESETS`."""
     kind, family, settings = PRESETS[name]
     cls = getattr(models, f"Bert{kind}")
     more = {"max_query_length": 6} if kind == "QuestionAnswering" else {}
@@ -40,7 +40,7 @@ def make(name):
 
 
 def save(directory, names):
-    """Write some of them below a directory; their paths."""
+    """Write some of them below a directory; return their paths."""
     paths = []
     for name in names:
         paths.append(os.path.join(directory, name))

@@ -1,4 +1,4 @@
-"""What each panel answers, and what it refuses."""
+"""Each panel's answers, and its errors."""
 
 import functools
 import json
@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from kerasbert.models import BertEnsemble
 from kerasbert.play import answers
 from kerasbert.play.samples import EXAMPLES
 from tests.play import presets
@@ -18,7 +19,9 @@ TEXT = "Ann lives in old Rome, where is the film?"
 
 @functools.cache
 def model(name):
-    """For tests that leave it as it is; none waits for a compiler."""
+    """A model for tests that do not change it; it runs eagerly, so no test waits for
+    compilation.
+    """
     found = presets.make(name)
     found.run_eagerly = True
     return found
@@ -101,6 +104,15 @@ def test_classify(name):
 
 
 @pytest.mark.backends("torch")
+def test_an_ensemble_has_no_attributions():
+    ensemble = BertEnsemble([model(presets.IMAGE), presets.make(presets.IMAGE)])
+    assert answers.describe(ensemble)["panels"] == ["classify", "tokens"]
+    found = answers.answer(ensemble, "classify", {"text": TEXT})
+    expected = ensemble.classify(TEXT)["probabilities"]
+    assert {one["name"] for one in found["classes"]} == set(expected) and "words" not in found
+
+
+@pytest.mark.backends("torch")
 def test_numbers_of_texts_and_pairs():
     assert ask("regressor", "classify", text=TEXT)["one"]
     found = ask("follows", "classify", text="the film", text_b="is good", target="follows")
@@ -156,7 +168,7 @@ def test_search(name):
         ("masked", "fill", {"text": " "}, "text is empty"),
         ("masked", "fill", {"text": "no mask"}, "no .MASK."),
         ("masked", "fill", {"text": "[MASK]" * 1000}, "text has 6,000 .* limit is 5,000"),
-        ("masked", "fill", {"text": "\ud800 [MASK]"}, "text has a broken character"),
+        ("masked", "fill", {"text": "\ud800 [MASK]"}, "text has an incomplete character"),
         ("masked", "fill", {"text": "[MASK]", "top_k": 10**9}, "top_k=1000000000 must be .* to 50"),
         ("masked", "fill", {"text": "[MASK]", "top_k": True}, "top_k=True must be"),
         ("masked", "classify", {"text": "a"}, "has no panel 'classify'"),

@@ -1,4 +1,4 @@
-"""Loading presets while the page is there already."""
+"""Presets are loaded while the page is already up."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ def test_presets_come_one_after_the_other(tmp_path):
 
 @pytest.mark.peers
 def test_a_busy_model_refuses_and_the_page_comes_at_once(monkeypatch):
-    """As many requests as may wait are served, one more is told to come back."""
+    """The maximum number of requests is served; one more is told to retry."""
     from starlette.testclient import TestClient
 
     from kerasbert.play import server
@@ -69,7 +69,7 @@ def test_a_busy_model_refuses_and_the_page_comes_at_once(monkeypatch):
         for path in ("/", "/play.js", "/api/models"):
             assert client.get(path).status_code == 200
         assert time.monotonic() - began < 5
-        # Another model has a line of its own.
+        # Another model has its own queue.
         threads.append(threading.Thread(target=ask, args=(1,)))
         threads[-1].start()
         while "another" not in running:

@@ -1,6 +1,6 @@
-"""The playground in a real browser, and what its server refuses, as a user starts it.
+"""The playground in a real browser, and the requests that its server rejects.
 
-Playwright drives Debian's Chromium, or another one that is installed.
+Playwright drives Debian's Chromium, or another installed one.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ NAMES = ["masked", presets.IMAGE, "tagger", "reader", "embedder", "reranker", "w
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """That of a playground that is still loading its presets; the last one there is none of."""
+    """The address of a playground that is still loading its presets; the last one is invalid."""
     folder = tmp_path_factory.mktemp("presets")
     presets.save(folder, NAMES)
     command = [sys.executable, "-m", "kerasbert", "play", *NAMES, "no_such_preset", "--port", "0"]
@@ -45,7 +45,7 @@ def address(tmp_path_factory):
 
 @contextlib.contextmanager
 def tab(browser, address, language="en-US", **settings):
-    """A page of its own that asks nobody else, breaks nothing and runs no script of a text."""
+    """A separate page that contacts no other host, has no errors and runs no script from a text."""
     context = browser.new_context(locale=language, **settings)
     page = context.new_page()
     asked, broken = [], []
@@ -123,7 +123,8 @@ def test_classes_and_words(address, browser):
         names = page.locator("#result .bars").first.locator("button.name")
         assert names.all_inner_texts() == [presets.SCRIPT, "good & bad"]
         assert presets.SCRIPT in page.inner_text("#result .marked")
-        assert page.locator("#result mark", has_text="서울").count() == 1  # Not two units off.
+        # The mark must not be shifted by characters of two UTF-16 units.
+        assert page.locator("#result mark", has_text="서울").count() == 1
         assert re.search(r"Error \de-\d", page.inner_text("#sum"))
         pressed = [name.get_attribute("aria-pressed") for name in names.all()]
         other = names.nth(pressed.index("false"))
@@ -168,7 +169,7 @@ def test_the_other_panels(address, browser):
         assert "is <b>bad</b>" in page.inner_text("#result .bars")
         choose(page, "writer", "write")
         fill(page, text="the film")
-        page.wait_for_selector("#result mark", state="attached")  # It may have nothing to say.
+        page.wait_for_selector("#result mark", state="attached")  # The answer may be empty.
         choose(page, "embedder", "similar")
         fill(page, texts="the film\nan old <b>play</b>\nann lives in rome")
         page.wait_for_selector("svg.map")
@@ -178,7 +179,7 @@ def test_the_other_panels(address, browser):
         choose(page, "reader", "tokens")
         fill(page, text="Ann played 東京")
         page.wait_for_selector(".pieces")
-        assert page.locator(".pieces").count() == 8  # Of every model that is there.
+        assert page.locator(".pieces").count() == 8  # Every loaded model shows its tokens.
         assert page.locator(".pieces").first.locator("span").all_inner_texts() == (
             ["Ann", "play", "ed", "東", "京"]
         )
@@ -189,7 +190,8 @@ def test_upload_and_search(address, browser, tmp_path):
     with tab(browser, address, "ko-KR") as page:
         choose(page, "embedder", "search")
         path = tmp_path / "list.txt"
-        path.write_bytes("\n".join(texts).encode("cp949"))  # As Korean Windows writes it.
+        # Korean Windows writes text in this encoding.
+        path.write_bytes("\n".join(texts).encode("cp949"))
         page.set_input_files("input[type=file]", path)
         page.wait_for_selector("#result .note", timeout=60_000)
         assert "61" in page.inner_text("#result .note")
@@ -213,7 +215,7 @@ def test_languages_phones_and_two_tabs_at_once(address, browser):
         assert one.inner_text("[data-panel=classify]") == "分類"
         assert two.inner_text("[data-panel=classify]") == "분류"
         assert one.get_attribute("html", "lang") == "ja"
-        # Both at once: neither has the other's words.
+        # Both at once: neither gets the other's answers.
         one.fill("textarea[name=text]", "good film")
         two.fill("textarea[name=text]", "bad old play in rome")
         one.click("button.go")
@@ -229,7 +231,7 @@ def test_languages_phones_and_two_tabs_at_once(address, browser):
 
 
 def post(address, path, body, **headers):
-    """Status and content of a request that no browser makes."""
+    """Return status and content of a request that browsers do not make."""
     host = address.removeprefix("http://").rstrip("/")
     connection = http.client.HTTPConnection(host, timeout=60)
     headers = {"Host": host, "Content-Type": "application/json"} | {
@@ -276,7 +278,7 @@ def test_it_listens_to_this_machine_alone(address):
 
 
 def test_shared_folder(browser, tmp_path):
-    """A page of files alone: no server, and no network."""
+    """The folder is a static page, which needs no server and no network."""
     presets.save(tmp_path, [presets.IMAGE, "embedder"])
     command = [sys.executable, "-m", "kerasbert", "play", presets.IMAGE, "embedder"]
     command += ["--share-folder", "site", "--text", "good film & " + presets.SCRIPT]

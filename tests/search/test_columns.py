@@ -1,4 +1,4 @@
-"""Columns: rows of a file and rows that came later are one; broken files are told apart."""
+"""Columns: rows of a file and added rows behave like one array; broken files are detected."""
 
 import numpy as np
 import pytest

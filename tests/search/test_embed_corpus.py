@@ -1,4 +1,4 @@
-"""The vectors of a corpus as files: on one machine and by Beam's local runner."""
+"""The embeddings of a corpus as files: on one machine and by Beam's local runner."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ LINES = ["the weather", "", "a good film", "서울의 날씨", "東京の天気"
 @pytest.fixture(scope="module")
 def embedder():
     model = tiny.task("TextEmbedder", encoder_settings={"num_layers": 1})
-    model.run_eagerly = True  # No test waits for a compiler.
+    model.run_eagerly = True  # Compilation takes longer.
     return model
 
 
@@ -75,7 +75,7 @@ def test_shards(embedder, corpus, tmp_path):
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     found = [x for x in names(tmp_path / "out") if x.endswith(".npy")]
     assert found == [f"vectors-{x}.npy" for x in ("00000-00000", "00001-00000", "00001-00001")]
-    # An index takes them.
+    # An index accepts these embeddings.
     index = SearchIndex(embedder)
     for ids, texts, vectors in read_vectors(tmp_path / "out"):
         index.add(texts, ids, vectors)
@@ -109,11 +109,11 @@ def test_what_is_done_stays(embedder, corpus, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="is incomplete; run the same"):
         list(read_vectors(out))
     assert embed_corpus(corpus / "lines.txt", out, embedder, **settings) == 5
-    assert len(seen) == 4  # The first shard was there.
+    assert len(seen) == 4  # The first shard was there before.
     done = {name: os.stat(out / name).st_mtime_ns for name in names(out) if name[-1] == "y"}
     assert embed_corpus(corpus / "lines.txt", out, embedder, **settings) == 5 and len(seen) == 4
     assert done == {name: os.stat(out / name).st_mtime_ns for name in done}
-    # Nothing of another kind gets in between.
+    # Shards with other settings are not written into the same folder.
     for message, corpus_, model, more in (
         ("rows=2, not 3", "lines.txt", embedder, {"rows": 3}),
         ("prompt='', not 'x'", "lines.txt", embedder, {"prompt": "x"}),
@@ -170,7 +170,7 @@ def test_the_command(preset, corpus, tmp_path):
     assert result.exit_code == 0, result.output
     assert f"5 embeddings -> {tmp_path / 'out'}" in result.output
     assert everything(tmp_path / "out")[0] == IDS[:5]
-    # As Excel writes it in Japan, beside a file of UTF-8.
+    # One file is as Excel writes it in Japan; the file next to it is UTF-8.
     (tmp_path / "japan").mkdir()
     (tmp_path / "japan" / "a.csv").write_text("id,text\n1,①日本\n", encoding="cp932")
     (tmp_path / "japan" / "b.txt").write_text("日本語で書いた文です\n", encoding="utf-8")
@@ -228,7 +228,7 @@ def test_parquet(embedder, corpus, tmp_path):
     count = embed_corpus(corpus, tmp_path / "out", embedder, rows=3)
     ids, texts, vectors = everything(tmp_path / "out")
     assert count == 11 and ids == IDS and vectors.shape == (11, 32)
-    # What was written is a corpus too.
+    # The output can be read as a corpus.
     again = [tmp_path / "out" / name for name in names(tmp_path / "out") if "parquet" in name]
     assert embed_corpus(again, tmp_path / "again", embedder) == 11
     for one, other in zip((ids, texts, vectors), everything(tmp_path / "again")):

@@ -37,7 +37,7 @@ def test_the_same_as_on_one_machine(embedder, preset, corpus, tmp_path):  # noqa
             assert one == other
         else:
             np.testing.assert_allclose(one, other, atol=1e-5)
-    # Only what is missing is done again.
+    # Only missing shards are computed again.
     times = {name: os.stat(out / name).st_mtime_ns for name in names(out)}
     (out / "vectors-00000-00001.npy").unlink()
     assert embed_corpus(corpus, out, preset, options=options, **settings) == len(IDS)

@@ -1,4 +1,4 @@
-"""Scores of retrieval by hand and against sentence-transformers, and BEIR's files."""
+"""Retrieval metrics, by hand and compared with sentence-transformers, and BEIR's files."""
 
 import json
 
@@ -21,7 +21,7 @@ evaluators = Peer("sentence_transformers.sentence_transformer.evaluation")
 
 
 class Numbers:
-    """A text is the name of its vector."""
+    """An embedder whose texts are the names of their vectors."""
 
     def __init__(self, vectors):
         self.vectors = vectors

@@ -1,4 +1,4 @@
-"""The index: what it finds, adds and removes, what it writes, and what it refuses."""
+"""The index: search, adding and removing, files, and errors."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ TEXTS = ["good film", "the weather", "", "good film", "rome is old", "a boat at 
 
 
 class Letters:
-    """Vectors of how often each letter is in a text, and a note of what was asked."""
+    """Vectors of letter counts; records the texts that were embedded."""
 
     def __init__(self):
         self.seen = []
@@ -38,7 +38,7 @@ class Letters:
 
 
 class Shortest:
-    """A reranker that likes short texts."""
+    """A reranker that prefers short texts."""
 
     def rank(self, query, texts):
         return [{"corpus_id": i, "score": -len(text)} for i, text in enumerate(texts)]
@@ -54,7 +54,7 @@ def make_embedder(seed=0):
 
 
 def eager(model):
-    """No test waits for a compiler."""
+    """Models run eagerly, because compilation takes longer."""
     model.run_eagerly = True
     return model
 
@@ -76,7 +76,7 @@ def test_search_is_the_product_of_the_vectors(embedder):
     expected = np.argsort(-scores, kind="stable")[:4]
     np.testing.assert_allclose([hit["score"] for hit in hits], scores[expected], atol=1e-5)
     assert [hit["text"] for hit in hits] == [TEXTS[i] for i in expected]
-    assert ids(index.search("good film"))[:2] == [0, 3]  # Equal ones in their order.
+    assert ids(index.search("good film"))[:2] == [0, 3]  # Ties keep their order.
     both = index.search(["old rome", "good film"], top_k=4)
     assert [ids(one) for one in both] == [ids(hits), ids(index.search("good film", top_k=4))]
     assert index.search([]) == [] and len(index.search("a", top_k=100)) == len(TEXTS) - 1
@@ -163,6 +163,7 @@ def test_reranker_and_reader(embedder):
     assert none["answer"] == "" and set(none) == set(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "binary"])
 @pytest.mark.parametrize("names", [None, list("uvwxyz")])
 def test_save_and_load(embedder, tmp_path, dtype, names):
@@ -200,6 +201,7 @@ def test_the_embedder_goes_along(embedder, tmp_path):
     assert SearchIndex.load(tmp_path / "empty", Letters()).search("a") == []
 
 
+@pytest.mark.slow
 def test_an_embedder_that_was_trained_since(tmp_path):
     embedder = make_embedder()
     index = SearchIndex(embedder, TEXTS)
@@ -213,7 +215,7 @@ def test_an_embedder_that_was_trained_since(tmp_path):
             stale.save(tmp_path / "stale")
     (tmp_path / "rows").mkdir()
     with pytest.raises(ValueError, match="Make a new index after training"):
-        index.write_rows(tmp_path / "rows")  # As `export_serving` does.
+        index.write_rows(tmp_path / "rows")  # As in `export_serving`.
     assert not (tmp_path / "stale").exists() and not list((tmp_path / "rows").iterdir())
     SearchIndex(embedder, TEXTS).save(tmp_path / "stale")
 
@@ -244,7 +246,7 @@ def test_broken_folders(tmp_path):
         broken(f"{name}' is missing", (folder / name).unlink)
         size = (folder / name).stat().st_size if (folder / name).exists() else 100
         broken(name, lambda name=name, size=size: os.truncate(folder / name, size // 2))
-    broken("has format 7, but this version reads 1; update", lambda: edit(format=7))
+    broken("has format 7, but this version reads 1 and 2; update", lambda: edit(format=7))
     broken("width=5 in .* contradicts dims=None and embedder_width=26", lambda: edit(width=5))
     broken("width=26 in .* contradicts dims=5 and embedder_width=26", lambda: edit(dims=5))
     broken(r"engine_options=\[1\] in .* must be an object", lambda: edit(engine_options=[1]))
@@ -284,7 +286,7 @@ def test_refusals(embedder):
         (lambda: index.search(5), "queries must be a list of strings, got 5"),
         (
             lambda: index.search("a", null_threshold=1),
-            "'null_threshold'; use top_k and candidates, and with a",
+            "'null_threshold'; use top_k, candidates, .*, and with a",
         ),
         (lambda: index.search("a", topk=1), "no argument 'topk'; did you mean top_k"),
         (lambda: SearchIndex(None, ["a"]), "has no embedder"),
@@ -318,7 +320,7 @@ def test_numbers_beyond_float16():
 
 
 def search_while_others_change(index):
-    """Three threads search while one adds and removes: what they found, and their errors."""
+    """Search in three threads while a fourth adds and removes texts; return the hits and errors."""
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(2000, 32))
     index.add([f"text {i}" for i in range(500)], vectors=vectors[:500])
@@ -428,7 +430,7 @@ def test_kills_while_saving(tmp_path):
         assert os.listdir(tmp_path) == ["index"]
 
 
-# Nothing is to be seen, all accents go, and letters that are not in the vocabulary.
+# Texts without visible characters, with only an accent, and with letters outside the vocabulary.
 SILENT = ["", " ", "\n\t", "\u200b\ufeff", "\x00\x07", "\u3164", "\u0301", "한국", "ж ж"]
 
 
@@ -460,7 +462,7 @@ def test_only_an_index_without_an_embedder_has_empty_texts_as_hits():
     given.add(["", "", "a"], vectors=vectors)
     assert ids(given.search_vectors(vectors[1], 3)) == [1, 0, 2]
     with pytest.warns(UserWarning, match="2 of 3 texts are empty"):
-        index = SearchIndex(Letters(), [" ", "a", "\u200b"])  # It has no tokenizer.
+        index = SearchIndex(Letters(), [" ", "a", "\u200b"])  # This embedder has no tokenizer.
     assert ids(index.search("ж")) == [1] and index.search("\u200b") == []
     assert index.search([]) == []
 

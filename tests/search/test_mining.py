@@ -1,4 +1,4 @@
-"""Wrong texts that are near: those that sentence-transformers finds, and what cannot be found."""
+"""Hard negatives: those of sentence-transformers, and texts that are never selected."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ class Letters:
 
 
 class Lengths:
-    """A reranker that likes texts of the length of the query."""
+    """A reranker that prefers texts of the query's length."""
 
     def score(self, pairs):
         return [-abs(len(query) - len(text)) for query, text in zip(*pairs)]
@@ -135,7 +135,7 @@ def test_as_sentence_transformers(settings):
     )
     found = mine_hard_negatives(Letters(), QUERIES, TEXTS, CORPUS, **settings)
 
-    def near(columns):  # Some texts are equally near.
+    def near(columns):  # Some texts are equally close.
         query, text, *wrong = columns
         scores = ([round(float(cosine(*pair)), 4) for pair in zip(query, one)] for one in wrong)
         return sorted(zip(query, text, *scores))

@@ -1,4 +1,4 @@
-"""Exact search against a full product, in each precision, with ties and rows that do not count."""
+"""Exact search compared with a full product, in each precision, with ties and excluded rows."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def some(count, width, seed=0):
 
 
 def best(scores, count):
-    """The rows of the highest scores (Q, N), the first of equal ones: (Q, K)."""
+    """Return the rows of the highest scores (Q, N), the first of ties: (Q, K)."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
@@ -55,7 +55,7 @@ def test_equal_vectors_come_in_order(dtype):
 
 
 def test_counts_of_bits_by_a_table(monkeypatch):
-    """As NumPy before 2 needs it."""
+    """NumPy before version 2 needs the table."""
     bits = to_bits(some(50, 130))
     assert bits.shape == (50, 3)
     words = np.ascontiguousarray(bits.T)[1]
@@ -74,7 +74,7 @@ def test_only_bits():
 
 
 def test_float16_by_its_bits():
-    """All numbers there are: normal and subnormal ones, and both zeros."""
+    """This tests all values: normal and subnormal numbers, and both zeros."""
     numbers = np.arange(1 << 16, dtype="uint16").view("float16")
     numbers = numbers[np.isfinite(numbers)].reshape(-1, 8)
     found = module._to_float32(numbers, np.empty(numbers.shape, "float32"))

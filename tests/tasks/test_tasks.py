@@ -1,4 +1,4 @@
-"""The rows, and each head from raw rows to scores and the file that is handed in."""
+"""Data tasks: each head from raw examples to scores and the submission file."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ VOCABULARY += [letter for letter in "bcdefghjk"] + [f"##{letter}" for letter in 
 
 
 def tiny_model(task, **settings):
-    """A model of a task, as `from_preset` would make it, with random weights."""
+    """Return a task's model, as `from_preset` would make it, with random weights."""
     keras.utils.set_random_seed(0)
     cls = task.model_class
     backbone = BertBackbone(
@@ -44,7 +44,7 @@ def tiny_model(task, **settings):
 
 
 def said(task, data):
-    """A model, what it says of the examples, and its scores."""
+    """Return a model, its predictions for the examples, and its scores."""
     model = tiny_model(task)
     predictions = task.predict(model, data)
     return model, predictions, task.score(data, predictions)
@@ -56,7 +56,7 @@ def only_file(paths):
         return path, file.read()
 
 
-# === The rows ===
+# === The examples ===
 
 
 @pytest.mark.parametrize("name", builtin_tasks())
@@ -89,7 +89,7 @@ def test_own_files_in_place_of_the_official_ones(tmp_path):
     assert (task.published, task.source.page, task.title) == ((), "", "files in the form of RTE")
     data = task.read("dev")
     assert (data.x, data.y, data.ids) == ((["A."], ["B."]), ["entailment"], ["7"])
-    # Whose files they are stays here.
+    # The source of its files stays here.
     assert str(tmp_path) not in json.dumps(task.as_dict())
     with pytest.raises(ValueError, match="There is no file '.*none.tsv' for train"):
         task.with_files(train=str(tmp_path / "none.tsv"))
@@ -97,10 +97,11 @@ def test_own_files_in_place_of_the_official_ones(tmp_path):
 
 def test_the_papers_tasks_are_all_there():
     glue = "cola sst2 mrpc stsb qqp mnli mnli_mismatched qnli rte wnli ax"
+    superglue = "boolq cb copa multirc record superglue_rte wic wsc axb axg"
     others = "squad squad2 swag conll2003 nsmc klue_ynat klue_sts klue_nli klue_ner korquad"
     japanese = "marc_ja jsts jnli jsquad jcommonsenseqa"
-    assert list(builtin_tasks()) == f"{glue} {others} {japanese}".split()
-    # The mean of the paper's table 1, where MNLI counts twice and WNLI does not.
+    assert list(builtin_tasks()) == f"{glue} {superglue} {others} {japanese}".split()
+    # The mean of the paper's table 1, where MNLI counts twice and WNLI does not count.
     for model, mean in (("BERT-Base", 0.796), ("BERT-Large", 0.821)):
         scores = [
             published.value
@@ -145,10 +146,10 @@ def test_classes_to_the_file_of_glue(tmp_path):
     assert text == "index\tprediction\n" + "".join(
         f"{100 + i}\t{value}\n" for i, value in enumerate(number)
     )
-    # Names, where the official file has names.
+    # Names, if the official file has names.
     text = only_file(get_task("rte").write(tmp_path, data.take(slice(2)), ["entailment"] * 2))[1]
     assert text == "index\tprediction\n100\tentailment\n101\tentailment\n"
-    # Of a model without names of classes the numbers count.
+    # For a model without class names, the numbers are written.
     unnamed = models.BertTextClassifier(model.backbone, 2, preprocessor=model.preprocessor)
     assert set(task.predict(unnamed, data)) <= set(task.labels)
 
@@ -200,7 +201,7 @@ def test_answers_to_the_files_of_squad(tmp_path):
     assert contents[1] == pytest.approx(
         {f"q{i}": 1 / (1 + math.exp(-null)) for i, null in enumerate(nulls)}
     )
-    # SQuAD 1.1 has no second file, and no overflow at far-off scores.
+    # SQuAD 1.1 has no null scores, and far-off scores do not overflow.
     squad = get_task("squad")
     row = {"answer": '로마 "', "null_score": -5000.0}
     path, text = only_file(squad.write(tmp_path, data.take([0]), [row]))
@@ -210,7 +211,7 @@ def test_answers_to_the_files_of_squad(tmp_path):
 
 
 def tagged_documents():
-    """Documents of two sentences and of one, in turn."""
+    """Return documents of two sentences and of one, in turn."""
     sentences = [["Ann", "is", "in", "Rome"], ["Lee", "was"], ["the", "city"]]
     tags = [["B-PER", "O", "O", "B-LOC"], ["B-PER", "O"], ["O", "O"]]
     others = [[[word, "NN", "I-NP"] for word in row] for row in sentences]
@@ -239,15 +240,15 @@ def test_tags_to_the_columns_of_conlleval(tmp_path):
         "is NN I-NP O I-PER",
     ]
     assert len(text.split("\n\n")) == 4 and text.endswith("city NN I-NP O B-LOC\n\n")
-    # What the script reads back gives the same scores.
+    # The official script's readers get the same scores.
     blocks = [
         [line.split(" ") for line in block.split("\n")] for block in text.strip().split("\n\n")
     ]
     columns = ([[cells[i] for cells in block] for block in blocks] for i in (-2, -1))
     assert metrics.entities(*columns) == task.score(first, guess)
-    # Without labels, the word and its tag; a column never breaks in two.
-    unlabelled = Examples([["a b", "c"]], None, [0], sentences=[[[["a b"], ["c"]]]])
-    assert only_file(task.write(tmp_path, unlabelled, [["O", "O"]]))[1] == "a_b O\nc O\n\n"
+    # Without labels, the word and its tag; a column never splits.
+    unlabeled = Examples([["a b", "c"]], None, [0], sentences=[[[["a b"], ["c"]]]])
+    assert only_file(task.write(tmp_path, unlabeled, [["O", "O"]]))[1] == "a_b O\nc O\n\n"
 
 
 @pytest.mark.backends("tensorflow")
@@ -276,7 +277,7 @@ def test_regression_by_its_error():
 
 
 def check_scores_in_fit(task, data):
-    """The logs of `fit` have the scores of the epoch's end."""
+    """Check that the logs of `fit` have the scores after each epoch."""
     model = tiny_model(task)
     model.optimizer.learning_rate = 3e-3
     watch = task.score_callback(data)
@@ -325,9 +326,9 @@ def test_models_of_the_wrong_kind(tmp_path):
     with pytest.raises(ValueError, match="There are 0 predictions for 1 examples of 'rte'"):
         rte.write(tmp_path / "out", data, [])
     assert not (tmp_path / "out").exists()
-    labelled = Examples((["a"], ["b"]), ["entailment"], [0], gold=["entailment"])
+    labeled = Examples((["a"], ["b"]), ["entailment"], [0], gold=["entailment"])
     with pytest.raises(ValueError, match="The prediction 'yes' is unknown; known are 'entailment'"):
-        rte.score(labelled, ["yes"])
+        rte.score(labeled, ["yes"])
 
 
 @pytest.mark.backends("torch")
@@ -399,6 +400,7 @@ def test_scores_of_types_of_entities(tmp_path):
     assert by_type["PER"]["f1"] == 1.0 and by_type["LOC"]["f1"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "types", "scheme", "tags"),
     [
@@ -466,7 +468,7 @@ def forms(text):
     ],
 )
 def test_names_are_compared_in_nfc(tmp_path, name, content, head, fields):
-    """Files that were written on a Mac have names in another form, or in both."""
+    """Files written on a Mac have names in another form, or in both."""
     for folder, text in zip(("nfc", "nfd", "both"), (*forms(content), None)):
         (tmp_path / folder).mkdir()
         if text is None:
@@ -486,7 +488,7 @@ def test_names_are_compared_in_nfc(tmp_path, name, content, head, fields):
         task, data = tasks[0], tasks[0].read("train")
         task.check_model(model)
         assert task.score(data, data.gold)[task.main_metric] == 1.0
-        task.score(data, task.predict(model, data))  # Knows what the model says.
+        task.score(data, task.predict(model, data))  # Accepts the model's predictions.
         model.preprocessor(data.x, data.y)
         if fields.get("units") == "characters":
             continue

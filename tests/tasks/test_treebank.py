@@ -1,4 +1,4 @@
-"""Files of CoNLL-U, whole and broken."""
+"""CoNLL-U files, valid and broken."""
 
 import gzip
 

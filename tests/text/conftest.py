@@ -1,4 +1,4 @@
-"""Small tokenizers of every class, trained on the spot, beside those of `transformers`."""
+"""Small tokenizers of every class, trained here, and their counterparts in `transformers`."""
 
 import functools
 import io
@@ -15,7 +15,7 @@ SENTENCES = [
     "北京是中华人民共和国的首都。他们在图书馆学习中文。",
     "Numbers 1234, 5.67 and 10,000 — with dashes and “quotes”.",
 ]
-# Where tokenizers differ from one another.
+# Characters that tokenizers treat differently.
 HARD = [
     "",
     " ",
@@ -50,13 +50,13 @@ def sentences():
     return SENTENCES
 
 
-# Cached functions: pytest makes a fixture anew for each folder that imports it.
+# Cached functions, because pytest recreates a fixture for each folder that imports it.
 
 
 @pytest.fixture(scope="session")
 @functools.cache
 def word_pieces():
-    """A WordPiece vocabulary over all the sentences, cased and uncased, dakuten and all."""
+    """A WordPiece vocabulary over all the sentences, cased and uncased, including dakuten."""
     from tokenizers import BertWordPieceTokenizer
 
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -125,14 +125,14 @@ def _sentence_piece(sentences=SENTENCES, **settings):
 @pytest.fixture(scope="session")
 @functools.cache
 def xlmr_model():
-    """A SentencePiece model as XLM-R's: `<unk>`, `<s>`, `</s>` first."""
+    """A SentencePiece model like XLM-R's: `<unk>`, `<s>`, `</s>` first."""
     return _sentence_piece(vocab_size=300, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
 
 
 @pytest.fixture(scope="session")
 @functools.cache
 def albert_model():
-    """A SentencePiece model as ALBERT's."""
+    """A SentencePiece model like ALBERT's."""
     return _sentence_piece(
         vocab_size=300,
         pad_id=0,
@@ -145,8 +145,18 @@ def albert_model():
 
 @pytest.fixture(scope="session")
 @functools.cache
+def rembert_model():
+    """A SentencePiece model like RemBERT's."""
+    control = "[CLS],[SEP],[MASK]"
+    return _sentence_piece(
+        vocab_size=300, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, control_symbols=control
+    )
+
+
+@pytest.fixture(scope="session")
+@functools.cache
 def deberta_model():
-    """A SentencePiece model as DeBERTa-v3's: `[PAD]`, `[CLS]`, `[SEP]`, `[UNK]`, and no mask."""
+    """A SentencePiece model like DeBERTa-v3's: `[PAD]`, `[CLS]`, `[SEP]`, `[UNK]`, and no mask."""
     names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
     ids = {f"{role}_id": id for id, role in enumerate(names)}
     pieces = {f"{role}_piece": name for role, name in names.items()}
@@ -156,12 +166,14 @@ def deberta_model():
 @pytest.fixture(scope="session")
 @functools.cache
 def byte_fallback_models():
-    """SentencePiece models as ModernBERT-ja's and mmBERT's, by type: rare characters are bytes."""
+    """SentencePiece models like ModernBERT-ja's and mmBERT's, by type: rare characters are
+    bytes.
+    """
     settings = {
         "vocab_size": 700,
         "byte_fallback": True,
         "character_coverage": 0.98,
-        # Of special tokens written in a text.
+        # Required for special tokens in the text.
         "required_chars": "<>/[]",
         "normalization_rule_name": "identity",
         "add_dummy_prefix": False,
@@ -179,7 +191,7 @@ def byte_fallback_models():
     }
 
 
-_made = {}  # Of `make`, by name.
+_made = {}  # Arguments of `make`, by name.
 
 
 @pytest.fixture(scope="session")
@@ -194,8 +206,8 @@ def make(
 ):
     """`make(name, **settings)` builds a small tokenizer of each class.
 
-    Without settings it is one for all tests, as tracing its graph takes up to 5 seconds: change it
-    in none of them.
+    Without settings, all tests share one, as tracing its graph takes up to 5 seconds: change it in
+    none of them.
     """
     from kerasbert import tokenizers
 
@@ -204,16 +216,20 @@ def make(
     names["<mask>"] = "[MASK]"
     modern = {names.get(token, token): id for token, id in vocabulary.items()}
     modern |= {" " * n: len(vocabulary) + 4 - n for n in (2, 3, 4)}
+    roles = {ours: theirs for theirs, ours in names.items() if ours != "[UNK]"}
     second = {"<|endoftext|>" if token == "<s>" else token: id for token, id in vocabulary.items()}
     runs = [{"content": " " * n, "normalized": True} for n in (2, 3, 4)]
     builders = {
         "BertTokenizer": {"vocabulary": word_pieces, "lowercase": True},
+        "MPNetTokenizer": {"vocabulary": [roles.get(token, token) for token in word_pieces]},
         "RobertaTokenizer": {"vocabulary": vocabulary, "merges": merges},
         "ModernBertTokenizer": {"vocabulary": modern, "merges": merges, "added_tokens": runs},
         "GPT2Tokenizer": {"vocabulary": second, "merges": merges},
         "GPTTokenizer": dict(zip(("vocabulary", "merges"), gpt_pairs)),
         "XLMRobertaTokenizer": {"proto": xlmr_model},
+        "CamembertTokenizer": {"proto": xlmr_model},
         "AlbertTokenizer": {"proto": albert_model},
+        "RemBertTokenizer": {"proto": albert_model},
         "DebertaV3Tokenizer": {"proto": deberta_model},
         "ByteFallbackTokenizer": {"proto": byte_fallback_models["unigram"]},
     }
@@ -229,10 +245,13 @@ def make(
 
 CLASSES = (
     "BertTokenizer",
+    "MPNetTokenizer",
     "RobertaTokenizer",
     "ModernBertTokenizer",
     "XLMRobertaTokenizer",
+    "CamembertTokenizer",
     "AlbertTokenizer",
+    "RemBertTokenizer",
     "DebertaV3Tokenizer",
     "ByteFallbackTokenizer",
     "GPT2Tokenizer",
@@ -240,8 +259,12 @@ CLASSES = (
 )
 
 
-# These are RoBERTa's class with other tables, and the slowest to trace.
-SLOW = ("ModernBertTokenizer", "GPT2Tokenizer")
+# These are BERT's, RoBERTa's, XLM-R's and ALBERT's classes with other tables or defaults; RoBERTa's
+# is the slowest to trace.
+SLOW = (
+    *("MPNetTokenizer", "ModernBertTokenizer", "GPT2Tokenizer", "CamembertTokenizer"),
+    "RemBertTokenizer",
+)
 
 
 @pytest.fixture(

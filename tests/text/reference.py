@@ -1,5 +1,6 @@
-"""BERT's tokenization as its paper and code publish it, in plain Python, for comparison only."""
+"""BERT's tokenization as in its paper and code, in plain Python, for comparison only."""
 
+import functools
 import re
 import unicodedata
 
@@ -16,40 +17,44 @@ CJK = (
 MAX_WORD = 200
 
 
+@functools.cache
 def is_punctuation(character):
     if character.isascii():
         return 32 < ord(character) < 127 and not character.isalnum()
     return unicodedata.category(character).startswith("P")
 
 
+@functools.cache
+def clean(character, split_on_cjk):
+    if character in "\t\n\r" or unicodedata.category(character) == "Zs":
+        return " "
+    if character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
+        return ""
+    if split_on_cjk and any(first <= ord(character) <= last for first, last in CJK):
+        return f" {character} "
+    return character
+
+
+@functools.lru_cache(1 << 16)
+def normalize(word, lowercase, strip_accents):
+    if lowercase:
+        word = word.lower()
+    if strip_accents:
+        word = unicodedata.normalize("NFD", word)
+        word = "".join(c for c in word if unicodedata.category(c) != "Mn")
+    return "".join(f" {c} " if is_punctuation(c) else c for c in word)
+
+
 def split_words(text, lowercase=True, strip_accents=None, split_on_cjk=True):
-    """Text to words."""
+    """Split text into words."""
     if strip_accents is None:
         strip_accents = lowercase
-
-    def clean(character):
-        if character in "\t\n\r" or unicodedata.category(character) == "Zs":
-            return " "
-        if character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
-            return ""
-        if split_on_cjk and any(first <= ord(character) <= last for first, last in CJK):
-            return f" {character} "
-        return character
-
-    def normalize(word):
-        if lowercase:
-            word = word.lower()
-        if strip_accents:
-            word = unicodedata.normalize("NFD", word)
-            word = "".join(c for c in word if unicodedata.category(c) != "Mn")
-        return "".join(f" {c} " if is_punctuation(c) else c for c in word)
-
-    words = "".join(map(clean, text)).split()
-    return " ".join(map(normalize, words)).split()
+    words = "".join([clean(c, split_on_cjk) for c in text]).split()
+    return " ".join([normalize(word, lowercase, strip_accents) for word in words]).split()
 
 
 def split_pieces(word, vocabulary):
-    """One word to the longest pieces that the vocabulary has."""
+    """Split a word into the longest pieces of the vocabulary."""
     if len(word) > MAX_WORD:
         return ["[UNK]"]
     pieces = []
@@ -66,20 +71,23 @@ def split_pieces(word, vocabulary):
     return pieces
 
 
-def tokenize(text, vocabulary, **settings):
-    """Text to pieces."""
-    words = split_words(text, **settings)
-    return [piece for word in words for piece in split_pieces(word, vocabulary)]
+def tokenize(texts, vocabulary, **settings):
+    """Split texts into the ids of pieces: a list of lists."""
+    ids = {token: id for id, token in enumerate(vocabulary)}
+    known = functools.lru_cache(1 << 16)(lambda word: [ids[x] for x in split_pieces(word, ids)])
+    return [[id for word in split_words(text, **settings) for id in known(word)] for text in texts]
 
 
+@functools.cache
 def assigned_characters():
-    """Every code point that Unicode assigned, without surrogates and private use."""
+    """Return every code point that Unicode assigned, without surrogates and private use."""
     every = map(chr, range(0x110000))
     return [c for c in every if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
 
 
+@functools.cache
 def character_vocabulary():
-    """A vocabulary in which nothing is unknown: every character, first in a word and inside."""
+    """Return a vocabulary of every character, word-initial and word-internal."""
     characters = set("abs'")
     for c in assigned_characters():
         characters.update(c, c.lower(), unicodedata.normalize("NFD", c.lower()))

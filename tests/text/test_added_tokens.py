@@ -1,4 +1,4 @@
-"""Special and added tokens in raw texts: found or not, and the same in every form."""
+"""Special and added tokens in raw texts: matched or not, and the same in every form."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from tests.contracts import tiny_backbone
 from tests.text.conftest import CLASSES
 from tests.text.test_transformers_files import FAMILIES, write
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 GELU = {"activation": "gelu", "pooler": False}
 ROWS = [
@@ -35,7 +35,7 @@ def texts(tokenizer):
 @pytest.mark.parametrize("name, family, settings", ROWS)
 def test_keras_hub(name, family, settings, make, tmp_path):
     def convert(finds, folder):
-        # KerasHub's ALBERT leaves texts as they are.
+        # KerasHub's ALBERT does not normalize texts.
         plain = {"lowercase": False, "keep_accents": True} if family == "albert" else {}
         ours = make(name, special_tokens_in_strings=finds, **plain)
         model = tiny_backbone(family, vocabulary_size=ours.vocabulary_size(), **settings)
@@ -44,7 +44,7 @@ def test_keras_hub(name, family, settings, make, tmp_path):
         theirs = getattr(keras_hub.tokenizers, name).from_preset(out)
         found = [[int(id) for id in ids] for ids in theirs(texts(ours))]
         assert found == ours(texts(ours))
-        # Inside a pipeline other code of theirs runs.
+        # In a `tf.data` pipeline, KerasHub's tokenizers run other code.
         dataset = tf.data.Dataset.from_tensor_slices(texts(ours)).map(theirs)
         assert [ids.numpy().tolist() for ids in dataset] == found
         again = type(ours).from_preset(out, **plain)
@@ -92,7 +92,7 @@ def random_texts(count=300):
 
 
 def saved_by_transformers(base, family, folder):
-    """A folder of `save_pretrained` with `ADDED` beside the tokens of a tokenizer of ours."""
+    """Make a folder of `save_pretrained` with `ADDED` and the tokens of one of our tokenizers."""
     import transformers
 
     folder.mkdir()
@@ -122,7 +122,7 @@ def test_added_tokens_of_a_checkpoint(name, make, tmp_path):
 
     family, texts = FAMILIES[name], random_texts()
     if name == "ModernBertTokenizer":
-        # The library finds white space twice where one token takes it and another one is it.
+        # The library returns white space twice if one token includes it and another token is it.
         texts = [text for text in texts if "  " not in text]
 
     def of(folder):
@@ -138,7 +138,7 @@ def test_added_tokens_of_a_checkpoint(name, make, tmp_path):
     ids, starts, ends = ours.tokenize_with_offsets("the [E1] a")
     place = ids.index(ours.token_to_id("[E1]"))
     assert (starts[place], ends[place]) == (4, 8)
-    # There and back.
+    # The written files give the same tokens.
     again = tmp_path / "again"
     again.mkdir()
     write(again, ours, family)
@@ -180,7 +180,9 @@ def test_control_tokens_are_text_and_reported_once():
 
 @pytest.fixture(scope="module")
 def three():
-    """One that finds all tokens in texts, one that does not, and what that one has find them."""
+    """Return one that matches all tokens in texts, one that does not, and the latter made to match
+    them.
+    """
     plain = with_added()
     return with_added(special_tokens_in_strings=True), plain, plain.with_special_tokens()
 
@@ -199,7 +201,7 @@ def test_markers_of_the_vocabulary(text, wanted, three):
     assert [asked.id_to_token(id) for id in asked(text)] == wanted
     found = [plain.id_to_token(id) for id in plain(text.replace("[SEP]", ""))]
     assert not {"[unused2]", "<S>", "<|end|>"} & set(found)
-    # What looks for the mask in any case, as `fill_mask` does, leaves markers alone.
+    # `fill_mask` finds the mask token, but other markers stay text.
     assert "[unused2]" not in [plain.id_to_token(id) for id in special(text)]
 
 
@@ -207,7 +209,7 @@ def test_markers_that_are_added_tokens_and_pieces(make):
     tokens = TOKENS + MARKERS
     listed = BertTokenizer(tokens, lowercase=True, added_tokens=[{"content": "[unused2]"}])
     assert listed("the[unused2]")[1] == tokens.index("[unused2]")
-    # What texts become without any special token is no marker, nor is a byte.
+    # Tokens that ordinary text can produce are not markers, and neither are bytes.
     tokenizer = make("ByteFallbackTokenizer", special_tokens_in_strings=True)
     assert tokenizer.markers() == ["<sep>", "<cls>"]
 
@@ -218,7 +220,8 @@ def test_markers_that_are_added_tokens_and_pieces(make):
         ("the  fox", ["the", "fox"]),
         ("[  the", ["[", "the"]),
         ("[  ]  ", ["[", "  ", "]", "  "]),
-        ("the   fox", ["the", "   ", "fox"]),  # Another token, although it contains the first.
+        # The three spaces are another token, although they contain the token of two spaces.
+        ("the   fox", ["the", "   ", "fox"]),
     ],
 )
 def test_white_space_as_a_single_word(text, wanted):
@@ -243,6 +246,7 @@ def test_the_generic_class_takes_the_tokenizer_json_as_it_is(kind, wins, tmp_pat
     )
 
 
+@pytest.mark.slow
 def test_arguments_of_from_preset(tmp_path):
     from kerasbert.models import BertTextClassifier, BertTextClassifierPreprocessor
 
@@ -252,7 +256,7 @@ def test_arguments_of_from_preset(tmp_path):
     BertTextClassifier(encoder, num_classes=2, preprocessor=preprocessor).save_to_preset(folder)
     kerasbert.convert(folder, str(tmp_path / "theirs"))
     every = (BertTextClassifier, BertTextClassifierPreprocessor, BertTokenizer)
-    seen = []  # Tokenizers of one config find the same: each config is traced once.
+    seen = []  # Equal configs find the same tokens, so each config is traced once.
     for source, classes in ((folder, every), (str(tmp_path / "theirs"), every[:1])):
         for cls in classes:
             plain, asked = cls.from_preset(source), None
@@ -279,7 +283,7 @@ def test_keras_hub_has_no_place_for_added_tokens(tmp_path):
 
 
 def test_names_without_an_id(tmp_path):
-    """Special tokens that a file names alone, each in its way."""
+    """Special tokens whose id no file states; each file names its tokens in a different way."""
     (tmp_path / "vocab.txt").write_text("\n".join(TOKENS + ["[e3]"]))
     names = {"additional_special_tokens": ["[E1]", {"content": "[E2]", "lstrip": True}]}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
@@ -290,7 +294,7 @@ def test_names_without_an_id(tmp_path):
     found = [tokenizer.id_to_token(id) for id in tokenizer("the[E1] [E2][e3] [e1]")]
     assert found == ["the", "[E1]", "[E2]", "[e3]", "[", "e", "##1", "]"]
     assert tokenizer.token_to_id("[E2]") == len(TOKENS) + 2
-    # Where transformers looks for no special token, neither do we; and roles stay text.
+    # Where transformers does not match special tokens, we do not either; and roles stay text.
     names |= {"split_special_tokens": True, "bos_token": "[E1]"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
     assert "[E2]" not in BertTokenizer.from_files(tmp_path).detokenize(tokenizer("x"))

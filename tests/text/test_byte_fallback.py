@@ -1,4 +1,4 @@
-"""SentencePiece models with byte fallback against `tokenizers` and SentencePiece itself."""
+"""SentencePiece models with byte fallback, compared with `tokenizers` and SentencePiece."""
 
 import json
 import re
@@ -11,12 +11,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from kerasbert import export_serving
 from kerasbert.models import BertMaskedLM, BertTextClassifierPreprocessor, BertTextEmbedder
 from kerasbert.text.byte_fallback import BYTES, PREPEND_SCHEMES, splits_of
-from kerasbert.text.sentence_piece import read_proto
+from kerasbert.text.sentence_piece_models import read_proto
 from kerasbert.tokenizers import ByteFallbackTokenizer, FastTokenizer, tokenizer_from_files
 from tests.export import tiny
 from tests.peers import torch, transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<sep>", "<mask>", "<cls>"]
 TEXTS = [
@@ -34,7 +34,7 @@ TEXTS = [
 
 
 def rust_tokenizer(data, scheme="never", pair="<s>:0 $A:0 </s>:0 <s>:1 $B:1 </s>:1"):
-    """The `tokenizers` form of a SentencePiece model, as transformers converts it."""
+    """Return the `tokenizers` form of a SentencePiece model, as converted by transformers."""
     proto = read_proto(data)
     scores = {piece.piece: piece.score for piece in proto.pieces}
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
@@ -62,7 +62,7 @@ def rust_tokenizer(data, scheme="never", pair="<s>:0 $A:0 </s>:0 <s>:1 $B:1 </s>
 
 
 def write(directory, rust, config=(), change=lambda content: None):
-    """A folder of a checkpoint with the tokenizer, and its special tokens."""
+    """Write a checkpoint folder with the tokenizer and its special tokens."""
     content = json.loads(rust.to_str())
     names = ("single_word", "lstrip", "rstrip", "normalized")
     flags = dict.fromkeys(names, False) | {"special": True}
@@ -71,7 +71,7 @@ def write(directory, rust, config=(), change=lambda content: None):
     directory.mkdir(exist_ok=True)
     text = json.dumps(content, ensure_ascii=False)
     (directory / "tokenizer.json").write_text(text, encoding="utf-8")
-    # As ModernBERT-ja's files: no row has its cls_token and its sep_token.
+    # As in ModernBERT-ja's files: rows do not contain its cls_token and sep_token.
     named = {f"{token[1:-1]}_token": token for token in SPECIAL if len(token) > 4}
     named |= {"cls_token": "<cls>", "bos_token": "<s>", "eos_token": "</s>"}
     config = {"tokenizer_class": "LlamaTokenizer", **named, **dict(config)}
@@ -80,11 +80,13 @@ def write(directory, rust, config=(), change=lambda content: None):
 
 
 def plain(texts):
-    """Texts without special tokens, and without ▁ beside spaces."""
+    """Return the texts that contain neither special tokens nor names of bytes."""
     return [text for text in texts if not re.search("</?[a-z]|<0x", text)]
 
 
-# The scheme changes the text before the model reads it, the kind how the model splits it.
+# The scheme changes the text before the model reads it, and the kind of model determines how it is
+# split, so not all combinations are needed.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, scheme", list(zip(("unigram", "bpe") * 2, PREPEND_SCHEMES)))
 def test_as_in_tokenizers(tmp_path, byte_fallback_models, kind, scheme, hard, sentences):
     rust = rust_tokenizer(byte_fallback_models[kind], scheme)
@@ -93,7 +95,7 @@ def test_as_in_tokenizers(tmp_path, byte_fallback_models, kind, scheme, hard, se
     assert ours.prepend_scheme == scheme
     texts = plain(sentences + hard + TEXTS)
     if kind == "unigram":
-        # Where segmentations score the same, sums of 64 bits round to either one.
+        # If segmentations have equal scores, 64-bit sums round to either one.
         texts = [text for text in texts if not re.search("(.)\\1{60}", text)]
     want = rust.encode_batch(texts, add_special_tokens=False)
     ids, starts, ends = ours.tokenize_with_offsets(texts)
@@ -104,7 +106,8 @@ def test_as_in_tokenizers(tmp_path, byte_fallback_models, kind, scheme, hard, se
         for token, span, (first, last) in zip(
             theirs.tokens, zip(begin, end, strict=True), theirs.offsets, strict=True
         ):
-            if token in BYTES:  # There the offsets are of a byte, or of all of a run.
+            # The library gives a byte the offsets of the byte, or of the whole run of bytes.
+            if token in BYTES:
                 assert first <= span[0] and span[1] == span[0] + 1
             elif text[first:last].strip():
                 around = text[first:last]
@@ -168,7 +171,7 @@ def test_rows_have_the_tokens_of_the_files(tmp_path, byte_fallback_models, pair,
 
 
 def test_files_as_gemmas(tmp_path, byte_fallback_models):
-    """A tab in place of its byte, runs of white space and tags found first, a plain mask."""
+    """A tab in place of its byte, white space runs and tags matched first, a plain mask."""
     proto = read_proto(byte_fallback_models["bpe"])
     found = ["\n\n", "\n\n\n", "<table>"]
     for piece in proto.pieces:
@@ -203,14 +206,14 @@ def test_files_as_gemmas(tmp_path, byte_fallback_models):
     assert ours.get_vocabulary()[-3:] == found
     assert ours.mask_token_id not in ours("<mask>")
     asked = tokenizer_from_files(directory, "modernbert", special_tokens_in_strings=True)
-    # The files say that the mask takes no space.
+    # The files say that the mask includes no space.
     text = "the <mask> fox"
     assert asked(text) == theirs.encode(text, add_special_tokens=False).ids
     assert asked.detokenize(asked(texts)) == texts
 
 
 def check_unlike(directory, message):
-    """The class refuses the file, and the library runs it if it can."""
+    """Check that the class rejects the file, and that the library runs it if it can."""
     with pytest.raises(ValueError, match=message):
         ByteFallbackTokenizer.from_files(directory)
     try:
@@ -238,7 +241,7 @@ def test_models_that_are_refused(tmp_path, byte_fallback_models, change, message
 
 
 def test_merges_that_are_refused(tmp_path, byte_fallback_models):
-    """SentencePiece would merge what these do not."""
+    """SentencePiece would merge pairs that these do not."""
     rust = rust_tokenizer(byte_fallback_models["bpe"])
 
     def drop(content):
@@ -281,7 +284,7 @@ def test_mistakes_are_one_sentence(byte_fallback_models, xlmr_model):
 
 
 def test_many_short_texts_beside_a_long_one(make):
-    """The memory that it takes is that of all the texts, not of as many as long as the longest."""
+    """The memory depends on the total length, not on the number of texts times the longest."""
     tokenizer = make("ByteFallbackTokenizer")
     texts = ["fox"] * 20_000 + ["the quick brown fox " * 20_000]
     ids = tokenizer(texts)
@@ -345,7 +348,7 @@ def test_raw_texts_to_the_answers_of_transformers(checkpoints, kind):
 @pytest.mark.peers
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_served(checkpoints, kind, tmp_path, monkeypatch):
-    """What is built of the files has to give the answers to raw texts that the model gives."""
+    """The export must give the model's answers to raw texts."""
     tiny.write_here(monkeypatch)
     model = BertMaskedLM.from_preset(str(checkpoints[kind]))
     export_serving(model, str(tmp_path / "served"), signatures=["serving_default"])

@@ -1,4 +1,4 @@
-"""RoBERTa's and ModernBERT's tokenizers against the Rust ones of `tokenizers`."""
+"""RoBERTa's and ModernBERT's tokenizers compared with the `tokenizers` library."""
 
 import json
 import random
@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 
 from kerasbert.text.byte_pair import byte_characters
-from kerasbert.tokenizers import ModernBertTokenizer, RobertaTokenizer
+from kerasbert.tokenizers import ModernBertTokenizer, RobertaTokenizer, tokenizer_from_files
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 BYTES = {character: id for id, character in enumerate(byte_characters())}
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -30,7 +30,7 @@ def encode(rust, texts):
 
 @pytest.fixture(scope="module")
 def modern(byte_pairs, tmp_path_factory):
-    """`(rust, directory)`: a tokenizer.json as ModernBERT's, with its kinds of added tokens."""
+    """`(rust, directory)`: a tokenizer.json like ModernBERT's, with its kinds of added tokens."""
     vocabulary, merges = byte_pairs
     plain = {token: id for token, id in vocabulary.items() if token not in ROBERTA}
     plain = {token: id for id, token in enumerate(plain)}
@@ -89,6 +89,27 @@ def test_roberta_is_as_in_transformers(byte_pairs, hard, sentences, tmp_path):
     assert tokenizer.num_separators == 2
 
 
+@pytest.mark.peers
+def test_deberta_is_as_in_transformers(byte_pairs, hard, sentences, tmp_path):
+    """From files without a `tokenizer.json`, as those of the first DeBERTa."""
+    import transformers
+
+    roles = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]"}
+    roles["<mask>"] = "[MASK]"
+    vocabulary, merges = byte_pairs
+    vocabulary = {roles.get(token, token): id for token, id in vocabulary.items()}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    lines = ["#version: 0.2"] + [" ".join(pair) for pair in merges]
+    (tmp_path / "merges.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    theirs = transformers.DebertaTokenizer.from_pretrained(tmp_path).backend_tokenizer
+    ours = tokenizer_from_files(tmp_path, "deberta")
+    assert type(ours) is ModernBertTokenizer and ours.normalization is None
+    assert ours.num_separators == 1
+    texts = [text for text in hard + sentences if "[" not in text] + ADDED
+    assert ours(texts) == encode(theirs, texts)
+
+
 def test_mask_takes_the_space_before_it(make):
     tokenizer = make("RobertaTokenizer", special_tokens_in_strings=True)
     ids, starts, ends = tokenizer.tokenize_with_offsets("a  <mask>, b<mask>")
@@ -98,6 +119,7 @@ def test_mask_takes_the_space_before_it(make):
     assert make("RobertaTokenizer")("<mask>") != [tokenizer.mask_token_id]
 
 
+@pytest.mark.slow
 def test_modernbert_is_as_its_tokenizer_json(modern, hard, sentences):
     rust, directory = modern
     asked = ModernBertTokenizer.from_files(directory, special_tokens_in_strings=True)
@@ -128,10 +150,11 @@ def test_offsets_of_modernbert(modern):
     assert spans["Å"] == "A\u030a"
     assert text[starts[0] : ends[0]].startswith("c")
     assert "e\u0301" in {text[s:e][-2:] for s, e in zip(starts, ends)}
-    # Bytes of one syllable all point at it.
+    # All bytes of a syllable have its offsets.
     assert {"\u1100\u1161\u11a8", "!"} <= {text[s:e] for s, e in zip(starts, ends)}
 
 
+@pytest.mark.slow
 def test_offsets_leave_out_the_space_before_a_word():
     vocabulary = BYTES | {token: 256 + i for i, token in enumerate([*ROBERTA, "lo", "Ġlo", "ĠĠ"])}
     merges = ["l o", "Ġ lo", "Ġ Ġ"]
@@ -147,7 +170,7 @@ def test_offsets_leave_out_the_space_before_a_word():
 
 @pytest.mark.slow
 def test_agrees_on_every_character():
-    """Letters, numbers, spaces and others are the same ones for Rust as for TensorFlow."""
+    """Rust and TensorFlow agree on letters, numbers, spaces and other characters."""
     from tests.text import reference
 
     merges = [("Ġ", byte) for byte in BYTES if byte != "Ġ"] + [("Ġ", "Ġ")]
@@ -156,7 +179,7 @@ def test_agrees_on_every_character():
     merges = list(dict.fromkeys(merges))
     tokens = [*BYTES, *dict.fromkeys("".join(pair) for pair in merges), *ROBERTA]
     vocabulary = {token: id for id, token in enumerate(tokens)}
-    # A character joins the one before it only if both are of one kind.
+    # A character joins the previous one only if both are of one kind.
     characters = reference.assigned_characters()
     texts = [f"a{c} 1{c} !{c}  {c}'s{c}" for c in characters]
     want = encode(rust_byte_pairs(vocabulary, merges), texts)
@@ -164,6 +187,7 @@ def test_agrees_on_every_character():
     assert [c for c, x, y in zip(characters, got, want, strict=True) if x != y] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained", [True, False])
 def test_random_merges(trained):
     rng = random.Random(0)
@@ -234,7 +258,7 @@ def test_mistakes_are_one_sentence(byte_pairs, tmp_path):
 
 @pytest.mark.slow
 def test_why_it_is_not_keras_hubs(byte_pairs):
-    """KerasHub's tokenizer splits these otherwise; should it agree one day, use it."""
+    """KerasHub's tokenizer splits these differently; if it agrees one day, use it."""
     import keras_hub
 
     vocabulary, merges = byte_pairs

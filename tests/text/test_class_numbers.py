@@ -1,4 +1,4 @@
-"""Class names that are numbers, through every way in which labels come."""
+"""Numeric class names, in every form of labels."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ from kerasbert.preprocessors import (
 )
 from kerasbert.tasks import file_task
 from kerasbert.tokenizers import BertTokenizer
-from kerasbert.visualize.attributions import _chosen
+from kerasbert.visualize.explained_output import _chosen
 from tests.contracts import tiny_backbone
 
 TOKENIZER = BertTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] a b c".split())
@@ -35,6 +35,7 @@ def in_graph(preprocessor, y):
     return next(dataset.as_numpy_iterator())[1].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [eager, in_graph])
 @pytest.mark.parametrize(
     "labels, y, expected",
@@ -60,6 +61,7 @@ def test_names_come_first(read, labels, y, expected):
     assert read(make(labels), y) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "labels, y, message",
     [
@@ -129,7 +131,7 @@ def test_several_labels_of_a_text(labels, y, expected):
 
 
 def test_lists_that_may_be_names_or_zeros_and_ones():
-    with pytest.raises(ValueError, match="may be class names or a zero or one for each"):
+    with pytest.raises(ValueError, match="can be read as class names, or as a zero or"):
         eager(make([0, 1], multi_label=True), [[0, 1], [1, 0], [0, 1], [1, 0]])
 
 
@@ -143,7 +145,7 @@ def test_class_weights():
 
 
 def test_evaluate_says_what_classify_says():
-    """Of a list, of single examples of a generator and of a dataset."""
+    """For a list, for single examples of a generator and for a dataset."""
     backbone = tiny_backbone(vocabulary_size=8)
     model = BertTextClassifier(
         backbone, labels=[1, 2, 3], preprocessor=make([1], sequence_length=8)
@@ -168,6 +170,7 @@ def test_explained_class():
         _chosen(0, ["1", "0"], None)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize("labels, y", [([1, 0], [1, 0, 0, 1]), ([1, 2, 3], [[1], [2], [1], [2]])])
 def test_numbers_with_ready_arrays_are_positions_or_refused(labels, y):

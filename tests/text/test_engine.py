@@ -6,14 +6,21 @@ import unicodedata
 
 import pytest
 
+from kerasbert.text import ops
 from kerasbert.text.added_tokens import FEW
+from kerasbert.text.bert_characters import (
+    ACCENT_IN_LIBRARY,
+    OPAQUE,
+    OTHER_IN_LIBRARY,
+    PUNCTUATION_IN_LIBRARY,
+)
 from kerasbert.text.engine import FastEngine
 from kerasbert.text.subword import SubwordTokenizer
-from kerasbert.text.wordpiece import OTHER_IN_LIBRARY, BertTokenizer
+from kerasbert.text.wordpiece import BertTokenizer
 from tests.text.conftest import HARD, SENTENCES
 from tests.text.test_transformers_files import FAMILIES
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 ROWS = [
     ("BertTokenizer", {"lowercase": True}),
@@ -24,6 +31,9 @@ ROWS = [
     ("BertTokenizer", {"split_characters": True, "split_on_cjk": False}),
     ("BertTokenizer", {"lowercase": True, "split_on": "ㄱ-ㆎ"}),
     ("BertTokenizer", {"lowercase": True, "max_input_chars_per_word": 4}),
+    ("BertTokenizer", {"lowercase": True, "character_rules": "tokenizers"}),
+    ("BertTokenizer", {"lowercase": False, "character_rules": "tokenizers"}),
+    ("BertTokenizer", {"split_characters": True, "character_rules": "tokenizers"}),
     ("RobertaTokenizer", {}),
     ("RobertaTokenizer", {"add_prefix_space": True}),
     ("GPT2Tokenizer", {}),
@@ -36,7 +46,7 @@ CHARACTERS = [
 
 
 def fuzzed(count, seed):
-    """Texts of one block of Unicode each, of common characters, and of both."""
+    """Return texts of one Unicode block each, of common characters, and of both."""
     draw = random.Random(seed)
     common = [*"".join(SENTENCES + HARD), *"σςαΣΩıİ🙂👍🏽ﬁﾞ  "]
     texts = []
@@ -60,6 +70,14 @@ def compare(tokenizer, texts):
                 assert [row for row in rows if row[1] != row[2]] == []
 
 
+def test_gaps_between_ids_are_limited():
+    vocab = {"a": 0, "[UNK]": 4_000_000_000}
+    content = {"model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"}}
+    with pytest.raises(ValueError, match="has 2 tokens, but one has the id 4,000,000,000"):
+        FastEngine(content)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name, settings", ROWS)
 def test_the_same_tokens(make, name, settings):
     compare(make(name, **settings), SENTENCES + HARD + fuzzed(700, 0))
@@ -72,14 +90,17 @@ def test_more_texts(make, name, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [settings for name, settings in ROWS[:2]])
+@pytest.mark.parametrize("settings", [ROWS[i][1] for i in (0, 1, 8, 9)])
 def test_every_character(settings):
-    """Of those that the library splits; the others go to the graph."""
+    """With Google's rules only those that the library tokenizes; the others go to the graph."""
     tried = [char for char in CHARACTERS if not OTHER_IN_LIBRARY.search(char)]
+    if settings.get("character_rules") == "tokenizers":
+        private = [chr(i) for i in (0xE000, 0xF8FF, 0xF0000, 0xFFFFD, 0x100000)]
+        tried += [*map(chr, OPAQUE), *PUNCTUATION_IN_LIBRARY, *ACCENT_IN_LIBRARY, "Σ", *private]
     alone = [char for char in CHARACTERS if char.strip() and unicodedata.category(char)[0] != "C"]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = BertTokenizer([*special, *alone, *(f"##{char}" for char in alone)], **settings)
-    compare(tokenizer, [form.format(char) for form in ("a{}b", ":{}") for char in tried])
+    compare(tokenizer, [f"a{char}b :{char}" for char in tried])
 
 
 @pytest.mark.parametrize(
@@ -103,4 +124,5 @@ def test_decoding(make, name):
     tokenizer, draw = make(name), random.Random(0)
     size = tokenizer.vocabulary_size()
     rows = [[draw.randrange(size) for _ in range(draw.randrange(9))] for _ in range(200)]
-    assert tokenizer.detokenize(rows) == SubwordTokenizer._decode(tokenizer, rows)
+    texts = tokenizer.detokenize(ops.as_tensor(ops.Ragged.from_lists(rows))).numpy()
+    assert tokenizer.detokenize(rows) == [text.decode("utf-8", "replace") for text in texts]

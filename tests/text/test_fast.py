@@ -1,4 +1,4 @@
-"""Tokenizers of any `tokenizer.json`, beside the library `tokenizers` and transformers."""
+"""Tokenizers of any `tokenizer.json`, compared with the library `tokenizers` and transformers."""
 
 import json
 import random
@@ -11,19 +11,20 @@ from tokenizers import Regex, Tokenizer, decoders, models, processors, trainers
 from tokenizers import normalizers as n
 from tokenizers import pre_tokenizers as p
 
+from kerasbert.checkpoints.huggingface import _num_segments
 from kerasbert.preprocessors import BertMaskedLMPreprocessor
 from kerasbert.text.choose import tokenizer_from_files
 from kerasbert.text.fast import FastTokenizer
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.transformers_files import transformers_files
 from tests.peers import transformers
 from tests.text.conftest import HARD, SENTENCES
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT = p.BertPreTokenizer()
-# A row: model, normalizer, pre-tokenizer, and other settings of the file.
+# For each row: model, normalizer, pre-tokenizer, and other settings of the file.
 ROWS = {
     "quick_tour": ("BPE", None, p.Whitespace(), {}),
     "course": ("WordPiece", [n.NFD(), n.Lowercase(), n.StripAccents()], BERT, {}),
@@ -72,7 +73,7 @@ ROWS = {
     "merged_with_previous": ("WordPiece", None, p.Split(" ", "merged_with_previous"), {}),
     "fixed_length": ("BPE", None, p.FixedLength(4), {}),
 }
-# Files that differ in the tokens around a row, and in added tokens.
+# Files that differ in the special tokens around a row, and in added tokens.
 PROCESSORS = {
     "bert": processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2)),
     "roberta": processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
@@ -83,9 +84,26 @@ PROCESSORS = {
     ),
     "template_begins": processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] [CLS] $B [SEP]",
+        pair="[CLS] $A [SEP] [CLS]:1 $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     ),
+    "template_end": processors.TemplateProcessing(
+        single="$A [SEP]", pair="$A [SEP] $B:1 [SEP]:1", special_tokens=[("[SEP]", 3)]
+    ),
+    "template_start": processors.TemplateProcessing(
+        single="[CLS] $A", pair="[CLS] $A [SEP] $B", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    ),
+    "template_many": processors.TemplateProcessing(
+        single="[CLS] [MASK] $A [SEP] [SEP]",
+        pair="[CLS] [MASK] $A [SEP] $B:1 [SEP]:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3), ("[MASK]", 4)],
+    ),
+    "template_texts": processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[]),
+    "byte_level": processors.ByteLevel(),
+    "sequence": processors.Sequence(
+        [processors.ByteLevel(), processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))]
+    ),
+    "none": None,
 }
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
@@ -115,7 +133,8 @@ def library(row, processor="template", added=()):
         special_tokens=special, show_progress=False, **more
     )
     tokenizer.train_from_iterator(SENTENCES * 2, trainer)
-    tokenizer.post_processor = PROCESSORS[processor]
+    if PROCESSORS[processor] is not None:
+        tokenizer.post_processor = PROCESSORS[processor]
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_tokens(list(added))
     return tokenizer
@@ -133,7 +152,7 @@ def write(tokenizer, directory):
 
 
 def fuzzed(count, seed=0):
-    """Texts of parts of sentences, rare characters, and tokens written out."""
+    """Return texts of sentence parts, rare characters, and token strings."""
     draw = random.Random(seed)
     parts = [*"".join(SENTENCES), *SENTENCES[0].split(), *HARD, "[new]", "newer", " ", "  ", "\n"]
 
@@ -153,13 +172,14 @@ def check(ours, theirs, texts):
     ids, starts, ends = ours.tokenize_with_offsets(texts)
     special = set(range(5)) if not ours.special_tokens_in_strings else set()
     for text, one, row, *places in zip(texts, expected, ids, starts, ends, strict=True):
-        # The id of a control token does not come out of a text.
+        # A text never produces the id of a control token.
         wanted = [1 if id in special else id for id in one.ids]
         assert (text, row) == (text, wanted)
         assert (text, list(zip(*places))) == (text, one.offsets)
     assert ours.tokenize(texts) == ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_as_the_library(name, tmp_path):
     theirs = library(ROWS[name])
@@ -170,13 +190,11 @@ def test_as_the_library(name, tmp_path):
     check(ours.with_special_tokens(), theirs, texts)
     if not isinstance(ours, FastTokenizer):
         return
-    with pytest.raises(ValueError, match="cannot run in a TensorFlow graph. .*tokenizer.json"):
-        ours.check_graph()
-    # Written again unchanged, and read from a preset.
+    # Written unchanged, and read from a preset.
     files = transformers_files(ours, "bert", 16, has_segments=True)
     kept = json.loads((tmp_path / "tokenizer.json").read_text())
     kept |= {"truncation": None, "padding": None}
-    for token in kept["added_tokens"]:  # transformers matches no others in texts.
+    for token in kept["added_tokens"]:  # transformers matches no other tokens in texts.
         token["special"] = token["content"] in SPECIAL
     assert json.loads(files["tokenizer.json"]) == kept
     ours.save_to_preset(str(tmp_path / "preset"))
@@ -208,16 +226,45 @@ def test_rows_as_in_transformers(name, processor, tmp_path):
     write(library(ROWS[name], processor), tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = tokenizer_from_files(tmp_path, "bert", special_tokens_in_strings=True)
-    preprocessor = BertPreprocessor(ours, sequence_length=16)
+    segments = _num_segments(tmp_path, {"num_segments": 2})
+    preprocessor = BertPreprocessor(ours, sequence_length=16, num_segments=segments)
     texts = [text for text in SENTENCES + HARD + fuzzed(200) if text]
+    files = transformers_files(ours, "bert", 16, segments > 1, padded_to=16)
+    shipped = Tokenizer.from_str(files["tokenizer.json"].decode())
     for columns in ((texts,), (texts, texts[::-1])):
-        expected = theirs(*columns, truncation=True, padding="max_length", return_tensors="np")
+        expected = theirs(
+            *columns,
+            truncation=True,
+            padding="max_length",
+            return_tensors="np",
+            return_token_type_ids=True,
+        )
+        pairs = [*zip(*columns)] if len(columns) > 1 else texts
+        rows = shipped.encode_batch(pairs)
+        assert [row.ids for row in rows] == expected["input_ids"].tolist()
+        assert [row.type_ids for row in rows] == expected["token_type_ids"].tolist()
         found = preprocessor(columns if len(columns) > 1 else texts)
-        ids, mask = (np.asarray(found[key]) for key in ("token_ids", "padding_mask"))
-        np.testing.assert_array_equal(ids, expected["input_ids"])
-        np.testing.assert_array_equal(mask, expected["attention_mask"])
+        names = {"token_ids": "input_ids", "padding_mask": "attention_mask"}
+        for name, theirs_name in {**names, "segment_ids": "token_type_ids"}.items():
+            rows = np.asarray(found[name])
+            width = rows.shape[1]  # The bucket of the longest row.
+            np.testing.assert_array_equal(rows, expected[theirs_name][:, :width])
+            assert not expected["attention_mask"][:, width:].any()
 
 
+def test_segments_of_a_damaged_template(tmp_path):
+    """The tokenizer's own reader says what is wrong; a model without one still loads."""
+    for part in (
+        5,
+        {"pair": 5, "processors": 3},
+        {"processors": [7, {"type": "RobertaProcessing"}]},
+    ):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": part}))
+        found = _num_segments(tmp_path, {"num_segments": 2})
+        assert found == (1 if "Roberta" in str(part) else 2)
+
+
+@pytest.mark.slow
 def test_in_a_dataset(tmp_path):
     import tensorflow as tf
 
@@ -295,7 +342,7 @@ def test_special_tokens_that_only_the_configuration_names(tmp_path):
     again = tokenizer_from_files(tmp_path / "again", "bert")
     texts = ["the <y> [SEP]", "x<y>", *fuzzed(20)]
     assert again.tokenize(texts) == ours.tokenize(texts)
-    # The file for the library alone does not match control tokens either.
+    # The file for the library does not match control tokens either.
     files = transformers_files(ours, "bert", 16, has_segments=True, padded_to="batch")
     shipped = Tokenizer.from_str(files["tokenizer.json"].decode())
     shipped.no_truncation()
@@ -336,22 +383,32 @@ def test_bad_files(tmp_path):
     path.write_text(json.dumps(content | {"model": content["model"] | {"type": "Unknown"}}))
     with pytest.raises(ValueError, match="cannot read this tokenizer.json"):
         tokenizer_from_files(tmp_path, "bert")
-    path.write_text(json.dumps(content | {"post_processor": None}))
-    with pytest.raises(ValueError, match=r"frames a text as '\.\.\.', but preprocessors as"):
-        tokenizer_from_files(tmp_path, "bert")
+    frame = content["post_processor"]
+    for row in (
+        {"pair": frame["pair"][::-1]},
+        {"pair": frame["pair"][:-1]},
+        {"single": [frame["single"][0]] * 2},
+        {"single": frame["single"] * 2},
+    ):
+        path.write_text(json.dumps(content | {"post_processor": frame | row}))
+        with pytest.raises(
+            ValueError, match="frames a text as '.*' and a pair as '.*', which Fast"
+        ):
+            tokenizer_from_files(tmp_path, "bert")
     library_bpe = json.loads(library(ROWS["quick_tour"]).to_str())
     model = library_bpe["model"] | {"continuing_subword_prefix": "##"}
     path.write_text(json.dumps(library_bpe | {"model": model}))
     with pytest.raises(ValueError, match="whose second part does not begin with"):
         tokenizer_from_files(tmp_path, "bert")
     path.write_text(json.dumps(library_bpe | {"model": library_bpe["model"] | {"dropout": 0.1}}))
-    with pytest.raises(ValueError, match="dropout=0.1, with which a text has other tokens"):
+    with pytest.raises(ValueError, match="dropout=0.1, which gives a text different tokens"):
         tokenizer_from_files(tmp_path, "bert")
 
 
 @pytest.mark.peers
 def test_a_model_with_one(tmp_path):
-    """Loading, logits, `fit`, and what each export does."""
+    """Loading, logits, `fit`, and each export."""
+    import tensorflow as tf
     import torch
 
     import kerasbert
@@ -380,8 +437,10 @@ def test_a_model_with_one(tmp_path):
         expected = peer(**rows).logits.numpy()
     found = model.predict(texts, verbose=0)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    with pytest.raises(ValueError, match="camel|splits words with .*, but .* supports"):
-        kerasbert.export_serving(model, tmp_path / "served")
+    served = tf.saved_model.load(kerasbert.export_serving(model, tmp_path / "served"))
+    answer = served.signatures["serving_default"](text=tf.constant(texts))
+    odds = np.exp(found) / np.exp(found).sum(1, keepdims=True)
+    np.testing.assert_allclose(answer["probabilities"], odds, atol=1e-5)
     kerasbert.convert(model, tmp_path / "again", format="huggingface")
     again = json.loads((tmp_path / "again" / "tokenizer.json").read_text())
     assert again == json.loads((place / "tokenizer.json").read_text())
@@ -397,3 +456,52 @@ def test_a_model_with_one(tmp_path):
     shipped = Tokenizer.from_file(str(tmp_path / "onnx" / "tokenizer.json"))
     row = np.asarray(model.preprocessor([texts[0]])["token_ids"])[0]
     assert shipped.encode(texts[0]).ids == [id for id in row.tolist() if id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["none", "template_end", "template_many"])
+def test_heads_find_their_tokens_in_any_frame(processor, tmp_path):
+    from kerasbert import models, preprocessors
+    from kerasbert.visualize.tokens import read_text
+
+    rust = library(ROWS["quick_tour"], processor)
+    write(rust, tmp_path)
+    tokenizer = tokenizer_from_files(tmp_path, "bert", special_tokens_in_strings=True)
+    encoder = models.BertBackbone(
+        vocabulary_size=tokenizer.vocabulary_size(),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=8,
+        max_sequence_length=16,
+    )
+    texts = ["the quick fox", "we [MASK] the film", ""]
+    rows = rust.encode_batch(texts)
+    spans = [[i for i, x in enumerate(row.special_tokens_mask) if not x] for row in rows]
+
+    def outputs(model, row, **more):
+        ids = np.array([row.ids or [0]], "int32")
+        mask = np.full(ids.shape, bool(row.ids))
+        names = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": mask}
+        return np.asarray(model({name: x for name, x in names.items()} | more))[0]
+
+    labels = ["O", "B-X", "I-X"]
+    tags = preprocessors.BertTokenClassifierPreprocessor(
+        tokenizer, labels=labels, label_pieces="all", sequence_length=16
+    )
+    tagger = models.BertTokenClassifier(encoder, num_classes=3, preprocessor=tags)
+    for row, places, found in zip(rows, spans, tagger.predict(texts, verbose=0), strict=True):
+        expected = outputs(tagger, row)[places]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    x, y, weights = tags([texts[0].split()], [["B-X", "O", "I-X"]])
+    assert np.flatnonzero(np.asarray(weights)[0]).tolist() == spans[0]
+    filler = models.BertMaskedLM(
+        encoder,
+        preprocessor=preprocessors.BertMaskedLMPreprocessor(tokenizer, sequence_length=16),
+    )
+    [place] = [i for i in spans[1] if rows[1].ids[i] == 4]
+    logits = outputs(filler, rows[1], mask_positions=np.array([[place]], "int32"))[0]
+    best = filler.fill_mask(texts[1], top_k=1)[0]
+    assert best["token_id"] == logits.argmax()
+    # Reading a text for plots gives the row of the library.
+    assert read_text(filler, texts[0], "plots").ids.tolist() == rows[0].ids

@@ -1,4 +1,4 @@
-"""Labels and texts of which nothing can be learned: `fit` says so once, before it trains."""
+"""Labels and texts from which nothing can be learned: `fit` warns once, before training."""
 
 import doctest
 import warnings
@@ -29,7 +29,7 @@ def make(cls, **settings):
 
 
 def said(preprocessor, x, y=None, sample_weight=None):
-    """The warnings of one call of `fit` on texts."""
+    """Return the warnings of one call of `fit` on texts."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         preprocessor.batches(x, y, sample_weight)
@@ -100,6 +100,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_equal_labels(case):
     cls, settings, x, equal, different, message = case

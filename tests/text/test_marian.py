@@ -9,7 +9,7 @@ import pytest
 
 import kerasbert
 from kerasbert.lineage import TransformerSeq2SeqBackbone, TransformerSeq2SeqLM
-from kerasbert.text.sentence_piece import read_proto
+from kerasbert.text.sentence_piece_models import read_proto
 from kerasbert.tokenizers import MarianTokenizer
 from tests.export import tiny
 from tests.peers import transformers
@@ -33,7 +33,7 @@ def directory(tmp_path_factory, sentences):
         )
         (folder / f"{name}.spm").write_bytes(data.getvalue())
         pieces = [piece.piece for piece in read_proto(data.getvalue()).pieces]
-        # In another order than the models have, as Marian's.
+        # The vocabulary has another order than the models, as in Marian's files.
         tokens += [x for x in sorted(pieces[3:]) if x not in tokens and x not in ("q", "▁is")]
     ids = {token: id for id, token in enumerate([*tokens, "<pad>"])}
     (folder / "vocab.json").write_text(json.dumps(ids))
@@ -54,8 +54,9 @@ def both(tokenizer, texts):
 def test_ids_equal_transformers(directory, hard, sentences):
     theirs = transformers.MarianTokenizer.from_pretrained(directory)
     ours = MarianTokenizer.from_files(directory, special_tokens_in_strings=True)
-    # Their lists of special tokens take white space along, and ours are text by default.
-    # Control and format characters end words here, as in the fast tokenizers of transformers.
+    # transformers' special tokens include the white space around them, and ours are text by
+    # default. Control and format characters end words here, as in the fast tokenizers of
+    # transformers.
     texts = [text for text in [*hard, *sentences] if "<s>" not in text and is_plain(text)]
     assert len(texts) > 18
     texts += [">>fra<< It's a dog.", ">>fra<<dog", "quick is q 日本語"]
@@ -65,7 +66,8 @@ def test_ids_equal_transformers(directory, hard, sentences):
             (ours.for_targets()(text), theirs(text_target=text)["input_ids"]),
         ):
             if unicodedata.normalize("NFKC", text) != text:
-                # What one model does not know is looked up in the other as it was before NFKC.
+                # Pieces that one language's model lacks are looked up in the other model, with
+                # their text before NFKC.
                 is_unknown = [a == ours.unk_token_id for a in own]
                 wanted = [a if no else b for no, a, b in zip(is_unknown, own, wanted)] + wanted[-1:]
             assert [*own, ours.end_token_id] == wanted, text
@@ -79,7 +81,7 @@ def test_two_languages(directory):
     text = "The quick brown fox, 文書を開きます"
     source, target = tokenizer(text), tokenizer.for_targets()(text)
     assert source != target and max(source + target) < tokenizer.vocabulary_size()
-    assert tokenizer.unk_token_id in tokenizer("q")  # The model has the piece, the ids do not.
+    assert tokenizer.unk_token_id in tokenizer("q")  # The model has the piece, but it has no id.
     assert tokenizer.start_token_id == tokenizer.pad_token_id == tokenizer.vocabulary_size() - 1
     assert tokenizer(">>fra<< dog")[0] == tokenizer.token_to_id(">>fra<<")
     assert tokenizer.for_targets() is tokenizer.for_targets()

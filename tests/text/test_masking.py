@@ -1,4 +1,4 @@
-"""Masking: exact counts, the shares of 80/10/10, and the same numbers everywhere."""
+"""Masking: exact counts, the shares of 80/10/10, and the same results everywhere."""
 
 import itertools
 
@@ -16,13 +16,13 @@ from kerasbert.text.masking import (
     word_starts,
 )
 
-pytestmark = pytest.mark.backends("tensorflow")  # It is made without a backend.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend is involved.
 
 MASK, VOCABULARY = 4, 1000
 
 
 def rows_of(lengths, width=None):
-    """Ids (B, T) above 4 between special tokens, and what may be hidden."""
+    """Return ids (B, T) above 4 between special tokens, and which may be masked."""
     width = width or max(lengths)
     ids = np.random.default_rng(0).integers(5, VOCABULARY, (len(lengths), width))
     place, last = np.arange(width), np.array(lengths)[:, None] - 1
@@ -53,7 +53,7 @@ def test_exact_counts(rate):
     for row, length in enumerate(lengths):
         wanted = min(max(1, round(rate * length)), length - 2)
         used = weights[row] == 1
-        # The used slots come first, and name different places in order.
+        # The used slots come first, with distinct positions in order.
         assert used[:wanted].all() and not weights[row, wanted:].any()
         assert (np.diff(positions[row, :wanted]) > 0).all()
         assert maskable[row, positions[row, :wanted]].all()
@@ -87,7 +87,7 @@ def test_nothing_to_hide():
 
 @pytest.mark.parametrize("rates", [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
 def test_shares(rates):
-    """80% the mask token, 10% any token, 10% as it was: within five standard deviations."""
+    """80% the mask token, 10% any token, 10% unchanged: within five standard deviations."""
     ids, maskable = rows_of([130] * 800)
     hidden = hide(ids, maskable, mask_token_rate=rates[0], random_token_rate=rates[1])
     used = hidden["mask_weights"] == 1
@@ -100,7 +100,7 @@ def test_shares(rates):
         (seen == was, 1 - sum(rates)),
         (~is_mask & (seen != was), rates[1]),
     ):
-        # One random token in a thousand is the mask token, or the one that was there.
+        # One random token in a thousand is the mask token or the original token.
         tolerance = 5 * (rate * (1 - rate) / count) ** 0.5 + 0.004 * (rates[1] > 0)
         assert abs(found.mean() - rate) <= tolerance
     if rates[1] == 1:
@@ -125,7 +125,7 @@ def test_the_seed_decides():
     for name, value in first.items():
         np.testing.assert_array_equal(again[name], value)
     assert (first["mask_positions"] != other["mask_positions"]).any()
-    # Neighbouring seeds share no numbers.
+    # Neighboring seeds share no numbers.
     same = (first["mask_positions"] == other["mask_positions"]).mean()
     assert same < 0.5
 
@@ -153,7 +153,9 @@ def test_a_graph_gives_the_same():
 
 
 def test_prediction_slots():
-    """Half to even, as the reference rounds; the same for ints and tensors."""
+    """Numbers are rounded half to even, as in the reference, and in the same way for ints and
+    tensors.
+    """
     lengths = np.arange(1, 513)
     for rate in (0.15, 0.25, 0.5):
         expected = [max(1, round(rate * n)) for n in lengths.tolist()]
@@ -182,7 +184,8 @@ def test_rates_that_make_no_sense(rates, message):
 
 
 def rows_of_words(sizes, breaks=()):
-    """Rows of words of these sizes, with a special token before, after and at `breaks` (words).
+    """Return rows of words of these sizes, with a special token before, after and at `breaks`
+    (words).
 
     Returns `(ids, maskable, starts, words)`: `words` (B, T) has the number of each token's word.
     """
@@ -201,7 +204,7 @@ def rows_of_words(sizes, breaks=()):
 
 
 def random_words(kind, num_rows=24):
-    """Sizes of words: a list a row."""
+    """Return sizes of words, one list per row."""
     random = np.random.default_rng(3)
     odds = {
         "english": ([1, 2, 3, 4], [0.75, 0.13, 0.08, 0.04]),
@@ -213,13 +216,14 @@ def random_words(kind, num_rows=24):
 
 
 def sums_up_to(sizes, count):
-    """The largest sum of some of the sizes that is no more than `count`."""
+    """Return the largest sum of some of the sizes that is at most `count`."""
     sums = {0}
     for size in sizes:
         sums |= {total + size for total in sums if total + size <= count}
     return max(sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["english", "long", "even"])
 @pytest.mark.parametrize("unit", ["word", "span", "ngram"])
 @pytest.mark.parametrize("rate", [0.15, 0.4])
@@ -236,7 +240,7 @@ def test_whole_words_in_exact_numbers(unit, kind, rate):
             assert (np.diff(positions) > 0).all()
             wanted = min(max(1, round(rate * int(lengths[row]))), sum(row_sizes))
             assert used.sum() == sums_up_to(row_sizes, wanted)
-            # All pieces of a word or none.
+            # Either all pieces of a word are masked, or none.
             chosen = np.bincount(words[row, positions], minlength=len(row_sizes))
             assert set(np.flatnonzero(chosen)) == set(words[row, positions].tolist())
             assert all(n in (0, size) for n, size in zip(chosen, row_sizes, strict=True))
@@ -256,7 +260,7 @@ def test_whole_words_in_exact_numbers(unit, kind, rate):
     ],
 )
 def test_which_words_there_can_be(sizes, most, expected):
-    """A word that overshoots is skipped, and so is one that leaves what nothing fills."""
+    """A word that exceeds the count is skipped, and so is one that leaves an unfillable rest."""
     ids, maskable, starts, words = rows_of_words([sizes] * 40)
     hidden = hide(
         ids,
@@ -274,13 +278,14 @@ def test_which_words_there_can_be(sizes, most, expected):
 
 
 def test_where_greedy_fills_the_row_lookahead_changes_nothing():
-    """A row comes out the same whichever others are beside it."""
+    """A row's result does not depend on the other rows."""
     ids, maskable, starts, _ = rows_of_words([[1, 2, 1, 3, 1, 1, 2, 1, 1, 2, 4, 1] * 3, [7]])
     settings = {"unit": "word", "mask_selection_rate": 0.3, "mask_selection_length": 9}
     for seed in range(5):
         both = hide(ids, maskable, (seed, 0), word_starts=starts, **settings)
         assert both["mask_weights"].sum(axis=1).tolist() == [9, 0]
-        # With a second row that needs no second look, at the same draws.
+        # Mask again with the same random numbers, but with a second row in which nothing may be
+        # masked, so that only the first row is searched.
         other = maskable.copy()
         other[1] = False
         alone = hide(ids, other, (seed, 0), word_starts=starts, **settings)
@@ -294,7 +299,7 @@ def test_every_word_is_as_likely(unit):
     places = hidden["mask_positions"][hidden["mask_weights"] == 1]
     assert len(places) == 3000 * round(0.15 * 42)
     counts = np.bincount(places, minlength=42)[1:41]
-    # Words of a span come together, which widens the spread.
+    # Words of a span are masked together, which increases the variance.
     expected = len(places) / 40
     assert np.abs(counts - expected).max() < 8 * expected**0.5
 
@@ -307,12 +312,12 @@ def test_lengths_of_spans(unit, mean):
     lengths = []
     for row in spans:
         row = [len(list(group)) for _, group in itertools.groupby(row)]
-        lengths += row[1:-8]  # Those at the ends are cut.
+        lengths += row[1:-8]  # Spans at the ends are truncated.
     odds = np.array(UNITS[unit]) / sum(UNITS[unit])
     found = np.bincount(lengths, minlength=len(odds) + 1)[1:] / len(lengths)
     assert np.abs(found - odds).max() < 5 * (0.25 / len(lengths)) ** 0.5
     assert np.mean(lengths) == pytest.approx(mean, rel=0.02)
-    # A row begins anywhere in a span: no place is likelier than another to begin one.
+    # A row begins anywhere in a span, so spans begin at all places with equal probability.
     begins = (np.diff(spans, axis=1) > 0).mean(axis=0)
     assert np.abs(begins[:5].mean() - 1 / mean) < 5 * (0.25 / 1500) ** 0.5 + 0.01
 
@@ -328,7 +333,9 @@ def test_a_span_ends_at_a_special_token():
 
 @pytest.mark.parametrize("unit", ["word", "span", "ngram"])
 def test_what_shares_its_fate(unit):
-    """The tokens of a span do, those of a word do not."""
+    """All tokens of a span get the same treatment (mask, random token or unchanged); the pieces of
+    a word are treated independently.
+    """
     sizes = random_words("long", 200)
     ids, maskable, starts, _ = rows_of_words(sizes)
     rates = {"mask_token_rate": 0.5, "random_token_rate": 0.0, "mask_selection_rate": 0.5}
@@ -365,6 +372,7 @@ def test_without_starts_each_token_is_a_word():
         hide(ids, maskable, unit="word")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["word", "span"])
 def test_words_in_a_graph(unit):
     @tf.function(
@@ -389,7 +397,7 @@ def test_words_in_a_graph(unit):
 
 
 def test_word_starts():
-    # Goes on, begins a word, is one, ends one.
+    # The four token ids continue a word, begin a word, are a whole word, and end a word.
     edges = np.array([[False, False], [True, False], [True, True], [False, True]])
     ids = np.array([[1, 0, 2, 0, 0, 1], [0, 3, 0, 2, 1, 1]])
     expected = [[True, False, True, True, False, True], [True, False, True, True, True, True]]

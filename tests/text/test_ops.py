@@ -1,4 +1,4 @@
-"""Array operations in NumPy and in TensorFlow, and what is made with them."""
+"""Array operations in NumPy and in TensorFlow, and code built on them."""
 
 import keras
 import numpy as np
@@ -9,9 +9,10 @@ from kerasbert import preprocessors
 from kerasbert.backend.tensorflow import Traced
 from kerasbert.lineage.xlnet.preprocessor import XLNetPretrainerPreprocessor
 from kerasbert.text import ops
+from kerasbert.text.examples_in_memory import batch_maker
 from tests.contracts import bert_tokenizer
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e ##f . long word and more of them".split()
 TEXTS = ["a b c.", "long word and more of them, and more", "", "df", "and . . a", "b c d e a" * 4]
@@ -40,6 +41,7 @@ PREPROCESSORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, settings, x, y", PREPROCESSORS)
 def test_both_forms_make_the_same_batches(name, settings, x, y):
     tokenizer = bert_tokenizer(TOKENS)
@@ -47,6 +49,7 @@ def test_both_forms_make_the_same_batches(name, settings, x, y):
     same(made(tokenizer, sequence_length=12, **settings), x, y)
 
 
+@pytest.mark.slow
 def test_both_forms_of_xlnet():
     same(XLNetPretrainerPreprocessor(bert_tokenizer(TOKENS), sequence_length=16), TEXTS, None)
 
@@ -62,12 +65,12 @@ def same(preprocessor, x, y):
         seed, parts = parts[: preprocessor.draws], parts[preprocessor.draws :]
         left = iter(parts[len(segments) :])
         targets = [next(left) if one else None for one in given]
-        return preprocessor._maker(parts[: len(segments)], targets, buckets)(rows, *seed)
+        return batch_maker(preprocessor, parts[: len(segments)], targets, buckets)(rows, *seed)
 
     for buckets in (True, False, (12, 24)):
         for seed in (1, 2):
             seed = [np.array([seed, 7])] if preprocessor.draws else []
-            found = preprocessor._maker(segments, targets, buckets)(rows, *seed)
+            found = batch_maker(preprocessor, segments, targets, buckets)(rows, *seed)
             expected = Traced(in_graph)(rows, *seed, *tensors)
             keras.tree.assert_same_structure(found, keras.tree.map_structure(np.asarray, expected))
             for a, b in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):

@@ -1,4 +1,4 @@
-"""XLM-R's and ALBERT's tokenizers against those of `transformers` on the same files."""
+"""SentencePiece tokenizers compared with those of `transformers` on the same files."""
 
 import json
 import re
@@ -6,34 +6,40 @@ import sys
 
 import pytest
 
-from kerasbert.text.sentence_piece import model_protos
+from kerasbert.text.sentence_piece_models import model_protos
 from kerasbert.tokenizers import (
     AlbertTokenizer,
+    CamembertTokenizer,
     DebertaV3Tokenizer,
+    RemBertTokenizer,
     XLMRobertaTokenizer,
     tokenizer_from_files,
 )
 from tests.peers import transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
+
+CLASSES = {
+    "xlmr": XLMRobertaTokenizer,
+    "camembert": CamembertTokenizer,
+    "albert": AlbertTokenizer,
+}
 
 
 @pytest.fixture
 def directory(tmp_path, xlmr_model, albert_model):
-    (tmp_path / "xlmr").mkdir()
-    (tmp_path / "albert").mkdir()
-    (tmp_path / "xlmr" / "sentencepiece.bpe.model").write_bytes(xlmr_model)
+    for name in CLASSES:
+        (tmp_path / name).mkdir()
+    for name in ("xlmr", "camembert"):
+        (tmp_path / name / "sentencepiece.bpe.model").write_bytes(xlmr_model)
     (tmp_path / "albert" / "spiece.model").write_bytes(albert_model)
     return tmp_path
 
 
 def pair(directory, name, **settings):
-    if name == "xlmr":
-        classes = transformers.XLMRobertaTokenizer, XLMRobertaTokenizer
-    else:
-        classes = transformers.AlbertTokenizer, AlbertTokenizer
-    theirs = classes[0].from_pretrained(directory / name, **settings)
-    return theirs, classes[1].from_files(directory / name)
+    cls = CLASSES[name]
+    theirs = getattr(transformers, cls.__name__).from_pretrained(directory / name, **settings)
+    return theirs, cls.from_files(directory / name)
 
 
 def encode(theirs, texts):
@@ -41,18 +47,18 @@ def encode(theirs, texts):
 
 
 def ordinary(texts, name):
-    """Texts that `transformers` treats as SentencePiece itself does.
+    """Return texts that `transformers` treats as SentencePiece itself does.
 
-    It always finds special tokens in them. It normalizes clusters of characters, each alone, and so
-    composes nothing that is decomposed, as SentencePiece does and did when these checkpoints were
-    trained; after ALBERT's NFKD that is all of Korean.
+    transformers always matches special tokens in texts. It also normalizes each cluster of
+    characters alone, so it does not compose decomposed characters; SentencePiece does, and did when
+    these checkpoints were trained. After ALBERT's NFKD, this affects all Korean text.
     """
     others = "[<\\[\u3099\u1112]|\uff8a\uff9f" + ("|[가-힣]" if name == "albert" else "")
     return [text for text in texts if not re.search(others, text)]
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("name", ["xlmr", "albert"])
+@pytest.mark.parametrize("name", CLASSES)
 def test_ids_are_as_in_transformers(directory, name, hard, sentences):
     theirs, ours = pair(directory, name)
     texts = ordinary(hard + sentences, name)
@@ -70,7 +76,7 @@ def test_ids_are_as_in_transformers(directory, name, hard, sentences):
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("name", ["xlmr", "albert"])
+@pytest.mark.parametrize("name", CLASSES)
 def test_tokenizer_json_alone(directory, name, hard, sentences):
     theirs, ours = pair(directory, name)
     theirs.save_pretrained(directory / "new")
@@ -117,10 +123,11 @@ def test_xlmr_order_of_ids(xlmr_model):
     order = ["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]
     assert tokenizer.get_vocabulary() == order
     assert tokenizer.mask_token_id == len(pieces) + 1
-    # A model that has the order keeps it.
+    # A model whose pieces are in this order is kept.
     assert XLMRobertaTokenizer(tokenizer.proto).get_vocabulary() == order
 
 
+@pytest.mark.slow
 def test_special_tokens_in_strings(make):
     for name, text in (
         ("XLMRobertaTokenizer", "a <mask>b</s>"),
@@ -148,6 +155,23 @@ def test_albert_settings(albert_model, directory):
             theirs, ours = pair(directory, "albert")
             assert (ours.lowercase, ours.keep_accents) == (lowercase, keep)
             assert ours(text) == encode(theirs, [text])[0].ids
+
+
+@pytest.mark.peers
+def test_rembert(tmp_path, rembert_model, hard, sentences):
+    (tmp_path / "sentencepiece.model").write_bytes(rembert_model)
+    theirs = transformers.RemBertTokenizer.from_pretrained(tmp_path)
+    ours = tokenizer_from_files(tmp_path, "rembert")
+    assert type(ours) is RemBertTokenizer and not ours.lowercase and ours.keep_accents
+    # transformers also makes tokens of spaces that SentencePiece removes, such as those at the end.
+    texts = [" ".join(text.split()) for text in ordinary(hard + sentences, "rembert")]
+    texts = [text for text in texts if not {"\U0010fffd", "\x00"} & set(text)]
+    texts += ["Größe CAFÉ naïve", "``a'' b"]
+    found, wanted = ours(texts), [x.ids for x in encode(theirs, texts)]
+    different = [x for x, a, b in zip(texts, found, wanted) if a != b]
+    assert different == [] and len(set(map(tuple, found))) > 20
+    assert ours.get_vocabulary() == theirs.convert_ids_to_tokens(range(len(theirs)))
+    assert ours.model_files() == {"sentencepiece.model": rembert_model}
 
 
 @pytest.mark.peers
@@ -182,7 +206,7 @@ def test_mistakes_are_one_sentence(tmp_path):
 
 
 def test_protobuf_that_does_not_fit(monkeypatch):
-    """Of sentencepiece 0.2.3 under protobuf 6, which pip installs side by side."""
+    """sentencepiece 0.2.3 with protobuf 6, which pip installs together."""
     import sentencepiece
 
     class Unfit:
@@ -200,7 +224,7 @@ def test_protobuf_that_does_not_fit(monkeypatch):
 
 @pytest.mark.peers
 def test_deberta_as_in_transformers(tmp_path, deberta_model, sentences):
-    """From the file alone that is published, which has no `[MASK]`."""
+    """From the only published file, which has no `[MASK]`."""
     (tmp_path / "spm.model").write_bytes(deberta_model)
     config = {"do_lower_case": False, "vocab_type": "spm"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""What every tokenizer does alike: inputs, errors, graphs, saving."""
+"""Shared behavior of all tokenizers: inputs, errors, graphs, saving."""
 
 import json
 import os
@@ -25,6 +25,7 @@ def lists(x):
     return x.to_list() if isinstance(x, tf.RaggedTensor) else x.numpy().tolist()
 
 
+@pytest.mark.slow
 def test_nesting(tokenizer):
     one, two = tokenizer(["the fox", "a dog."])
     assert isinstance(one[0], int)
@@ -46,6 +47,7 @@ def test_nesting(tokenizer):
     assert ends[0][0][-1] == len("the fox")
 
 
+@pytest.mark.slow
 def test_tensors(tokenizer):
     texts = ["the fox", "", "a dog."]
     want = tokenizer(texts)
@@ -102,6 +104,7 @@ def test_what_is_no_text_either(make):
             tokenizer(value)
 
 
+@pytest.mark.slow
 def test_bytes_that_are_not_utf8_in_the_graph(tokenizer):
     broken = [b"the \xfffox", b"\xc0\x80", b"\xed\xa0\x80the", b"a\xe2\x82", b"the\x00fox", b""]
     kept = tf.constant([x.decode("utf-8", "replace") for x in broken])
@@ -143,15 +146,16 @@ def test_no_text_depends_on_its_batch(tokenizer):
     assert batches.differences(tokenizer, batches.texts(40, seed=2)) == []
 
 
+@pytest.mark.slow
 def test_a_text_that_loses_characters_moves_no_other(make):
     tokenizer = make("RobertaTokenizer", normalization="NFKC")
-    # Two characters, or three, become one: half-width kana, and letters of Hangul.
+    # Two or three characters become one: half-width kana, and Hangul letters.
     texts = ["ｶﾞﾊﾟ", "Hello World", "ㄱㅏㄱ재", "ㅠㅠ", "Hello World"]
     assert batches.differences(tokenizer, texts) == []
     _, starts, ends = tokenizer.tokenize_with_offsets(texts)
     assert (starts[1][0], ends[1][-1]) == (starts[4][0], ends[4][-1]) == (0, 11)
     assert set(zip(starts[0], ends[0])) == {(0, 2), (2, 4)}
-    # Those that stay apart have places of their own.
+    # Characters that stay separate have their own offsets.
     assert {(0, 1), (1, 2)} == set(zip(starts[3], ends[3]))
 
 
@@ -176,7 +180,8 @@ def test_normal_forms(make, name, form, tmp_path):
     texts = [text for text in texts if "\uffff" not in text]
     assert tokenizer(texts) == plain([unicodedata.normalize(form, text) for text in texts])
     assert batches.differences(tokenizer, texts) == []
-    # In a graph, through a config, and through the files of transformers.
+    # The tokens are the same in a graph, after a round trip through the config, and after one
+    # through files of transformers.
     in_graph = tf.function(tokenizer.tokenize)(tf.constant(texts))
     assert in_graph.to_list() == tokenizer(texts)
     config = {**tokenizer.get_config(), "normalize": None}
@@ -228,10 +233,13 @@ def test_vocabulary(tokenizer):
         assert getattr(tokenizer, f"{role}_token_id") == vocabulary.index(token)
 
 
+@pytest.mark.slow
 def test_saving(tokenizer, tmp_path, hard):
-    """A copy by configuration and assets, one of that by a preset, and one of that by a pickle.
+    """Copy a tokenizer by configuration and assets, copy this copy by a preset, and copy that one
+    by a pickle.
 
-    The graph of the last one alone is traced: it lacks what any of them has lost.
+    Only the graph of the last copy is traced, because everything that any step loses is missing
+    there.
     """
     config = tokenizer.get_config()
     json.dumps(config)
@@ -288,7 +296,7 @@ def test_a_config_opens_no_files(tmp_path):
 
 
 def served(tokenizer):
-    """A function of the graph that returns dense parts of what `tokenize_with_offsets` does."""
+    """Return a function of the graph that returns dense parts of `tokenize_with_offsets`."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def serve(text):
@@ -340,7 +348,7 @@ def test_saved_model_in_a_fresh_process(make, tmp_path, hard, sentences):
     assert got == {name: list(columns) for name, columns in want.items()}
 
 
-# Ops of TensorFlow Text that a stock TensorFlow Serving 2.12 has (it pins TF.Text 2.12.1).
+# Ops of TensorFlow Text in a stock TensorFlow Serving 2.12, which pins TF.Text 2.12.1.
 SERVED = {
     "FastWordpieceTokenizeWithOffsets",
     "NormalizeUTF8",
@@ -372,7 +380,9 @@ def test_is_a_keras_hub_tokenizer(tokenizer):
 
 
 def words_of(tokenizer, text):
-    """Spans of the words that the pieces of a text make by `word_edges`, and the pieces' starts."""
+    """Return spans of the words that a text's pieces form by `word_edges`, and the pieces'
+    starts.
+    """
     ids, starts, ends = tokenizer.tokenize_with_offsets(text)
     begins = np.flatnonzero(word_starts(np.array(ids), tokenizer.word_edges()))
     last = [*begins[1:] - 1, len(ids) - 1]
@@ -386,10 +396,10 @@ def test_words_are_those_of_bert(tokenizer, sentences):
     compared = 0
     for text in [*(sentences[i] for i in (0, 1, 2, 3, 6)), *others]:
         words, starts, has_unknown = words_of(tokenizer, text)
-        if has_unknown:  # One token for more than one word.
+        if has_unknown:  # Here a token may contain more than one word.
             continue
         expected = {start for start, _ in word_spans(text)}
-        # Without the space that byte pairs have in front.
+        # Without the space that byte-pair tokenizers prepend.
         found = {start + (text[start] in " \n") for start, _ in words}
         assert expected & {start + (text[start] in " \n") for start in starts} <= found
         assert {start for start in found if text[start : start + 1].strip()} <= expected
@@ -399,7 +409,7 @@ def test_words_are_those_of_bert(tokenizer, sentences):
 
 def test_pieces_of_scripts_without_spaces_are_words(tokenizer, sentences):
     words, starts, _ = words_of(tokenizer, sentences[5])
-    # A mark that is cut off from its word is one more.
+    # A mark that is separated from its word counts as one more.
     assert len(words) - len(set(starts)) in (0, 1) and len(words) > 1
 
 

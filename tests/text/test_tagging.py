@@ -11,7 +11,9 @@ TYPES = ["PER", "LOC"]
 
 
 def conlleval(tags):
-    """Entities by the script's two questions: does one end before this word, does one begin?"""
+    """Return entities by the script's two rules: whether an entity ends before a word, and whether
+    one begins at it.
+    """
     found, start = [], None
     before, type_before = "O", ""
     for place, tag in enumerate([*tags, "O"]):
@@ -106,6 +108,32 @@ def test_tags_of_pieces():
     assert TagSet(["NOUN"]).of_pieces().tolist() == [[[0, 0], [0, 0]]]
 
 
+@pytest.mark.parametrize(
+    "names, good, bad",
+    [
+        ("O B-X I-X B-Y I-Y", "X O BX IX IX BX BY O X", "X IX|O IX|BY IX|IY IX"),
+        ("O B-X I-X E-X S-X", "X BX IX EX SX BX EX O X", "BX X|IX X|BX O|BX SX|X EX|EX IX|SX EX"),
+        ("O B-X M-X E-X W-X", "X BX MX MX EX WX X", "MX O|X MX|MX WX"),
+        ("O I-X I-Y", "X IX IY IX O IX X", ""),
+        ("noun verb", "X noun verb verb X", ""),
+        ("B M E S", "X B M E S S B E X", "B B|X E|M X"),
+    ],
+)
+def test_allowed_transitions(names, good, bad):
+    """`good` is a path and `bad` has pairs; "X" is the beginning or end of a text."""
+    names = names.split()
+    numbers = {name.replace("-", ""): number for number, name in enumerate(names)}
+    numbers["X"] = len(names)
+    allowed = TagSet(names).allowed()
+    path = [numbers[name] for name in good.split()]
+    assert allowed[path[:-1], path[1:]].all()
+    for pair in filter(None, bad.split("|")):
+        before, after = (numbers[name] for name in pair.split())
+        assert not allowed[before, after], pair
+    if not bad:
+        assert allowed.all()
+
+
 def test_words():
     def words(text):
         return [text[start:end] for start, end in word_spans(text)]
@@ -142,7 +170,7 @@ def test_spellings(names):
     assert tags.meanings == usual.meanings and tags.types == TYPES and tags.outside == 0
     assert tags.entities([1, 2, 0, 3, 4, 4, 1]) == usual.entities([1, 2, 0, 3, 4, 4, 1])
     assert tag_names(names, "BIO") == names
-    # As many as occur in few texts.
+    # A tag set may have only some of the tags, as in a few texts.
     assert TagSet(names[:3]).entities([1, 2, 0, 1]) == [("PER", 0, 2), ("PER", 3, 4)]
 
 
@@ -182,7 +210,7 @@ def test_segmentation_without_types():
     ],
 )
 def test_other_labels_stay_what_they_are(names):
-    """A label that only looks like a tag makes none of the others one."""
+    """A label that only looks like a tag does not turn the others into tags."""
     meanings = dict(zip(names, TagSet(names).meanings))
     for name in {"NOUN", "-", "NN", "VB-S", "JJ_I", ".", "PRP-B", "MD", "DATE", "ADV-S"} & {*names}:
         assert meanings[name] == (name, True, True)

@@ -1,4 +1,4 @@
-"""What preprocessors say once of texts: unknown words, normal forms, and what is cut."""
+"""One-time warnings of preprocessors: unknown words, normal forms, and truncation."""
 
 import unicodedata
 import warnings
@@ -17,10 +17,10 @@ from kerasbert.models import (
 from kerasbert.models import BertQuestionAnsweringPreprocessor as AnswersPreprocessor
 from kerasbert.models import BertTextClassifierPreprocessor as Preprocessor
 from kerasbert.models import BertTextEmbedderPreprocessor as EmbedderPreprocessor
-from kerasbert.text.subword import unreported
+from kerasbert.text.text_warnings import unreported
 from kerasbert.tokenizers import BertTokenizer
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 slices = tf.data.Dataset.from_tensor_slices
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,7 +34,7 @@ def tokenizer():
 
 
 def said(call, *arguments):
-    """The warnings of a call, as strings."""
+    """Return the warnings of a call, as strings."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         call(*arguments)
@@ -45,7 +45,7 @@ def apart(texts):
     return [unicodedata.normalize("NFD", text) for text in texts]
 
 
-# Ways in which texts come in: a preprocessor, and what gets it texts.
+# Ways to pass texts: the class of a preprocessor, and a function that passes texts to it.
 WAYS = {
     "batches": (Preprocessor, lambda made, texts: made.batches(texts)),
     "sorted": (Preprocessor, lambda made, texts: made.sorted_batches(texts)),
@@ -71,7 +71,7 @@ WAYS = {
             made.map_dataset(tf.data.Dataset.from_tensor_slices(texts).batch(4))
         ),
     ),
-    "labelled": (
+    "labeled": (
         Preprocessor,
         lambda made, texts: list(
             made.map_dataset(
@@ -87,7 +87,7 @@ WAYS = {
 }
 
 
-# Those with offsets trace graphs of their own.
+# Tokenization with offsets traces its own graphs.
 SLOW = ("words", "questions", "choices", "writing")
 
 
@@ -101,7 +101,7 @@ def test_texts_not_in_nfc_are_told_once(tokenizer, way):
     (message,) = said(enter, made, apart(TEXTS))
     assert "not in Unicode's composed form NFC" in message and "normalize='NFC'" in message
     assert said(enter, made, apart(TEXTS)) == []
-    # The way out.
+    # The remedy that the warning names.
     made = cls(tokenizer, normalize="NFC")
     assert made.normalize == made.tokenizer.normalize == "NFC" and tokenizer.normalize is None
     assert said(enter, made, apart(TEXTS)) == []
@@ -128,7 +128,8 @@ def test_unknown_words_are_told_once(tokenizer, texts, count, example, out):
 
 
 def test_what_is_not_worth_a_word(tokenizer):
-    # A name or two in a text, accents that the tokenizer drops anyway, and one rare text of many.
+    # One or two names per text, accents that the tokenizer drops anyway, and one rare text among
+    # many.
     assert said(lambda: Preprocessor(tokenizer)(["Zoe was good", "the Film was good"])) == []
     plain = BertTokenizer([*SPECIAL, "cafe"], lowercase=True)
     assert said(lambda: Preprocessor(plain)(apart(["café", "café café"]))) == []
@@ -202,7 +203,7 @@ def test_a_form_of_texts_is_the_preprocessors():
 
 
 def test_texts_that_are_not_the_users(tokenizer):
-    """Those with which an export is compared with the model, which are made before the user's."""
+    """Texts of an export's checks, which run before the user's texts, cause no warning."""
     preprocessor = Preprocessor(tokenizer, sequence_length=8)
     strange = ["none of these words is known", "[SEP] " * 20]
     with unreported():

@@ -19,6 +19,7 @@ from kerasbert.text.texts import text_columns, weights
 from tests.contracts import bert_tokenizer, tiny_classifier
 
 
+@pytest.mark.slow
 def test_docstrings():
     assert doctest.testmod(texts).failed == 0
 
@@ -38,7 +39,7 @@ def pyarrow():
 
 
 class Polars:
-    """What is read of a table of polars, and of a column of one."""
+    """The parts of a polars table, and of its columns, that are read."""
 
     def __init__(self, columns):
         self.columns, self._columns = list(columns), columns
@@ -58,7 +59,7 @@ class PolarsColumn:
         return list(self.values)
 
 
-# Whatever holds the labels [2, 0, 1], one for each text.
+# Containers of the labels [2, 0, 1], one for each text.
 COLUMNS = {
     "list": list,
     "tuple": tuple,
@@ -138,7 +139,7 @@ def test_tables_of_one_column_for_each_class(make):
         tokenizer, labels=["rude", "loud"], multi_label=True
     )
     for columns in ({"loud": [0, 1, 0], "rude": [1, 1, 0]}, {"p": [1, 1, 0], "q": [0, 1, 0]}):
-        # By their names where these are the classes', or else in their order.
+        # By name if the names are the classes', otherwise by position.
         assert preprocessor.check_labels(make(columns), 3).tolist() == rows
     with pytest.raises(ValueError, match="columns of the labels are 'rude', 'p', but the classes"):
         preprocessor.check_labels(make({"rude": [1, 1, 0], "p": [0, 1, 0]}), 3)

@@ -9,8 +9,11 @@ from kerasbert.text.choose import tokenizer_class
 from kerasbert.tokenizers import (
     AlbertTokenizer,
     BertTokenizer,
+    CamembertTokenizer,
+    DebertaV3Tokenizer,
     FastTokenizer,
     ModernBertTokenizer,
+    RemBertTokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
     tokenizer_from_files,
@@ -69,7 +72,7 @@ def test_tokenizer_json_alone(tmp_path):
     assert (tokenizer.lowercase, tokenizer.strip_accents, tokenizer.split_on_cjk) == (
         *(False, True, False),
     )
-    # tokenizer_config.json comes first, as in transformers.
+    # tokenizer_config.json has precedence, as in transformers.
     write(tmp_path, tokenizer_config={"do_lower_case": True, "strip_accents": None})
     tokenizer = BertTokenizer.from_files(tmp_path)
     assert (tokenizer.lowercase, tokenizer.strip_accents) == (True, None)
@@ -129,9 +132,15 @@ def test_the_files_decide_on_the_class(tmp_path, word_pieces, byte_pairs, xlmr_m
         ({"tokenizer": byte_level, "tokenizer_config": fast}, "modernbert", ModernBertTokenizer),
         ({"tokenizer": byte_level, "tokenizer_config": fast}, "bert", RobertaTokenizer),
         ({"sentencepiece.bpe.model": xlmr_model}, "xlm_roberta", XLMRobertaTokenizer),
-        # A BERT with the tokenizer of XLM-R, as some multilingual sentence encoders.
+        ({"sentencepiece.bpe.model": xlmr_model}, "camembert", CamembertTokenizer),
+        # A BERT with the tokenizer of XLM-R, as in some multilingual sentence encoders.
         ({"sentencepiece.bpe.model": xlmr_model}, "bert", XLMRobertaTokenizer),
         ({"spiece.model": albert_model}, "albert", AlbertTokenizer),
+        ({"sentencepiece.model": albert_model}, "rembert", RemBertTokenizer),
+        ({"spiece.model": albert_model}, "big_bird", DebertaV3Tokenizer),
+        ({"vocab": vocabulary, "merges_txt": merges}, "luke", RobertaTokenizer),
+        # The Japanese LUKE and mLUKE.
+        ({"sentencepiece.bpe.model": xlmr_model}, "luke", XLMRobertaTokenizer),
     ]
     for i, (files, family, cls) in enumerate(cases):
         directory = tmp_path / str(i)
@@ -141,6 +150,21 @@ def test_the_files_decide_on_the_class(tmp_path, word_pieces, byte_pairs, xlmr_m
         tokenizer = tokenizer_from_files(write(directory, **files), family)
         assert type(tokenizer) is cls
         assert tokenizer.vocabulary_size() > 100
+
+
+def test_a_family_without_a_tokenizer(tmp_path, xlmr_model):
+    (tmp_path / "spiece.model").write_bytes(xlmr_model)
+    with pytest.raises(ValueError, match="no tokenizer for models of the family 'bert_generation'"):
+        tokenizer_from_files(str(tmp_path), "bert_generation")
+
+
+@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "RoFormerTokenizer"}])
+def test_roformers_words(tmp_path, config):
+    write(tmp_path, vocab_txt=[*SPECIAL, "a"], tokenizer_config=config)
+    with pytest.raises(ValueError, match="a RoFormerTokenizer, which splits Chinese .* 'BertTok"):
+        tokenizer_from_files(tmp_path, "roformer")
+    write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer"})
+    assert type(tokenizer_from_files(tmp_path, "roformer")) is BertTokenizer
 
 
 def test_mistakes_are_one_sentence(tmp_path):
@@ -174,7 +198,7 @@ ABSENT = object()
 
 
 def changed(value, path, new):
-    """A copy of nested lists and dicts with another value at a path."""
+    """Return a copy of nested lists and dicts with another value at a path."""
     value = json.loads(json.dumps(value))
     at = value
     for key in path[:-1]:
@@ -330,7 +354,7 @@ QUOTES = [step("Replace", pattern={"String": old}, content='"') for old in ("``"
 FRAME = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
 NOT_KNOWN = "is unknown and may change the tokens"
 REFUSED = [
-    # Whole, family, path, new value, error.
+    # The whole file, family, path, new value, error.
     (WORD_PIECE, ["something"], 1, f"a field 'something', which {NOT_KNOWN}"),
     (WORD_PIECE, ["model", "some"], 1, f"an option of its model, 'some', which {NOT_KNOWN}"),
     (
@@ -423,7 +447,7 @@ def test_every_field_is_known_or_refused(tmp_path, whole, path, new, message):
     write(tmp_path, tokenizer=changed(whole, path, new))
     with pytest.raises(ValueError, match=message):
         tokenizer_class(whole["model"]["type"], family).from_files(tmp_path)
-    # The library runs the file, if it has all fields; tests/text/test_fast.py has more of these.
+    # The library runs the file if it has all fields; tests/text/test_fast.py has more such files.
     try:
         made = tokenizer_from_files(tmp_path, family)
     except ValueError as error:
@@ -448,9 +472,9 @@ def test_the_longest_word_of_the_files(tmp_path):
     tokens, long = [*SPECIAL, "a", "##a"], "a" * 150
     unknown, cut = [1], [5, *[6] * 149]
     write(tmp_path, vocab_txt=tokens)
-    assert BertTokenizer.from_files(tmp_path)(long) == cut  # As Google's code.
+    assert BertTokenizer.from_files(tmp_path)(long) == cut  # As in Google's code.
     write(tmp_path, tokenizer_config={"do_lower_case": True})
-    assert BertTokenizer.from_files(tmp_path)(long) == unknown  # As transformers.
+    assert BertTokenizer.from_files(tmp_path)(long) == unknown  # As in transformers.
     for length, wanted in ((150, cut), (149, unknown), (3000, cut)):
         whole = changed(wordpiece_json(tokens), ["model", "max_input_chars_per_word"], length)
         write(tmp_path, tokenizer=whole)

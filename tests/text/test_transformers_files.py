@@ -1,4 +1,4 @@
-"""Tokenizer files that we write, read by `transformers` and by us again."""
+"""Tokenizer files that we write, read by `transformers` and by us."""
 
 import json
 import os
@@ -6,25 +6,27 @@ import re
 
 import pytest
 
-from kerasbert.text.sentence_piece import read_proto
+from kerasbert.text.sentence_piece_models import read_proto
 from kerasbert.text.transformers_files import transformers_files
 from kerasbert.tokenizers import BertTokenizer, tokenizer_from_files
 from tests.peers import transformers
 
-pytestmark = pytest.mark.backends("tensorflow")  # No backend changes it.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend changes the results.
 
 FAMILIES = {
     "BertTokenizer": "bert",
+    "MPNetTokenizer": "mpnet",
     "RobertaTokenizer": "roberta",
     "ModernBertTokenizer": "modernbert",
     "XLMRobertaTokenizer": "xlm_roberta",
+    "CamembertTokenizer": "camembert",
     "AlbertTokenizer": "albert",
     "DebertaV3Tokenizer": "deberta_v3",
     "ByteFallbackTokenizer": "modernbert",
     "GPT2Tokenizer": "gpt2",
     "GPTTokenizer": "gpt",
 }
-# Class, settings, and the family when it is another.
+# Class, settings, and the family if it is another one.
 ROWS = [
     ("BertTokenizer", {}),
     ("BertTokenizer", {"lowercase": False}),
@@ -35,6 +37,7 @@ ROWS = [
     ("BertTokenizer", {"family": "roberta"}),
     ("BertTokenizer", {"family": "distilbert"}),
     ("BertTokenizer", {"family": "electra"}),
+    ("MPNetTokenizer", {}),
     ("RobertaTokenizer", {}),
     ("RobertaTokenizer", {"add_prefix_space": True, "normalization": "NFKC"}),
     ("ModernBertTokenizer", {}),
@@ -42,6 +45,7 @@ ROWS = [
     ("RobertaTokenizer", {"family": "bert"}),
     ("XLMRobertaTokenizer", {}),
     ("XLMRobertaTokenizer", {"family": "bert"}),
+    ("CamembertTokenizer", {}),
     ("AlbertTokenizer", {}),
     ("AlbertTokenizer", {"lowercase": False, "keep_accents": True}),
     ("AlbertTokenizer", {"family": "roberta"}),
@@ -70,7 +74,7 @@ def plain(tokenizer):
 
 
 def written_config(tokenizer):
-    """What makes the tokenizer again, its vocabulary included."""
+    """Return the settings that restore the tokenizer, including its vocabulary."""
     config = plain(tokenizer)
     del config["special_tokens_in_strings"]
     content = {
@@ -82,7 +86,9 @@ def written_config(tokenizer):
 
 
 def _rows():
-    """One row for each tokenizer and family is fast."""
+    """Yield the rows as parameters; all but the first row of each tokenizer and family are slow
+    tests.
+    """
     seen = set()
     for name, settings in ROWS:
         key = name, settings.get("family")
@@ -111,8 +117,9 @@ def compare(ours, theirs, texts):
 @pytest.mark.peers
 def test_transformers_gives_our_tokens(written, sentences, hard):
     ours, theirs, family, _ = written
-    # It deletes characters of private use, and applies SentencePiece's map to halfwidth kana one by
-    # one, ALBERT's own class to all of Korean. That class finds "<s>" where "<" is no piece, too.
+    # transformers deletes characters of private use, and applies SentencePiece's map to each
+    # halfwidth kana alone; ALBERT's own class does so for Korean, too, and finds "<s>" even if "<"
+    # is not a piece.
     others = "[\ue000\uff8a]"
     if type(ours).__name__ == "AlbertTokenizer" and family != "albert":
         others += r"|[가-힣]|[\[<]"
@@ -128,7 +135,7 @@ def test_transformers_gives_our_tokens(written, sentences, hard):
 
 
 def special_in_texts(tokenizer):
-    """Texts with special tokens of all roles, apart and inside words."""
+    """Return texts with special tokens of all roles, separate and inside words."""
     cls, sep, mask = tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token
     texts = [f"the {mask} fox", f"{cls}the {sep} fox{mask}.", f"{mask}{mask} {sep}"]
     every = [x for token in tokenizer.special_tokens for x in (token, f"a{token}b", f"the {token}")]
@@ -137,7 +144,7 @@ def special_in_texts(tokenizer):
 
 @pytest.mark.peers
 def test_the_json_alone_gives_our_tokens(written):
-    # What reads it without `transformers`: tokenizers in other languages, fastembed.
+    # Readers other than `transformers`: tokenizers in other languages, fastembed.
     from tokenizers import Tokenizer
 
     ours, _, _, directory = written
@@ -199,7 +206,7 @@ def test_we_read_our_files(written):
         assert plain(again) == expected
     assert again.get_vocabulary() == ours.get_vocabulary()
     for path in directory.glob("*.model"):
-        os.remove(path)  # The JSON alone holds everything, too.
+        os.remove(path)  # The JSON file alone is enough, too.
     again = tokenizer_from_files(directory, family)
     texts = ["the quick fox", "가 나 café", "北京 Größe"]
     assert again(texts) == ours(texts)

@@ -1,14 +1,16 @@
-"""Windows against the loops of the paper's code."""
+"""Windows compared with the loops of the paper's code."""
 
 import numpy as np
 import pytest
 
 from kerasbert.data import cut_windows, most_context, window_tokens
-from kerasbert.text.windows import cut_windows_in_graph, take_windows
+from kerasbert.text.windows import context_windows, take_windows, windows_of
 
 
 def reference(length, size, stride):
-    """Spans of one text, and for each of its tokens the number of the window that counts."""
+    """Return the windows of a text, and for each token the number of the window whose outputs are
+    used.
+    """
     spans, start = [], 0
     while True:
         end = min(start + size, length)
@@ -75,13 +77,13 @@ def test_in_the_graph():
     lengths, sizes = random.integers(1, 80, 300), random.integers(1, 30, 300)
     tokens = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()), lengths)
     for stride in (1, 3, 10, 40):
-        # A stride longer than a window would leave tokens out.
+        # A stride longer than a window would skip tokens.
         strides = np.minimum(sizes, stride)
         expected = [
             reference(int(n), int(size), int(step))[0]
             for n, size, step in zip(lengths, sizes, strides, strict=True)
         ]
-        for run in (cut_windows_in_graph, tf.function(cut_windows_in_graph, autograph=False)):
+        for run in (windows_of, tf.function(windows_of, autograph=False)):
             parts = run(
                 tf.constant(lengths, tf.int32), tf.constant(sizes, tf.int32), tf.constant(stride)
             )
@@ -95,6 +97,16 @@ def test_in_the_graph():
         for row, window in zip(rows, windows.to_list(), strict=True):
             held[row].update(window)
         assert held == [set(row) for row in tokens.to_list()]
+        firsts = (np.cumsum(lengths) - lengths)[rows] + starts
+        window, place, chosen = context_windows(
+            tf.constant(firsts), tf.constant(counts), lengths.sum()
+        )
+        np.testing.assert_array_equal(
+            chosen.values, most_context(rows, starts, np.add(starts, counts))
+        )
+        token = firsts[window.numpy()] + place.numpy()
+        np.testing.assert_array_equal(token, np.arange(lengths.sum()))
+        np.testing.assert_array_equal(np.sort(window), chosen.value_rowids()[chosen.values])
 
 
 def test_a_long_text_is_quick():

@@ -1,4 +1,4 @@
-"""`BertTokenizer` against a reference of its own, on every character and in every setting."""
+"""`BertTokenizer` compared with a reference, on every character and in every setting."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ SETTINGS = [
     dict(zip(("lowercase", "strip_accents", "split_on_cjk"), values, strict=True))
     for values in itertools.product((True, False), (None, True, False), (True, False))
 ]
-# One in three is fast.
+# Every third one, for speed.
 EVERY = pytest.mark.parametrize(
     "settings",
     [
@@ -28,26 +28,22 @@ EVERY = pytest.mark.parametrize(
         for number, settings in enumerate(SETTINGS)
     ],
 )
-# TensorFlow's data of Unicode: characters that came later it does not know.
+# TensorFlow's Unicode data lacks newer characters.
 UNICODE = tuple(map(int, unicodedata.unidata_version.split("."))) <= (14, 0, 0)
 
 
 @pytest.fixture(scope="module")
 def tokenizer_of(word_pieces):
-    """A function of settings to a tokenizer of the word pieces, one for all tests."""
+    """A function from settings to a tokenizer of the word pieces, shared by all tests."""
     return functools.cache(lambda **settings: BertTokenizer(word_pieces, **settings))
 
 
-def ids(texts, vocabulary, **settings):
-    index = {token: id for id, token in enumerate(vocabulary)}
-    return [[index[p] for p in reference.tokenize(x, index, **settings)] for x in texts]
-
-
+@pytest.mark.slow
 @EVERY
 def test_reference_on_hard_texts(settings, tokenizer_of, word_pieces, hard, sentences):
     texts = hard + sentences
     tokenizer = tokenizer_of(**settings)
-    assert tokenizer(texts) == ids(texts, word_pieces, **settings)
+    assert tokenizer(texts) == reference.tokenize(texts, word_pieces, **settings)
     assert tokenizer.tokenize_with_offsets(texts)[0] == tokenizer(texts)
 
 
@@ -56,7 +52,7 @@ def test_reference_on_random_texts(settings, tokenizer_of, word_pieces):
     rng = random.Random(0)
     alphabet = " \t\u00a0.,'#[]aAbeé\u0301İΣσ中가ががン゛ー\u3099\0\u200b\ufffd😀❤\ufe0f\U00010570Ⱟ"
     texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 40))) for _ in range(1000)]
-    assert tokenizer_of(**settings)(texts) == ids(texts, word_pieces, **settings)
+    assert tokenizer_of(**settings)(texts) == reference.tokenize(texts, word_pieces, **settings)
 
 
 @pytest.mark.slow
@@ -67,12 +63,9 @@ def test_reference_on_every_character(settings):
     tokenizer = BertTokenizer(vocabulary, **settings)
     characters = reference.assigned_characters()
     assert len(characters) > 139_000
-    for context in ("{}", "a{}b", "s {} s", "{0}{0}", "a.{}"):
-        texts = [context.format(c) for c in characters]
-        for start in range(0, len(texts), 20_000):
-            part = texts[start : start + 20_000]
-            got, want = tokenizer(part), ids(part, vocabulary, **settings)
-            assert [x for x, a, b in zip(part, got, want, strict=True) if a != b] == []
+    texts = [f"{c} a{c}b s {c} s {c}{c} a.{c}" for c in characters] + characters
+    found, wanted = tokenizer(texts), reference.tokenize(texts, vocabulary, **settings)
+    assert [x for x, a, b in zip(texts, found, wanted, strict=True) if a != b] == []
 
 
 def test_final_sigma_and_dotted_i_do_not_depend_on_the_locale(word_pieces, monkeypatch):
@@ -82,23 +75,25 @@ def test_final_sigma_and_dotted_i_do_not_depend_on_the_locale(word_pieces, monke
     vocabulary = SPECIAL + sorted({c for x in letters for c in (x, f"##{x}")} | {"##\u0307"})
     tokenizer = BertTokenizer(vocabulary, lowercase=True, strip_accents=False)
     texts = ["ISTANBUL İSTANBUL", "ΣΣ Σ ΣΣ'Σ"]
-    assert tokenizer(texts) == ids(texts, vocabulary, strip_accents=False)
+    assert tokenizer(texts) == reference.tokenize(texts, vocabulary, strip_accents=False)
 
 
 def test_words_of_more_than_200_characters_are_unknown():
     vocabulary = SPECIAL + ["a", "##a", "é", "##é", "中", "##中", ".", "##\u1161", "\u1112"]
     texts = [letter * n for letter in "aé中한" for n in (66, 67, 100, 101, 199, 200, 201, 500)]
     texts += [f"a {text}.{text} a" for text in texts]
-    # With and without each step; decomposed, a Hangul syllable counts as three.
+    # Test with all normalization steps and with none. A decomposed Hangul syllable counts as three
+    # characters.
     for settings in (SETTINGS[0], SETTINGS[-1]):
         tokenizer = BertTokenizer(vocabulary, **settings)
-        assert tokenizer(texts) == ids(texts, vocabulary, **settings), settings
+        assert tokenizer(texts) == reference.tokenize(texts, vocabulary, **settings), settings
 
 
 def normalized(text, settings):
     return "".join(reference.split_words(text, **settings))
 
 
+@pytest.mark.slow
 @EVERY
 def test_offsets_are_what_became_the_token(settings, tokenizer_of, hard, sentences):
     tokenizer = tokenizer_of(**settings)
@@ -109,13 +104,13 @@ def test_offsets_are_what_became_the_token(settings, tokenizer_of, hard, sentenc
             token = tokenizer.id_to_token(id).removeprefix("##")
             source = normalized(text[start:end], settings)
             if re.search("[가-힣]", text[start:end]):
-                # Syllables come apart: two tokens may be of one.
+                # Syllables are decomposed, so two tokens may belong to the same syllable.
                 assert start < end <= len(text) and token in (source, "[UNK]") or token in source
             else:
                 assert before <= start < end <= len(text)
                 assert token in (source, "[UNK]")
             before = end
-            # Neither white space nor control characters at the edges.
+            # Tokens have neither white space nor control characters at their edges.
             assert text[start] == text[start].strip("\0\ufeff\u200b ")
             assert text[end - 1] == text[end - 1].strip("\0\ufeff\u200b ")
 
@@ -138,7 +133,7 @@ def test_offsets_by_eye(text, spans):
     tokenizer = bert_tokenizer(SPECIAL + "the qu ##ick cafe 中 文 😀 ❤".split())
     _, starts, ends = tokenizer.tokenize_with_offsets(text)
     assert [text[s:e] for s, e in zip(starts, ends, strict=True)] == spans
-    # Alone as among others.
+    # Offsets are the same alone and in a batch.
     _, starts, ends = tokenizer.tokenize_with_offsets(["\u0301", text, "", text])
     assert [text[s:e] for s, e in zip(starts[3], ends[3], strict=True)] == spans
 
@@ -160,7 +155,7 @@ def test_special_tokens_are_text_unless_asked_for():
     vocabulary = SPECIAL + ["[", "]", "mask", "##mask", "the", "pad", "unk", "[E1]"]
     text = "the [MASK]the[PAD] [mask] [UNK] [E1] ﻚ\ufada"
     plain = BertTokenizer(vocabulary, lowercase=True)
-    assert plain(text) == ids([text], vocabulary)[0]
+    assert plain(text) == reference.tokenize([text], vocabulary)[0]
     asked = BertTokenizer(
         vocabulary,
         lowercase=True,
@@ -230,7 +225,7 @@ def test_vocabulary_files(tmp_path, newline, begin, end):
 def test_tokens_that_the_splitter_could_trip_over():
     vocabulary = [*SPECIAL, "\x11", "\x00", "a\x00b", "a b", "##\x11", "a", "##.", ".", "\x01"]
     tokenizer = BertTokenizer(vocabulary)
-    assert tokenizer("a b a. \x11a\x01") == ids(["a b a. \x11a\x01"], vocabulary)[0]
+    assert tokenizer("a b a. \x11a\x01") == reference.tokenize(["a b a. \x11a\x01"], vocabulary)[0]
     with pytest.raises(ValueError, match="at most 256"):
         BertTokenizer([*SPECIAL, "中" * 90], split_on_cjk=False).graph("_tokenize")
 
@@ -305,7 +300,7 @@ def test_characters_that_people_write_on_to_words(tmp_path):
     again = BertTokenizer.from_config({**tokenizer.get_config(), "vocabulary": tokens})
     assert again(text) == ids
     files = transformers_files(tokenizer, "bert", 16, has_segments=True)
-    # Google's format has no tokenizer.json, others have no settings beside it.
+    # Google's format has no tokenizer.json; the others have no other settings.
     for names in (files, ["vocab.txt", "tokenizer_config.json"], ["tokenizer.json"]):
         folder = tmp_path / str(len(names))
         folder.mkdir()

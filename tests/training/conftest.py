@@ -5,7 +5,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """A folder of parts of 40 documents of the Brown corpus, a file each, a sentence a line."""
+    """A folder of parts of 40 documents of the Brown corpus, one file each, one sentence per
+    line.
+    """
     import real_data
 
     documents = real_data.or_skip(real_data.brown_tagged)

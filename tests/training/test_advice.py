@@ -1,4 +1,4 @@
-"""What `advise` makes of probabilities: intervals, calibration, rows, sentences."""
+"""The analyses of `advise`: intervals, calibration, rows, sentences."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from kerasbert.metrics import accuracy, macro_f1
 from kerasbert.training import advice
 
-pytestmark = pytest.mark.backends("tensorflow")  # It knows no backend.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend is involved.
 
 
 def test_scores_are_those_of_the_metrics():
@@ -17,16 +17,18 @@ def test_scores_are_those_of_the_metrics():
     assert values[0] == pytest.approx([accuracy(y, one), macro_f1(y, one)])
     both = np.mean([[f(y, x) for f in (accuracy, macro_f1)] for x in (one, other)], axis=0)
     assert values[1] == pytest.approx(both)
-    # The standard error of a share.
+    # The spread is the standard error of a share.
     p = values[0, 0]
     assert samples[:, 0, 0].std() == pytest.approx(np.sqrt(p * (1 - p) / 200), rel=0.1)
-    # Of rows that are two each they are wider.
+    # With groups of two rows, intervals are wider.
     wide = advice.resampled(y, [[one]], np.arange(200) // 8, 5)[1]
     assert samples.shape == (1000, 2, 2) and wide[:, 0, 0].std() > 0
 
 
 def confident(count=400, classes=3, seed=0):
-    """Labels, the true ones, and probabilities of a good model, 5 % of the labels flipped."""
+    """Return labels, the true ones, and probabilities of a good model, with 5 % of the labels
+    flipped.
+    """
     random = np.random.default_rng(seed)
     true = random.integers(0, classes, count)
     logits = random.normal(size=(count, classes)) + 5 * np.eye(classes)[true]
@@ -44,12 +46,12 @@ def test_flipped_labels_are_found():
     assert len(flipped & set(named)) >= 0.8 * len(flipped)
     assert len(flipped & set(named)) >= 0.7 * len(named)
     assert all(true[row] == looks for row, looks in found if row in flipped)
-    assert set(named[:10]) <= flipped  # The worst come first.
+    assert set(named[:10]) <= flipped  # The most suspicious rows come first.
     assert advice.wrong_labels(true, np.eye(3)[true]) == []
 
 
 def test_as_cleanlab():
-    """The rows that `find_label_issues(filter_by="confident_learning")` of cleanlab 2.9 names."""
+    """The rows that `find_label_issues(filter_by="confident_learning")` of cleanlab 2.9 returns."""
     y, _, rows, _ = confident()
     theirs = [19, 23, 39, 73, 97, 151, 168, 173, 183, 272, 314, 316, 339, 345, 361, 366]
     assert sorted(row for row, _ in advice.wrong_labels(y, rows)) == theirs
@@ -69,7 +71,7 @@ def test_temperatures_are_of_other_folds():
 
 
 def test_useful_rows_are_unsure_and_differ():
-    # Three heaps of rows that are as unsure, and sure ones.
+    # Three clusters of equally uncertain rows, and certain ones.
     features = np.repeat(np.eye(3), 10, axis=0) + 1e-3 * np.arange(30)[:, None]
     rows = np.full((30, 2), 0.5)
     rows[np.arange(30) % 10 > 2] = [0.9, 0.1]
@@ -81,7 +83,7 @@ def test_useful_rows_are_unsure_and_differ():
 
 
 def table(**values):
-    """Arms whose resamples spread by 0.01, each on its own."""
+    """Return arms whose resamples have a deviation of 0.01, independently."""
     random = np.random.default_rng(0)
     samples = {k: v + 0.01 * random.normal(size=(1000, 2)) for k, v in values.items()}
     arms = {

@@ -1,4 +1,4 @@
-"""`advise`: from a file to a folder, what it keeps, and where it goes on."""
+"""`advise`: from a file to a folder, its results, and resuming."""
 
 import csv
 import json
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import kerasbert
-from kerasbert.training import advise as loop
 from kerasbert.training import arms
+from kerasbert.training.advise_settings import AdviseSettings
 from tests.cli.test_commands import kerasbert as run_command
 from tests.contracts import array
 
 
 def write(path, count=24, pool=6, seed=0, labels=("nein", "ja")):
-    """A CSV of texts that are good or bad, the last ones without a label."""
+    """Write a CSV of good or bad texts, the last ones without a label."""
     random = np.random.default_rng(seed)
     rows = []
     for i in range(count + pool):
@@ -37,8 +37,10 @@ def table(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow")
 def test_tfidf_alone(tmp_path):
-    """In Korean, as Excel opens it; on every backend."""
+    """The texts are Korean, and the files are written for Excel; no backend is involved."""
     path, out = write(tmp_path / "a.csv", labels=("부정", "긍정")), tmp_path / "out"
     found = kerasbert.advise(
         path, None, str(out), folds=3, seeds=[0, 1], label_next=4, verbose=False
@@ -58,7 +60,7 @@ def test_tfidf_alone(tmp_path):
     text = (out / "advice.md").read_text("utf-8")
     assert "긍정" in text and "| TF-IDF |" in text and "None." in text
 
-    # All labels there: it says so, and the old list goes.
+    # Without unlabeled rows, `advise` says so and removes the old list.
     other = write(tmp_path / "b.csv", pool=0, labels=("부정", "긍정"))
     again = kerasbert.advise(other, None, str(out), folds=3, verbose=False)
     assert not (out / "label_next.csv").exists() and again["label_next"] == []
@@ -85,11 +87,12 @@ def test_all_ways_on_the_same_rows(tmp_path, tiny_preset, monkeypatch):
         assert 0 <= arm["calibration"]["error_after"] <= 1
     sizes = {name: arm["megabytes"] for name, arm in found["arms"].items()}
     assert sizes["full"] < sizes["lora"] < 1.3 * sizes["full"]
-    # Of two folds and, as TF-IDF is enough, of all for the rows without labels.
+    # TF-IDF was trained for two folds and, because it is recommended, once more on all labels for
+    # the unlabeled rows.
     assert [len(x) for x, _ in given] == [6, 6, 12]
     assert len(found["label_next"]) == 3
 
-    # What is done is not done again; another arm's settings do not fit.
+    # Finished runs are not repeated; other settings of a method do not match.
     for kind in set(arms.ARMS.values()):
         monkeypatch.setattr(kind, "fit", None)
     again = kerasbert.advise(str(tmp_path / "a.csv"), tiny_preset, out, **settings)
@@ -132,9 +135,16 @@ def test_pairs(tmp_path, tiny_preset):
 @pytest.mark.backends("torch")
 def test_a_training_goes_on_from_its_last_epoch(tmp_path, tiny_preset, monkeypatch):
     shared = arms.Arms(
-        tiny_preset,
         ("no", "yes"),
-        loop.AdviseSettings(epochs=2, sequence_length=16, batch_size=4, learning_rate=1e-3),
+        AdviseSettings(
+            "a.csv",
+            tiny_preset,
+            "out",
+            epochs=2,
+            sequence_length=16,
+            batch_size=4,
+            learning_rate=1e-3,
+        ),
         str(tmp_path / "vectors"),
         [],
     )
@@ -158,8 +168,6 @@ def test_a_training_goes_on_from_its_last_epoch(tmp_path, tiny_preset, monkeypat
     for weight, expected in zip(again.model.weights, whole.model.weights, strict=True):
         np.testing.assert_array_equal(array(weight), array(expected))
     assert again.seconds_before > 0
-    arms.forget(folder)
-    assert not os.path.exists(folder)
 
 
 @pytest.mark.backends("torch")
@@ -181,6 +189,7 @@ def test_a_training_that_diverges(tmp_path, tiny_preset, monkeypatch, arm):
     assert not (tmp_path / "out" / "advice.json").exists()
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -203,12 +212,13 @@ def test_bad_settings_leave_nothing(given, said, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_a_length_that_the_encoder_has_not(tmp_path, tiny_preset):
-    """The folder stays as it was, though TF-IDF could have run."""
+    """The error comes first and leaves the folder unchanged, although TF-IDF could have run."""
     with pytest.raises(ValueError, match="48"):
         kerasbert.advise(write(tmp_path / "a.csv"), tiny_preset, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.backends("tensorflow")
 def test_a_folder_with_other_things(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
@@ -216,6 +226,7 @@ def test_a_folder_with_other_things(tmp_path):
         kerasbert.advise(write(tmp_path / "a.csv"), None, str(tmp_path / "out"), verbose=False)
 
 
+@pytest.mark.backends("tensorflow")
 def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -224,6 +235,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     assert "matplotlib" in found["notes"][-1] and not (out / "calibration.png").exists()
 
 
+@pytest.mark.backends("tensorflow")
 def test_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.csv")
@@ -241,30 +253,27 @@ def test_the_command(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_killed_again_and_again(tmp_path, tiny_preset):
-    """After each second run: the same scores and rows as of one call."""
+    """`advise` is killed after every second run; in the end, it has the same scores and rows as a
+    single call.
+    """
     path = write(tmp_path / "a.csv", 24)
-    call = (
-        "import sys, kerasbert; kerasbert.advise(*sys.argv[1:4], folds=2, shares=1, epochs=1, "
-        "sequence_length=16, arms=['tfidf', 'frozen', 'full'])"
-    )
-
-    def start(out):
-        command = [sys.executable, "-c", call, path, tiny_preset, str(out)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    given = {"folds": 2, "shares": 1, "epochs": 1, "sequence_length": 16}
+    given["arms"] = ["tfidf", "frozen", "full"]
+    killed = tmp_path / "killed"
+    code = f"import sys, kerasbert; kerasbert.advise(*sys.argv[1:], **{given})"
+    command = [sys.executable, "-c", code, path, tiny_preset, str(killed)]
 
     def done():
-        folder = tmp_path / "killed" / "runs"
-        return len(list(folder.glob("*.npz"))) if folder.exists() else 0
+        return len(list(killed.glob("runs/*.npz")))
 
-    assert start(tmp_path / "whole").wait() == 0
     for _ in range(2):
-        before, process = done(), start(tmp_path / "killed")
+        before, process = done(), subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while process.poll() is None and done() < before + 2:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        process.wait()
-    process = start(tmp_path / "killed")
-    assert process.wait() == 0, process.stderr.read()
+        assert process.wait() == -signal.SIGKILL
+    for folder in ("whole", "killed"):
+        kerasbert.advise(path, tiny_preset, str(tmp_path / folder), verbose=False, **given)
     results = []
     for name in ("whole", "killed"):
         found = json.loads((tmp_path / name / "advice.json").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Models that are there, on data of their own or other ones."""
+"""Existing models, on their own or other data."""
 
 import json
 import shutil
@@ -35,14 +35,14 @@ def test_a_model_on_a_file(model, tmp_path):
     assert result["scores"]["accuracy"] == ((right[0] == "yes") + (right[1] == "no")) / 2
     assert (result["task"], result["split"], result["published"]) == ("own", "a.csv", [])
     assert kerasbert.evaluate(model, path, limit=1)["examples"] == 1
-    unlabelled = lines(tmp_path / "b.csv", ("review",), ("good",), ("bad film",))
-    said = kerasbert.predict(model, unlabelled, tmp_path / "out", columns=["review"])
+    unlabeled = lines(tmp_path / "b.csv", ("review",), ("good",), ("bad film",))
+    said = kerasbert.predict(model, unlabeled, tmp_path / "out", columns=["review"])
     assert said["predictions"] == right and said["ids"] == [0, 1]
     (path,) = said["files"]
     with open(path, encoding="utf-8") as file:
         assert file.read() == f"index\tprediction\n0\t{right[0]}\n1\t{right[1]}\n"
     with pytest.raises(ValueError, match="has no column 'label' for the labels of 'own'"):
-        kerasbert.evaluate(model, unlabelled, columns=["review"])
+        kerasbert.evaluate(model, unlabeled, columns=["review"])
 
 
 @pytest.mark.backends("torch")
@@ -63,16 +63,17 @@ def test_parts_behind_a_progress_bar(model, monkeypatch, tmp_path, capsys):
     expected = task.predict(model, data)
     monkeypatch.setattr(evaluation, "_CHUNK", 3)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert evaluation.predict_all(task, model, data) == expected
-    # In a file or a pipe there are lines in its place.
+    assert evaluation.answer_all(task, model, data)[0] == expected
+    # In a file or pipe, lines replace it.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     monkeypatch.setattr(evaluation.Pulse, "EVERY", 0.0)
     capsys.readouterr()
-    assert evaluation.predict_all(task, model, data) == expected
+    assert evaluation.answer_all(task, model, data)[0] == expected
     said = capsys.readouterr().err.splitlines()
     assert said == [f"predicting, {share} done" for share in ("0%", "25%", "50%", "75%")]
 
 
+@pytest.mark.backends("torch")
 def test_the_threshold_of_answers_is_kept(tiny_preset, tmp_path, monkeypatch):
     record = {"task": get_task("rte").as_dict(), "scores": {"best_f1_threshold": -1.5}}
     shutil.copytree(tiny_preset, tmp_path, dirs_exist_ok=True)
@@ -82,6 +83,7 @@ def test_the_threshold_of_answers_is_kept(tiny_preset, tmp_path, monkeypatch):
     assert task == get_task("rte") and threshold == -1.5
 
 
+@pytest.mark.backends("torch")
 def test_models_without_a_task(model):
     many = BertTextClassifier(model.backbone, labels=["a", "b"], multi_label=True)
     assert model_task(many).metrics == ("macro_f1", "accuracy")
@@ -111,7 +113,7 @@ def test_a_tagger_on_lines_of_text(model, tmp_path):
     said = kerasbert.predict(tagger, str(tmp_path / "texts.txt"))
     words = [text.split() for text in texts if text.split()]
     assert said["predictions"] == tagger.predict_labels(words)
-    # Words with tags stay such, also where one tag is wrong.
+    # Words with tags stay words with tags, even if one tag is wrong.
     (tmp_path / "tagged.txt").write_text("good B-PER\nfilm O\n\nbad O\n")
     (row, _) = kerasbert.predict(tagger, str(tmp_path / "tagged.txt"))["predictions"]
     assert len(row) == 2

@@ -1,4 +1,4 @@
-"""The loop: what it does once, what it keeps, and what comes out."""
+"""The search: no repeated work, kept results, and outputs."""
 
 import csv
 import json
@@ -19,20 +19,21 @@ from kerasbert import presets
 from kerasbert.base.errors import how_to_install
 from kerasbert.base.files import in_use
 from kerasbert.heads.base.examples import Examples
-from kerasbert.models import BertBackbone, BertTextClassifier
+from kerasbert.models import BertBackbone, BertEnsemble, BertTextClassifier
 from kerasbert.tasks import Settings, Task, file_task, get_task
-from kerasbert.training import finetune, grid
-from kerasbert.training.grid import Search, _Watch
+from kerasbert.training import finetune, finetune_results, grid_search, run_folder
+from kerasbert.training.epoch_scores import EpochScores
+from kerasbert.training.finetune_settings import FinetuneSettings
+from kerasbert.training.grid_search import GridSearch
 from kerasbert.training.resuming import find_checkpoint, load_checkpoint
-from kerasbert.training.settings import FinetuneSettings
 from tests.contracts import array
 
-# Trainings, each of which the other backends would compile.
+# These tests train models, which other backends would compile.
 pytestmark = pytest.mark.backends("torch")
 
 
 def write_table(path, count=40, seed=0, header=("text", "label")):
-    """A CSV of texts that are good or bad."""
+    """Write a CSV of good or bad texts."""
     random = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -68,16 +69,18 @@ def read(*path):
 
 
 class Broken(BaseException):
-    """What ends a run as a kill does."""
+    """Ends a run like a kill."""
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, monkeypatch):
-    """The folder held `runs` by then, and was refused as one with other things."""
+    """A killed call left a folder with `runs` but without settings, which the next call rejected
+    because of the unknown files.
+    """
     out = str(tmp_path / "out")
 
     def begun():
-        run = Search(
+        run = GridSearch(
             task=task,
             output=out,
             shared={"preset": "p"},
@@ -98,16 +101,16 @@ def test_killed_before_the_settings_have_their_name(overwrite, task, tmp_path, m
         (tmp_path / "out" / "runs" / "one.json").write_text("{}")
         (tmp_path / "out" / "results.json").write_text("{}")
     for call in ("remove", "write_json"):
-        true = getattr(grid, call)
+        true = getattr(run_folder, call)
 
         def broken(*_):
             raise Broken
 
-        monkeypatch.setattr(grid, call, broken)
+        monkeypatch.setattr(run_folder, call, broken)
         if overwrite or call == "write_json":
             with pytest.raises(Broken):
                 begun()
-        monkeypatch.setattr(grid, call, true)
+        monkeypatch.setattr(run_folder, call, true)
     begun()
     assert files(out) == ["settings.json"]
     assert os.listdir(os.path.join(out, "runs")) == []
@@ -120,7 +123,7 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
     done = [finetune.finetune(task, tiny_preset, out, part=f"{i}/3", **options) for i in (1, 2)]
     assert [len(one["runs"]) for one in done] == [2, 2] and "grid" not in done[0]
     assert os.listdir(out) == ["parts"] and len(os.listdir(os.path.join(out, "parts"))) == 2
-    # While one is at work nobody takes it over; what is wrong with one leaves all as it is.
+    # A part that is still running is not merged; if one part is invalid, all parts stay unchanged.
     place = os.path.join(out, "parts", "1-of-3")
     with in_use(place, "finetune"), pytest.raises(BlockingIOError, match="1-of-3"):
         finetune.finetune(task, tiny_preset, out, **options)
@@ -129,8 +132,8 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="part=7/9 is empty: .*fewer than 7 runs; use fewer"):
         finetune.finetune(task, tiny_preset, out, part=(7, 9), **options)
     assert len(files(os.path.join(out, "parts"))) > 6
-    # Killed between two runs that are taken over.
-    true, left = grid.write_json, [2]
+    # The call is killed between two runs that it merges.
+    true, left = grid_search.write_json, [2]
 
     def broken(path, value):
         left[0] -= os.path.basename(os.path.dirname(path)) == "runs"
@@ -138,16 +141,16 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
             raise Broken
         true(path, value)
 
-    monkeypatch.setattr(grid, "write_json", broken)
+    monkeypatch.setattr(grid_search, "write_json", broken)
     with pytest.raises(Broken):
         finetune.finetune(task, tiny_preset, out, **options)
-    monkeypatch.setattr(grid, "write_json", true)
-    trained, train_one = [], Search.train_one
+    monkeypatch.setattr(grid_search, "write_json", true)
+    trained, train_one = [], GridSearch.train_one
     monkeypatch.setattr(
-        Search, "train_one", lambda *given: trained.append(given[1]) or train_one(*given)
+        GridSearch, "train_one", lambda *given: trained.append(given[1]) or train_one(*given)
     )
     results = finetune.finetune(task, tiny_preset, out, **options)
-    assert len(trained) == 2  # Those of the third part.
+    assert len(trained) == 2  # The runs of the third part.
     scores = [[(run["run"], run["scores"]) for run in one["runs"]] for one in (results, expected)]
     assert scores[0] == scores[1] and len(scores[0]) == 6
     assert results["scores"] == expected["scores"]
@@ -155,11 +158,11 @@ def test_parts_that_run_apart(task, tiny_preset, tmp_path, monkeypatch):
 
 
 def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monkeypatch, capsys):
-    """The call that takes over the parts resumes from its checkpoint, with the same result."""
+    """The call that merges the parts resumes from its checkpoint, with the same result."""
     options = {"learning_rates": [1e-2, 1e-3], "epochs": 3}
     expected = finetune.finetune(task, tiny_preset, tmp_path / "whole", **options)
 
-    class Stopped(_Watch):
+    class Stopped(EpochScores):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 2:
@@ -167,7 +170,7 @@ def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monke
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "_Watch", Stopped)
+        patch.setattr(grid_search, "EpochScores", Stopped)
         for part in ("1/2", "2/2"):
             with pytest.raises(Broken):
                 finetune.finetune(task, tiny_preset, out, part=part, **options)
@@ -180,7 +183,7 @@ def test_a_part_that_was_stopped_inside_a_run(task, tiny_preset, tmp_path, monke
 
 
 def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, monkeypatch):
-    """The last one to end puts the parts together; with more processes than runs, too."""
+    """The last one merges the parts; also with more processes than runs."""
     out, whole = str(tmp_path / "out"), str(tmp_path / "whole")
     options = {"learning_rates": [1e-2, 1e-4], "verbose": False}
 
@@ -197,7 +200,7 @@ def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, m
     monkeypatch.undo()
     expected = finetune.finetune(task, tiny_preset, whole, **options)
     assert [run["scores"] for run in none["runs"]] == [run["scores"] for run in expected["runs"]]
-    # More seeds add runs, those that are there are not done again, and overwriting does all.
+    # More seeds add runs, existing runs are not repeated, and overwriting repeats all.
     done = [process(index, seeds=[0, 1]) for index in (2, 1, 0)]
     assert [len(one["runs"]) for one in done] == [0, 1, 4]
     before = {run["run"]: run["finished"] for run in done[-1]["runs"]}
@@ -210,13 +213,13 @@ def test_processes_of_a_launcher_take_a_part_each(task, tiny_preset, tmp_path, m
 @pytest.mark.parametrize("part", ["3", "0/2", (3, 2), "a/b"])
 def test_what_is_no_part(part):
     with pytest.raises(ValueError, match="part=.* must be its number, from 1, and"):
-        FinetuneSettings(part=part)
+        FinetuneSettings("rte", "a", "b", part=part)
 
 
 def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     out = str(tmp_path / "out")
     options = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
-    points, train_one = [], Search.train_one
+    points, train_one = [], GridSearch.train_one
 
     def counted(self, point, folder):
         if len(points) == 3:
@@ -224,7 +227,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
         points.append(point)
         return train_one(self, point, folder)
 
-    monkeypatch.setattr(Search, "train_one", counted)
+    monkeypatch.setattr(GridSearch, "train_one", counted)
     with pytest.raises(KeyboardInterrupt):
         kerasbert.finetune(task, tiny_preset, out, **options, verbose=False)
     assert len(points) == 3
@@ -234,13 +237,13 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
 
     points.clear()
     monkeypatch.setattr(
-        Search, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
+        GridSearch, "train_one", lambda *args: points.append(args[1]) or train_one(*args)
     )
     results = kerasbert.finetune(task, tiny_preset, out, **options, verbose=False)
     assert len(points) == 3 and len(results["runs"]) == len(results["grid"]) == 6
     assert before == {name: read(out, name) for name in runs}
 
-    # What is there belongs to the best run.
+    # The files belong to the best run.
     scores = [run["scores"]["accuracy"] for run in results["runs"]]
     best = next(r for r in results["runs"] if r["run"] == results["best"]["run"])
     assert best["scores"]["accuracy"] == max(scores)
@@ -271,7 +274,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
         "confusion.png",
     }
 
-    # Nothing more to do; then one seed more of one point.
+    # First, nothing is left to do; then, one point of the grid gets one more seed.
     points.clear()
     again = kerasbert.finetune(task, tiny_preset, out, **options, verbose=False)
     assert points == [] and again == results
@@ -288,7 +291,7 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
             ]
         )
     )
-    # Runs of other settings do not mix.
+    # Runs with other settings do not mix.
     with pytest.raises(ValueError, match="have early_stopping=None, not 1; name another folder"):
         kerasbert.finetune(task, tiny_preset, out, early_stopping=1, verbose=False)
     fresh = kerasbert.finetune(
@@ -298,18 +301,11 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
 
 
 def search_of(task, tiny_preset, out, **shared):
-    """A `Search` of a task, as `finetune` makes one."""
-    shared = {
-        "preset": tiny_preset,
-        "early_stopping": None,
-        "method": "full",
-        "lora_rank": None,
-        "pairs": None,
-        "precision": None,
-        **shared,
-    }
+    """Return a `GridSearch` of a task, as `finetune` makes one."""
+    given = FinetuneSettings(task, tiny_preset, str(out), **shared)
+    shared = {"preset": tiny_preset, **given.compared()}
     train, dev = task.read("train"), task.read("dev")
-    return Search(task, str(out), shared, train, None, dev, None, {}, False, False, print)
+    return GridSearch(str(out), shared, False, False, print, task, train, None, dev, None, {})
 
 
 POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
@@ -319,7 +315,7 @@ POINT = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 3, "seed": 0}
 def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeypatch, lora_rank):
     states = {}
 
-    class Killed(_Watch):
+    class Killed(EpochScores):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             variables = [*self.model.weights, *self.model.optimizer.variables]
@@ -330,20 +326,20 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
     job = search_of(task, tiny_preset, tmp_path / "out", lora_rank=lora_rank)
     folder = str(tmp_path / "out" / "runs" / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "_Watch", Killed)
+        patch.setattr(grid_search, "EpochScores", Killed)
         with pytest.raises(KeyboardInterrupt):
             job.train_one(POINT, folder)
     assert files(folder) == ["checkpoint-000000002.safetensors"]
     killed = states.pop(2)
     states.clear()
 
-    class Seen(_Watch):
+    class Seen(EpochScores):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             variables = [*self.model.weights, *self.model.optimizer.variables]
             states[epoch] = [array(variable) for variable in variables]
 
-    monkeypatch.setattr(grid, "_Watch", Seen)
+    monkeypatch.setattr(grid_search, "EpochScores", Seen)
     model, watch = job.train_one(POINT, folder)
     assert list(states) == [2]
     for value, expected in zip(states[2], killed, strict=True):
@@ -352,7 +348,7 @@ def test_a_long_run_goes_on_after_its_epoch(task, tiny_preset, tmp_path, monkeyp
     assert int(array(model.optimizer.iterations)) == 9
     watch.forget()
     assert not os.path.exists(folder)
-    # Adapters are part of the weights that are saved.
+    # Adapters are part of the saved weights.
     model.save_to_preset(str(tmp_path / "saved"))
     saved = task.model_class.from_preset(str(tmp_path / "saved"))
     assert not any("lora" in weight.path for weight in saved.weights)
@@ -366,13 +362,13 @@ def test_early_stopping_keeps_the_best_epoch(task, tiny_preset, tmp_path, monkey
     def score(self, data, predictions):
         return {"accuracy": next(values)}
 
-    class Seen(_Watch):
+    class Seen(EpochScores):
         def on_epoch_end(self, epoch, logs=None):
             seen.append([array(weight) for weight in self.model.weights])
             super().on_epoch_end(epoch, logs)
 
     monkeypatch.setattr(Task, "score", score)
-    monkeypatch.setattr(grid, "_Watch", Seen)
+    monkeypatch.setattr(grid_search, "EpochScores", Seen)
     job = search_of(task, tiny_preset, tmp_path / "out", early_stopping=2)
     model, watch = job.train_one({**POINT, "epochs": 5}, str(tmp_path / "out" / "runs" / "run"))
     assert len(watch.history) == 4 and watch.kept()["epoch"] == 2
@@ -398,7 +394,7 @@ def test_runs_that_diverge(task, tiny_preset, tmp_path):
     assert run["scores"] == {} and len(run["history"]) == 1
     said = run["history"][0]["diverged"]
     assert re.search(r"at step \d of epoch 1: .*too high \(6.6.*e\+34", said)
-    # Beside one that does not, it counts as the worst.
+    # A diverged run counts as the worst.
     results = kerasbert.finetune(task, tiny_preset, out, **{**settings, "learning_rates": 1e-2})
     assert results["best"]["learning_rate"] == 1e-2
     assert [row["diverged"] for row in results["grid"]] == [0, 1]
@@ -407,20 +403,21 @@ def test_runs_that_diverge(task, tiny_preset, tmp_path):
 def test_a_run_that_diverges_late_keeps_its_last_finite_state(
     task, tiny_preset, tmp_path, monkeypatch
 ):
-    class Ruined(_Watch):
+    class Ruined(EpochScores):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 2 and self.point["learning_rate"] == 1e-2:
                 for weight in self.model.trainable_weights:
                     weight.assign(np.full(weight.shape, np.nan, "float32"))
 
-    monkeypatch.setattr(grid, "_Watch", Ruined)
+    monkeypatch.setattr(grid_search, "EpochScores", Ruined)
     given = {"epochs": 4, "verbose": False}
     with pytest.raises(ValueError, match="All runs diverged. The loss is nan at step 1 of epoch 3"):
         kerasbert.finetune(task, tiny_preset, tmp_path / "out", **given)
     found = [name for name in files(tmp_path / "out") if name.endswith(".safetensors")]
     assert len(found) == 1 and found[0].endswith("checkpoint-000000002.safetensors")
-    # With patience, its best epoch counts; and any run that does not diverge is better.
+    # With early stopping, the best epoch of a diverged run counts; any run that does not diverge is
+    # better.
     early = kerasbert.finetune(task, tiny_preset, tmp_path / "early", early_stopping=3, **given)
     assert early["best"]["epoch"] in (1, 2) and early["runs"][0]["history"][-1]["diverged"]
     both = kerasbert.finetune(
@@ -449,18 +446,19 @@ def test_a_test_set_and_balanced_classes(task, tiny_preset, tmp_path, capsys):
     assert "Run 1 of 1: batch 16, rate 0.01, epochs 1, seed 0" in said
 
 
-def test_a_dev_split_is_cut_off():
+def test_a_dev_split_is_cut_off(tmp_path):
     task = Task("t", "T", "text_classifier", ("text",), ("accuracy",), labels=("a", "b"))
     data = Examples([f"x{i}" for i in range(30)], ["a", "b"] * 15, list(range(30)), ["a", "b"] * 15)
-    train, dev = finetune._cut(task, data, 0.1)
+    train, dev = task.cut(data, 0.1)
     assert len(train) == 27 and len(dev) == 3
     assert sorted([*train.x, *dev.x]) == sorted(data.x)
-    assert finetune._cut(task, data, 0.1)[1].x == dev.x
-    assert [len(part) for part in finetune._cut(task, data.take([0, 1]), 0.01)] == [1, 1]
-    with pytest.raises(ValueError, match="one example; no dev split can be cut off"):
-        finetune._cut(task, data.take([0]), 0.1)
+    assert task.cut(data, 0.1)[1].x == dev.x
+    assert [len(part) for part in task.cut(data.take([0, 1]), 0.01)] == [1, 1]
+    with pytest.raises(ValueError, match="one example; no dev split can be made of it"):
+        task.cut(data.take([0]), 0.1)
     with pytest.raises(ValueError, match="dev_share=1 must be between 0 and 1"):
-        finetune._cut(task, data, 1)
+        own = file_task(train=write_table(tmp_path / "train.csv", 10))
+        finetune._train_and_dev(own, None, 1, [])
 
 
 def test_class_weights():
@@ -529,7 +527,7 @@ def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
     with pytest.raises(ValueError, match="Unknown preset 'no_such_preset'"):
         kerasbert.finetune(task, "no_such_preset", out, overwrite=True, verbose=False)
     assert json.loads(read(out, "results.json")) == results
-    # A model that is gone is told of, not guessed.
+    # A missing model is an error, not guessed.
     os.remove(os.path.join(out, "model", "finetuning.json"))
     with pytest.raises(ValueError, match="lost the model of the best run.*; remove '.*seed0.json'"):
         kerasbert.finetune(task, tiny_preset, out, verbose=False)
@@ -538,13 +536,14 @@ def test_overwriting_waits_until_all_is_well(task, tiny_preset, tmp_path):
 def test_pictures_need_matplotlib(task, tiny_preset, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     notes = []
-    assert search_of(task, tiny_preset, tmp_path / "out").draw([], {"run": "a"}, [], notes) == []
+    search = search_of(task, tiny_preset, tmp_path / "out")
+    assert finetune_results._draw(search, [], {"run": "a"}, [], notes) == []
     assert notes == [f"Figures need matplotlib; run {how_to_install('plot')}."]
 
 
 def test_less_is_better_of_errors(tmp_path):
     task = Task("t", "T", "text_regressor", ("text",), ("mean_absolute_error", "pearson"))
-    job = Search(task, "", {}, None, None, None, None, {}, False, False, print)
+    job = GridSearch("", {}, False, False, print, task, None, None, None, None, {})
     runs = [
         {"scores": {"mean_absolute_error": value}, "finished": number}
         for number, value in enumerate((0.5, 0.25, 0.75, 0.25))
@@ -553,12 +552,12 @@ def test_less_is_better_of_errors(tmp_path):
     assert job.rank({"scores": {}}) == -math.inf
 
 
-# === The rate that a preset records ===
+# === The learning rate that a preset records ===
 
 
 @pytest.fixture
 def rated_preset(tiny_preset, tmp_path):
-    """A task's preset on an encoder whose good rate is known."""
+    """Return a task's preset on an encoder with a recommended learning rate."""
     folder = shutil.copytree(tiny_preset, tmp_path / "rated")
     presets.record_finetuning_learning_rate(folder, 4e-3)
     return str(folder)
@@ -574,7 +573,7 @@ def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_p
         made.compile()
         assert float(made.optimizer.learning_rate) == pytest.approx(rate)
     assert "finetuning_learning_rate" not in plain.backbone.get_config()
-    # In presets of tasks, their copies and files of ours; other formats have no place for it.
+    # Presets of tasks and their copies in our format store the learning rate; other formats cannot.
     model.save_to_preset(tmp_path / "task")
     assert presets.finetuning_learning_rate(str(tmp_path / "task")) == 4e-3
     kerasbert.convert(str(tmp_path / "task"), str(tmp_path / "again"), format="kerasbert")
@@ -594,7 +593,7 @@ def test_a_recorded_rate_stays_with_the_encoder(rated_preset, tiny_preset, tmp_p
 
 
 def rates_of(task, preset, method="full"):
-    """The learning rates that `finetune` takes, by the settings of the runs that it would do."""
+    """Return the learning rates that `finetune` would use, from the settings of its runs."""
     notes = []
     task = finetune._with_rate(task, preset, method, notes)
     return [point["learning_rate"] for point in task.settings.grid()], notes
@@ -607,15 +606,15 @@ def test_whose_rate_it_is(task, rated_preset, tiny_preset, tmp_path):
     assert rates_of(own, tiny_preset) == ([3e-5], [])
     assert rates_of(own, "bert_tiny_demo_en_uncased")[0] == [5e-4]
     assert rates_of(own, "bert_base_en_uncased")[0] == [3e-5]
-    # In place of a paper's, but not of what a person set.
+    # The preset's learning rate replaces those of a paper, but not one that the user sets.
     assert set(rates_of(get_task("rte"), rated_preset)[0]) == {4e-3}
     assert set(rates_of(get_task("rte"), tiny_preset)[0]) == {5e-5, 3e-5, 2e-5}
     assert rates_of(task, rated_preset)[0] == [1e-2]
-    # SetFit's is the preset's too, a head found at once has none.
-    by_setfit = FinetuneSettings(method="setfit").of(own)
+    # SetFit uses the preset's too; a head fitted by regression has none.
+    by_setfit = FinetuneSettings(own, "a", "b", method="setfit").of(own)
     assert rates_of(by_setfit, rated_preset, "setfit")[0] == [4e-3]
     assert rates_of(by_setfit, tiny_preset, "setfit")[0] == [2e-5]
-    frozen = FinetuneSettings(method="frozen").of(own)
+    frozen = FinetuneSettings(own, "a", "b", method="frozen").of(own)
     assert rates_of(frozen, rated_preset, "frozen") == ([0.0], [])
 
 
@@ -626,7 +625,87 @@ def test_the_best_rate_is_recorded(task, tiny_preset, tmp_path):
     results = kerasbert.finetune(task, preset, str(tmp_path / "out"), **rates)
     means = {row["learning_rate"]: row["mean"] for row in results["grid"]}
     assert presets.finetuning_learning_rate(preset) == max(means, key=means.get)
-    # A name has no place for it, which shows before anything is done.
+    # A preset without a folder cannot store the rate; the error comes before any training.
     with pytest.raises(ValueError, match="recorded in 'bert_tiny_demo_en_uncased', which must be"):
         kerasbert.finetune(task, "bert_tiny_demo_en_uncased", str(tmp_path / "o"), **rates)
     assert not os.path.exists(tmp_path / "o")
+
+
+# === Ensembles of the best runs ===
+
+
+def test_taggers_with_a_crf_are_refused_before_they_are_trained(tiny_preset, tmp_path):
+    path = tmp_path / "tags.conll"
+    path.write_text("ann B-PER\nwas O\n\n" * 4)
+    settings = Settings((4,), (1e-2,), (1,), sequence_length=16)
+    task = file_task(path, path, head="token_classifier", settings=settings)
+    options = {"seeds": [0, 1], "keep": 2, "model": {"crf": True}, "verbose": False}
+    with pytest.raises(ValueError, match="keep=2 makes an ensemble, which cannot have taggers"):
+        finetune.finetune(task, tiny_preset, str(tmp_path / "out"), **options)
+    assert not os.path.exists(tmp_path / "out")
+
+
+def test_the_best_runs_become_an_ensemble(task, tiny_preset, tmp_path):
+    out = str(tmp_path / "out")
+    options = {"learning_rates": [1e-2, 1e-4], "seeds": [0, 1], "keep": 2, "verbose": False}
+    results = finetune.finetune(task, tiny_preset, out, **options)
+    order = sorted(results["runs"], key=lambda run: (-run["scores"]["accuracy"], run["finished"]))
+    assert results["kept"] == [run["run"] for run in order[:2]]
+    assert results["best"]["run"] == results["kept"][0]
+    assert os.listdir(os.path.join(out, "model", "members")) == ["0", "1"]
+    model = BertTextClassifier.from_preset(results["model"])
+    assert isinstance(model, BertEnsemble) and len(model.members) == 2
+    for run, member in zip(order, model.members):
+        dev = task.read("dev")
+        assert task.score(dev, task.predict(member, dev))["accuracy"] == run["scores"]["accuracy"]
+    assert task.score(dev, task.predict(model, dev)) == results["scores"]
+    found = kerasbert.evaluate(results["model"], str(tmp_path / "dev.csv"), verbose=False)
+    assert found["scores"] == results["scores"]
+    card = read(results["model"], "README.md")
+    assert "an ensemble of 2 runs" in card and "It combines the best 2 of 4 runs" in card
+    assert "kerasbert.models.BertTextClassifier.from_preset" in card
+    # A repeated call changes nothing; more runs replace members that are worse.
+    again = finetune.finetune(task, tiny_preset, out, **options)
+    assert again["kept"] == results["kept"] and again["scores"] == results["scores"]
+    more = finetune.finetune(task, tiny_preset, out, **options | {"seeds": [0, 1, 2, 3]})
+    order = sorted(more["runs"], key=lambda run: (-run["scores"]["accuracy"], run["finished"]))
+    assert more["kept"] == [run["run"] for run in order[:2]] and len(more["runs"]) == 8
+    names = [read_run(out, number) for number in (0, 1)]
+    assert names == more["kept"]
+    assert [name for name in os.listdir(os.path.join(out, "runs")) if "." not in name[-5:]] == []
+    with pytest.raises(ValueError, match="have keep=2, not 1; name another folder"):
+        finetune.finetune(task, tiny_preset, out, **options | {"keep": 1})
+    with pytest.raises(ValueError, match="keep=9 is more than the 4 runs of the search; add seeds"):
+        finetune.finetune(task, tiny_preset, str(tmp_path / "new"), **options | {"keep": 9})
+    assert not os.path.exists(tmp_path / "new")
+    # A lost member is an error.
+    os.remove(os.path.join(out, "model", "members", "1", "finetuning.json"))
+    with pytest.raises(ValueError, match=f"lost the model of the best run, {names[1]}"):
+        finetune.finetune(task, tiny_preset, out, **options)
+
+
+def read_run(out, number):
+    """Return the run of a member of a saved ensemble."""
+    return json.loads(read(out, "model", "members", str(number), "finetuning.json"))["run"]
+
+
+def test_an_ensemble_of_parts(task, tiny_preset, tmp_path):
+    options = {"learning_rates": [1e-2, 1e-4], "seeds": [0, 1], "keep": 3, "verbose": False}
+    whole = finetune.finetune(task, tiny_preset, str(tmp_path / "whole"), **options)
+    out = str(tmp_path / "out")
+    for part in ("1/2", "2/2"):
+        finetune.finetune(task, tiny_preset, out, part=part, **options)
+    merged = finetune.finetune(task, tiny_preset, out, **options)
+    scores = [{run["run"]: run["scores"] for run in one["runs"]} for one in (whole, merged)]
+    assert scores[0] == scores[1] and len(merged["kept"]) == 3
+    assert [read_run(out, number) for number in range(3)] == merged["kept"]
+
+
+def test_folders_of_earlier_versions_kept_one_model(task, tiny_preset, tmp_path):
+    out = tmp_path / "out"
+    results = finetune.finetune(task, tiny_preset, str(out), verbose=False)
+    settings = json.loads((out / "settings.json").read_text())
+    assert settings.pop("keep") == 1 and "form" not in settings["task"]
+    (out / "settings.json").write_text(json.dumps(settings))
+    again = finetune.finetune(task, tiny_preset, str(out), verbose=False)
+    assert again["scores"] == results["scores"] and again["kept"] == [results["best"]["run"]]

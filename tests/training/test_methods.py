@@ -1,12 +1,14 @@
-"""Ways to train: what each of them changes, what comes out, and what is refused."""
+"""Training methods: the weights that each changes, results, and errors."""
 
 import csv
+import json
 import os
 
 import numpy as np
 import pytest
 
 import kerasbert
+from kerasbert.heads.base.regularizing import Regularizer
 from kerasbert.models import (
     BertBackbone,
     BertTextClassifier,
@@ -15,13 +17,14 @@ from kerasbert.models import (
 )
 from kerasbert.tasks import Settings, file_task
 from kerasbert.tokenizers import BertTokenizer
-from kerasbert.training import grid
-from kerasbert.training.grid import Search, _Watch
+from kerasbert.training import grid_search
+from kerasbert.training.epoch_scores import EpochScores
+from kerasbert.training.grid_search import GridSearch
 from kerasbert.training.methods import classifier_of
 from tests.contracts import array
 from tests.training.test_finetune import files, read, write_table
 
-# Trainings, each of which the other backends would compile.
+# These tests train models, which other backends would compile.
 pytestmark = pytest.mark.backends("torch")
 
 
@@ -40,8 +43,29 @@ def finetune(task, preset, folder, **settings):
     return kerasbert.finetune(task, preset, str(folder), **settings)
 
 
+def test_regularization_reaches_the_training(task, tiny_preset, tmp_path, monkeypatch):
+    compiled, layers = [], []
+    fit, start = BertTextClassifier.fit, BertBackbone.reinitialize_layers
+
+    def train(model, *args, **kwargs):
+        compiled.append((model._running.regularizer, model.loss.label_smoothing))
+        return fit(model, *args, **kwargs)
+
+    def new_layers(backbone, count):
+        layers.append(count)
+        start(backbone, count)
+
+    monkeypatch.setattr(BertTextClassifier, "fit", train)
+    monkeypatch.setattr(BertBackbone, "reinitialize_layers", new_layers)
+    given = {"adversarial": "fgm", "adversarial_strength": 0.5, "r_drop": 2.0}
+    given |= {"label_smoothing": 0.1, "reinitialize_layers": 1}
+    found = finetune(task, tiny_preset, tmp_path / "out", epochs=1, **given)
+    assert compiled == [(Regularizer("fgm", 0.5, 2.0), 0.1)] and layers == [1]
+    assert given.items() <= json.loads(read(found["model"], "finetuning.json")).items()
+
+
 def changed(preset, directory):
-    """Whether the encoder of a run's model is another one than the preset's."""
+    """Return whether a run changed the preset's encoder."""
     before, after = (
         BertTextEmbedder.from_preset(path, layers="last").embed(["a good film"])
         for path in (preset, directory)
@@ -67,7 +91,7 @@ def test_what_is_trained(method, changes, task, tiny_preset, tmp_path):
     rows = list(csv.DictReader(read(out, "results.csv").splitlines()))
     assert [row["method"] for row in rows] == [method]
     assert method not in ("frozen", "setfit") or results["scores"]["accuracy"] > 0.7
-    # What is saved is a classifier as any other, with the answers that were scored.
+    # The saved model is an ordinary classifier, with the answers that were scored.
     model = BertTextClassifier.from_preset(results["model"])
     dev = task.read("dev")
     predictions = task.predict(model, dev)
@@ -81,14 +105,14 @@ def test_what_is_trained(method, changes, task, tiny_preset, tmp_path):
         "setfit": "1 epochs, batch size 16, learning rate 0.01, seed 0, SetFit with pairs=",
     }
     assert said.get(method, "seed 0") in card
-    # Runs of another method do not mix with it.
+    # A run of another method in the same folder raises an error.
     other = "full" if method != "full" else "lora"
     with pytest.raises(ValueError, match=f"have method='{method}', not '{other}'"):
         finetune(task, tiny_preset, out, method=other)
 
 
 def test_a_frozen_head_is_the_regression(task, tiny_preset, tmp_path):
-    """Of pairs of texts too; with weights of classes."""
+    """Also for pairs of texts, and with class weights."""
     from sklearn.linear_model import LogisticRegression
 
     results = finetune(
@@ -126,7 +150,7 @@ def test_a_frozen_encoder_under_another_head(tiny_preset, tmp_path):
 
 
 def write_queries(path):
-    """A CSV of queries with three texts each, one of them right."""
+    """Write a CSV of queries with three texts each, one of them relevant."""
     rows = [
         [f"{name} ?", f"{'ann' if right == 2 else 'it'} was {other}", right]
         for name in ("who", "who was", "who is", "who is it", "is it", "was it")
@@ -146,7 +170,7 @@ def test_a_reranker(method, tiny_preset, tmp_path):
     settings = {"learning_rates": 1e-2, "epochs": 6, "batch_sizes": 8, "dev_share": 0.3}
     results = finetune(task, tiny_preset, tmp_path / "out", method=method, **settings)
     assert set(results["scores"]) == {"ndcg@10", "mrr@10"} and results["metric"] == "ndcg@10"
-    assert results["examples"] == {"train": 12, "dev": 6, "test": 18}  # Of two queries of six.
+    assert results["examples"] == {"train": 12, "dev": 6, "test": 18}  # Two of six queries.
     if method == "full":
         assert results["test_scores"]["ndcg@10"] > 0.9
     model = task.model_class.from_preset(results["model"])
@@ -163,14 +187,14 @@ def test_a_killed_setfit_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     given = {"method": "setfit", "pairs": 2, "learning_rates": 1e-2, "epochs": 3}
     seen = []
 
-    class Killed(_Watch):
+    class Killed(EpochScores):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             seen.append((epoch, [array(weight) for weight in self.model.weights]))
             if len(seen) == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid, "_Watch", Killed)
+    monkeypatch.setattr(grid_search, "EpochScores", Killed)
     with pytest.raises(KeyboardInterrupt):
         finetune(task, tiny_preset, tmp_path / "out", **given)
     (name,) = [name for name in files(tmp_path / "out") if name.endswith(".safetensors")]
@@ -180,14 +204,14 @@ def test_a_killed_setfit_goes_on(task, tiny_preset, tmp_path, monkeypatch):
     for before, after in zip(seen[2][1], seen[3][1], strict=True):
         np.testing.assert_array_equal(before, after)
     assert [row["epoch"] for row in results["runs"][0]["history"]] == [1, 2, 3]
-    # The same call has nothing more to do, another seed is another run.
-    monkeypatch.setattr(Search, "train_one", None)
+    # The same call has nothing more to do; another seed is another run.
+    monkeypatch.setattr(GridSearch, "train_one", None)
     assert finetune(task, tiny_preset, tmp_path / "out", **given) == results
 
 
 @pytest.mark.slow
 def test_the_best_epoch_of_setfit(task, tiny_preset, tmp_path, monkeypatch):
-    """Early stopping brings its vectors back, and the head that was fitted to them."""
+    """Early stopping restores its embeddings, and the head that was fitted to them."""
     given = {"method": "setfit", "pairs": 2, "learning_rates": 3e-2, "epochs": 3}
     results = finetune(task, tiny_preset, tmp_path / "out", early_stopping=1, **given)
     history = results["runs"][0]["history"]
@@ -242,6 +266,21 @@ def test_what_setfit_does_not_train_on(task, tiny_preset, tmp_path):
     with pytest.raises(ValueError, match="pooling='tokens' and layers='last', but a classifier"):
         finetune(task, tiny_preset, out, method="setfit", model={"pooling": "tokens"})
     assert not os.path.exists(out)
+
+
+@pytest.mark.parametrize("method", ["full", "frozen"])
+def test_windows_of_long_texts(method, task, tiny_preset, tmp_path):
+    """The saved model divides texts as in training, and gives the answers that were scored."""
+    given = {} if method == "frozen" else {"learning_rates": 1e-2}
+    long = {"mode": "windows", "pooling": "max"}
+    results = finetune(
+        task, tiny_preset, tmp_path / "out", method=method, sequence_length=4, long=long, **given
+    )
+    model = BertTextClassifier.from_preset(results["model"])
+    dev = task.read("dev")
+    assert model.long.in_config() == model.preprocessor.long.in_config() == long
+    assert array(model.preprocessor(dev.x)["token_ids"]).shape[1] > 1
+    assert task.score(dev, task.predict(model, dev)) == pytest.approx(results["scores"])
 
 
 def test_heads_of_other_families_are_left_out():

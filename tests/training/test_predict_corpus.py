@@ -1,4 +1,4 @@
-"""`predict_corpus`: answers to many files as shards, on one machine."""
+"""`predict_corpus`: predictions for many files as shards, on one machine."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory):
 
 
 def check_same(rows, model, corpus):
-    """The rows are those of `predict`, file by file."""
+    """Check that the rows are those of `predict`, file by file."""
     for name in ("lines.txt", "rows.jsonl"):
         said = kerasbert.predict(model, str(corpus / name), verbose=False)
         found = [row for row in rows if row["file"] == name]
@@ -56,7 +56,7 @@ def shards(folder):
     return sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_the_same_as_predict(model, corpus, tmp_path):
     out = tmp_path / "out"
     assert kerasbert.predict_corpus(model, corpus, out, rows=3) == 2 * len(TEXTS)
@@ -64,7 +64,7 @@ def test_the_same_as_predict(model, corpus, tmp_path):
     places = ("00000-00000", "00000-00001", "00000-00002")
     places += ("00001-00000", "00001-00001", "00001-00002")
     assert shards(out) == [f"predictions-{place}.jsonl" for place in places]
-    # Only what is missing is done again.
+    # Only missing shards are computed again.
     times = {name: os.stat(out / name).st_mtime_ns for name in shards(out)}
     (out / "predictions-00000-00001.jsonl").unlink()
     assert kerasbert.predict_corpus(model, corpus, out, rows=3) == 2 * len(TEXTS)
@@ -79,7 +79,7 @@ def test_the_same_as_predict(model, corpus, tmp_path):
 
 @pytest.mark.backends("torch")
 def test_tags_of_words(tmp_path):
-    """Of which no text is an id."""
+    """Rows of words have no text that could serve as an id."""
     model = tiny.task("TokenClassifier", labels=["O", "B-X", "I-X"], num_classes=3)
     (tmp_path / "words.jsonl").write_text('{"tokens": ["a", "bc"]}\n{"tokens": ["d"]}\n')
     assert kerasbert.predict_corpus(model, tmp_path / "words.jsonl", tmp_path / "out", rows=1) == 2
@@ -89,7 +89,7 @@ def test_tags_of_words(tmp_path):
     assert [row["id"] for row in rows] == [0, 1] and "probabilities" not in rows[0]
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.backends("torch")
 def test_the_command(preset, corpus, tmp_path):
     out = tmp_path / "out"
     done = run("predict", preset, f"{corpus}/*.txt", "--output", out, "--rows", "4")
@@ -107,6 +107,7 @@ def test_the_command(preset, corpus, tmp_path):
         assert done.exit_code == 2 and message in done.output, done.output
 
 
+@pytest.mark.backends("torch")
 def test_bad_input(model, corpus, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="is not a file, nor a pattern"):

@@ -1,4 +1,4 @@
-"""`predict_corpus` on the runners of Beam that are to be had."""
+"""`predict_corpus` on the available runners of Beam."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pre-training: from text to a preset, broken off and resumed, continued; settings and errors."""
+"""Pre-training: from text to a preset, interrupted and resumed, continued; settings and errors."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ from kerasbert.models import (
     BertTextEmbedderPreprocessor,
 )
 from kerasbert.training import resuming
-from kerasbert.training.pretrain import tokenizer_of
+from kerasbert.training.pretraining_model import tokenizer_of
 from kerasbert.training.recording import draw_curves, read_log
 from tests.contracts import array
 
@@ -33,13 +33,13 @@ TINY = {
     "hidden_dim": 16,
     "num_heads": 2,
     "verbose": False,
-    # Most tests do not wait for a compiler; JAX without one is slower still.
+    # Most tests run faster without compilation, but not on JAX.
     "jit_compile": keras.backend.backend() == "jax",
 }
 
 
 def train(examples, words, output, **settings):
-    """A short training on ready examples; dropout and what accumulates count."""
+    """Run a short training on existing examples, with dropout and gradient accumulation."""
     arguments = {
         **({name: TINY[name] for name in ("verbose", "jit_compile")} if words is None else TINY),
         "phases": [(16, 10, 8)],
@@ -60,14 +60,14 @@ def values(model):
 
 
 def log_of(output):
-    """The log without times."""
+    """Return the log without times."""
     rows = read_log(os.path.join(output, "log.jsonl"))
     timed = ("seconds", "tokens_per_second")
     return [{key: row[key] for key in row if key not in timed} for row in rows]
 
 
 class Broken(BaseException):
-    """What ends a training as a kill does: nothing is saved on the way."""
+    """Ends a training like a kill: nothing is saved."""
 
 
 class BreakAt(keras.callbacks.Callback):
@@ -116,7 +116,7 @@ def test_text_to_preset(corpus, tmp_path):
     done = kerasbert.pretrain(corpus, output, callbacks=[spy], **arguments)
     log = log_of(output)
     assert [row["step"] for row in log] == [10, 20, 30, 40, 46]
-    assert epochs == [0, 1, 2, 3, 4]  # Curves of TensorBoard go on from phase to phase.
+    assert epochs == [0, 1, 2, 3, 4]  # TensorBoard's curves continue from phase to phase.
     assert [row["phase"] for row in log] == [1, 1, 1, 1, 2]
     assert log[3]["mlm_loss"] < log[0]["mlm_loss"] - 0.2
     for row in log:
@@ -126,7 +126,7 @@ def test_text_to_preset(corpus, tmp_path):
     scores = done["scores"]
     assert scores["mlm_perplexity"] < 800 and 0 < scores["mlm_accuracy_of_commonest_token"] < 0.2
     assert 0.5 <= scores["nsp_accuracy_of_commonest_label"] < 1
-    # The preset holds both heads, and says where it comes from.
+    # The preset has both heads and records its origin.
     found = BertMaskedLM.from_preset(done["preset"]).fill_mask("He went to the [MASK].", top_k=3)
     assert len(found) == 3
     follows = BertNextSentencePredictor.from_preset(done["preset"]).follows("He ate.", "He slept.")
@@ -135,7 +135,7 @@ def test_text_to_preset(corpus, tmp_path):
     assert "46 updates" in card and "Brown" in card and '"learning_rate": 0.01' in card
     assert presets.finetuning_learning_rate(done["preset"]) == 7e-4
     assert "for fine-tuning: 0.0007" in card
-    # The same call finds that all is done.
+    # The same call finds that everything is done.
     again = kerasbert.pretrain(corpus, output, **arguments)
     assert again["scores"] == scores and log_of(output) == log
 
@@ -155,12 +155,12 @@ def test_curves_without_matplotlib(unbroken, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-# --- broken off and resumed ---
+# --- interrupted and resumed ---
 
 
 @pytest.mark.slow_on_tensorflow
 def test_resumed_is_equal_to_the_bit(examples, vocabulary, unbroken, tmp_path):
-    # After the checkpoint of the fourth step, between the two batches of the sixth.
+    # The training is interrupted between the two batches of step 6, after the checkpoint of step 4.
     with pytest.raises(Broken):
         train(examples, vocabulary, tmp_path, callbacks=[BreakAt(11, raise_broken)])
     done = train(examples, vocabulary, tmp_path)
@@ -181,10 +181,9 @@ RECIPE = {
 }
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_the_settings_of_a_recipe_are_resumed_to_the_bit(examples, vocabulary, tmp_path):
-    """Muon and its averages, the average of the weights, the rate of hiding."""
+    """Muon and its averages, the averaged weights, the masking rate."""
     expected = train(examples, vocabulary, tmp_path / "unbroken", **RECIPE)
     with pytest.raises(Broken):
         settings = {**RECIPE, "callbacks": [BreakAt(11, raise_broken)]}
@@ -195,10 +194,10 @@ def test_the_settings_of_a_recipe_are_resumed_to_the_bit(examples, vocabulary, t
     assert done["scores"] == expected["scores"]
     for path, value in values(expected["model"]).items():
         np.testing.assert_array_equal(value, values(done["model"])[path], err_msg=path)
-    # After the warmup the rate stays until the fifth of the ten steps.
+    # After the warmup, the learning rate stays until the fifth of the ten steps.
     assert [row["learning_rate"] == pytest.approx(3e-3) for row in log[:3]] == [True, True, False]
     assert log[-1]["learning_rate"] == 0
-    # The preset has the average, and the checkpoint the weights beside it.
+    # The preset has the averaged weights, and the checkpoint also the current ones.
     with resuming._open(resuming.find_checkpoint(tmp_path / "out")) as file:
         for path, value in values(done["model"]).items():
             last = file.get_tensor(f"weight/{path}")
@@ -219,7 +218,7 @@ def test_a_signal_stops_after_a_checkpoint(examples, vocabulary, unbroken, tmp_p
         "checkpoint-000000005.safetensors"
     )
     done = train(examples, vocabulary, tmp_path, checkpoint_every=100)
-    # An interval of the log is in two, and all else is the same.
+    # One log interval is split in two, and everything else is the same.
     log, theirs = log_of(tmp_path), log_of(unbroken[0])
     assert [row["step"] for row in log] == [2, 4, 5, 6, 8, 10]
     assert [log[i] for i in (0, 1, 4, 5)] == [theirs[i] for i in (0, 1, 3, 4)]
@@ -296,8 +295,9 @@ def test_other_settings_are_refused(examples, vocabulary, unbroken, tmp_path):
         train(examples, vocabulary, output, phases=[(16, 11, 8)])
 
 
+@pytest.mark.backends("torch")
 def test_the_file_of_settings(examples, vocabulary, tmp_path):
-    """A run is resumed by later versions too: names, values and their order stay."""
+    """Later versions must be able to resume a run: names, values and their order stay."""
     at_once = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: raise_broken())
     with pytest.raises(Broken):  # They are written before the first step.
         train(examples, vocabulary, tmp_path, callbacks=[at_once])
@@ -308,7 +308,7 @@ def test_the_file_of_settings(examples, vocabulary, tmp_path):
         ("generator", None), ("teacher", None), ("teacher_weight", None),
         ("vocabulary", vocabulary), ("vocabulary_size", 30522),
         ("lowercase", True), ("reading", None), ("objective", "next_sentence"),
-        ("cut_sentences", False), ("phases", [[16, 10, 8]]),
+        ("languages", None), ("cut_sentences", False), ("phases", [[16, 10, 8]]),
         ("optimizer", "muon"), ("learning_rate", 0.003), ("schedule", "linear"),
         ("warmup_steps", 2), ("decay_share", None), ("weight_decay", 0.01),
         ("ema_momentum", None), ("optimizer_state", "new"), ("accumulate", 2),
@@ -377,7 +377,7 @@ def test_bad_checkpoints(examples, vocabulary, unbroken, tmp_path):
     )
     wider.optimizer.build(wider.trainable_variables)
     with pytest.raises(ValueError, match="from another model or optimizer: it lacks .* also has"):
-        resuming.load_checkpoint(newest, wider)  # Without what accumulates.
+        resuming.load_checkpoint(newest, wider)  # Without gradient accumulation.
 
 
 # --- continued pre-training ---
@@ -395,7 +395,7 @@ def test_continued(examples, vocabulary, unbroken, tmp_path):
     kept = train(
         examples, None, tmp_path / "kept", preset=output, optimizer_state="kept", **settings
     )
-    # Ten steps of two batches went before; the schedule begins anew all the same.
+    # Ten steps of two batches came before, but the schedule starts over.
     optimizer = kept["model"].optimizer
     assert int(array(optimizer.iterations)) == 22
     assert [row["learning_rate"] for row in log_of(tmp_path / "kept")][-1] == 0
@@ -407,7 +407,7 @@ def test_continued(examples, vocabulary, unbroken, tmp_path):
 
 
 def _without(output, folder):
-    """A copy of a preset that is not the output of a training."""
+    """Return a copy of a preset that is not the output of a training."""
     return shutil.copytree(os.path.join(output, "preset"), folder / "copy" / "preset")
 
 
@@ -477,6 +477,36 @@ def test_objectives(corpus, vocabulary, tmp_path, objective):
         assert {"mlm_accuracy", "mlm_perplexity"} <= row.keys() and "nsp_loss" not in row
 
 
+@pytest.mark.backends("torch")
+def test_translation(vocabulary, tmp_path):
+    rows = [f"ba be {x}\tda de {y}\n" for x in ("ba", "be") for y in ("da", "de")]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("ko\ten\n" + "".join([*rows, "ba be\t\n", "\tda\n"] * 4))
+    settings = {"objective": "translation", "languages": ["ko", "en"], "workers": 1}
+    done = kerasbert.pretrain(
+        path,
+        tmp_path / "a",
+        **TINY,
+        **settings,
+        vocabulary=vocabulary,
+        phases=[(16, 3, 8)],
+        family="xlm",
+        held_out=0,
+    )
+    model = BertPretrainer.from_preset(done["preset"])
+    assert model.backbone.num_segments == 2 and model.backbone.restarts_positions
+    assert not model.next_sentence and model.preprocessor.tokenizer.languages == ["ko", "en"]
+    again = {**settings, "languages": ["en", "ko"], "preset": done["preset"]}
+    done = train(path, None, tmp_path / "b", **again)
+    # The preset's numbers of the languages apply.
+    assert done["model"].preprocessor.tokenizer.languages == ["ko", "en"]
+    with pytest.raises(ValueError, match="a language='fr' is unknown; use one of ko, en"):
+        train(path, None, tmp_path / "c", **{**again, "languages": ["en", "fr"]})
+    family = {"family": "modernbert", "vocabulary": vocabulary, **TINY}
+    with pytest.raises(ValueError, match="restarts_positions=True needs .*'learned'"):
+        kerasbert.pretrain(path, tmp_path / "d", **settings, **family, phases=[(16, 3, 8)])
+
+
 ELECTRA = {
     "objective": "replaced_tokens",
     "held_out": 0.5,
@@ -487,7 +517,7 @@ ELECTRA = {
 
 @pytest.mark.backends("torch")
 def test_replaced_tokens(corpus, vocabulary, tmp_path):
-    """ELECTRA's: resumed to the bit, and two presets."""
+    """ELECTRA's objective: bit-identical when resumed, and two presets."""
     new = {**ELECTRA, "generator": {"num_layers": 1, "hidden_dim": 8}}
     expected = train(corpus, vocabulary, tmp_path / "unbroken", **new)
     with pytest.raises(Broken):
@@ -504,7 +534,7 @@ def test_replaced_tokens(corpus, vocabulary, tmp_path):
     share = scores["detection_replaced"]
     assert 0 < share < 0.2
     assert scores["detection_accuracy_of_commonest_label"] == pytest.approx(1 - share)
-    # Each part by itself, on the same tables.
+    # Each part loads alone, and both have the same embeddings.
     detector = BertReplacedTokenDetector.from_preset(done["preset"])
     assert detector.backbone.family == "electra" and not detector.backbone.pooler
     assert detector.detect("He went home.")[0]["text"] == "He"
@@ -515,7 +545,7 @@ def test_replaced_tokens(corpus, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
-    """On with detector, generator and the state of the optimizer; and from another encoder."""
+    """Continued with detector, generator and optimizer state; and from another encoder."""
     short = {**ELECTRA, "phases": [(16, 2, 8)], "warmup_steps": 1, "learning_rate": 1e-9}
     first = train(corpus, vocabulary, tmp_path / "out", **{**short, "learning_rate": 1e-3})
     trained = values(first["model"])
@@ -525,13 +555,13 @@ def test_replaced_tokens_of_a_preset(corpus, vocabulary, tmp_path):
         np.testing.assert_allclose(value, trained[path], atol=1e-6, err_msg=path)
     with pytest.raises(ValueError, match="generator=.*cannot be set, because .* has its own"):
         train(corpus, None, tmp_path / "no", **{**short, "generator": {"num_layers": 2}}, **kept)
-    with pytest.warns(UserWarning, match="the generator and the head of the detector are new"):
+    with pytest.warns(UserWarning, match="for the generator and the head of the detector, which"):
         train(corpus, None, tmp_path / "other", preset="bert_tiny_demo_en_uncased", **short)
 
 
 @pytest.mark.backends("torch")
 def test_dropout_of_a_presets_encoder(examples, vocabulary, unbroken, tmp_path):
-    """It is the encoder's, as for a new one, and not that before the logits of pairs."""
+    """The setting applies to the encoder, as for a new one, not to the next-sentence head."""
     preset, still = unbroken[1]["preset"], {"learning_rate": 1e-12, "warmup_steps": 0}
     assert unbroken[1]["model"].backbone.dropout == 0.1
     for rate in (0.0, 0.3):
@@ -546,7 +576,9 @@ def test_dropout_of_a_presets_encoder(examples, vocabulary, unbroken, tmp_path):
 
 @pytest.mark.backends("jax", "torch")
 def test_a_teacher(examples, vocabulary, tmp_path):
-    """The vectors learn, a resume is to the bit, and the preset has nothing of the teacher."""
+    """The embeddings learn, resuming is bit-identical, and the preset has nothing of the
+    teacher.
+    """
     keras.utils.set_random_seed(1)
     tokenizer = tokenizer_of(vocabulary, lowercase=True)
     width = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 32}
@@ -614,6 +646,16 @@ def test_a_teacher(examples, vocabulary, tmp_path):
             "made with objective='next_sentence', not 'sentence_order'",
         ),
         ({"objective": "replaced_tokens"}, "not 'full_sentences', which 'replaced_tokens' reads"),
+        ({"objective": "translation"}, "languages=None .* needs languages="),
+        ({"languages": ["ko", "en"]}, "needs languages=.* other objectives do not support it"),
+        (
+            {"objective": "translation", "languages": ["ko", "en"], "reading": {"text_key": "x"}},
+            "text_key='x' cannot be set with objective='translation'",
+        ),
+        (
+            {"objective": "translation", "languages": ["ko"]},
+            r"columns of at least two languages, got \['ko'\]",
+        ),
         ({"generator": {"hidden_dim": 8}}, "needs objective='replaced_tokens'; leave it out"),
         ({"teacher": "minilm_mini_demo_en"}, "teacher.* shape .384,., .* hidden_dim=16"),
         ({"teacher_weight": 2.0}, "teacher_weight=2.0 needs a `teacher`; pass one"),
@@ -633,7 +675,8 @@ def test_a_teacher(examples, vocabulary, tmp_path):
 def test_bad_settings(examples, vocabulary, tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         train(examples, vocabulary, tmp_path, **settings)
-    assert not os.path.exists(tmp_path / "settings.json")  # The next call is not held to them.
+    # No settings are stored, so the next call may change them.
+    assert not os.path.exists(tmp_path / "settings.json")
 
 
 @pytest.mark.backends("torch")
@@ -661,13 +704,13 @@ def test_another_vocabulary(examples, vocabulary, tmp_path):
 
 
 def strict_log(output):
-    """The lines of the log, parsed as standard JSON."""
+    """Return the lines of the log, parsed as standard JSON."""
     with open(os.path.join(output, "log.jsonl"), encoding="utf-8") as file:
         return [json.loads(line, parse_constant=pytest.fail) for line in file]
 
 
 class Ruin(keras.callbacks.Callback):
-    """Ruins a weight after a step, as a step that is too large does."""
+    """Ruins a weight after a step, like a step that is too large."""
 
     def __init__(self, step, value):
         super().__init__()
@@ -680,8 +723,7 @@ class Ruin(keras.callbacks.Callback):
             weight.assign(np.full(weight.shape, self.value, "float32"))
 
 
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.backends("torch")
 def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
     """It raises an error and publishes nothing; a lower rate starts over or resumes."""
     given = {"optimizer": "adamw", "accumulate": 1, "warmup_steps": 1}
@@ -702,13 +744,15 @@ def test_a_rate_that_is_far_too_high(examples, vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("ruin", "step", "kept"),
     [
-        # The next loss shows it; the checkpoint of step 4 led to a finite loss.
+        # The loss of the next step reveals the ruined weight; the checkpoint of step 4 stays,
+        # because the loss after it was finite.
         (Ruin(5, np.nan), 6, 4),
-        # A checkpoint is due, and none is written.
+        # A checkpoint is due at this step, but it is not written.
         (Ruin(6, np.nan), 7, 4),
-        # The weights of the checkpoint are finite, and no step comes after them.
+        # The weights are finite but so large that the next loss is not, so this checkpoint is
+        # removed.
         (Ruin(6, 1e38), 7, 4),
-        # There is no earlier checkpoint.
+        # No checkpoint was written before this step.
         (Ruin(1, np.nan), 2, None),
     ],
 )
@@ -721,7 +765,7 @@ def test_the_last_finite_checkpoint_stays(examples, vocabulary, tmp_path, ruin, 
     found = [int(path.stem.split("-")[1]) for path in tmp_path.glob("checkpoint-*")]
     assert found == ([kept] if kept else []) and not (tmp_path / "preset").exists()
     strict_log(tmp_path)
-    # Only rates may change.
+    # Only learning rates may change.
     with pytest.raises(ValueError, match="other settings: seed=0"):
         train(examples, vocabulary, tmp_path, seed=3, **given)
     done = train(examples, vocabulary, tmp_path, **{**given, "learning_rate": 1e-4})

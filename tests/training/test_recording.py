@@ -1,4 +1,4 @@
-"""What a training does about signals."""
+"""Signals during training."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def as_in_a_terminal():
 
 
 class Interrupted:
-    """Gets Ctrl-C while it is freed."""
+    """Gets Ctrl-C while it is being freed."""
 
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)

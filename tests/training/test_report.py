@@ -1,11 +1,14 @@
-"""Tables for people."""
+"""Tables for display."""
 
 import io
 
+import pytest
 from rich.console import Console
 
 from kerasbert.tasks import get_task
 from kerasbert.training import report
+
+pytestmark = pytest.mark.backends("tensorflow")  # It does not depend on the backend.
 
 
 def text(table):
@@ -68,7 +71,7 @@ def test_scores_beside_the_published_ones():
         "0.7010",
     ]
     assert "arXiv 1810.04805, table 1" in shown
-    # Scores of the test set, and ones that a paper alone has.
+    # The table has scores of the test set, and scores that only the paper reports.
     both = text(report.score_table({**results(), "test_scores": {"accuracy": 0.75, "f1": 0.5}}))
     assert "this model, test" in both and "0.7500" in both
 
@@ -78,6 +81,8 @@ def test_scores_of_classes():
 
     scores = {"f1": 0.5, "precision": 1.0, "recall": 0.25, "gold": 1200, "predicted": 3}
     (table,) = class_tables({"classes": {"[x]": scores}, "split": "new.csv"})
+    header = ["class", "f1", "precision", "recall", "support", "predicted"]
+    assert [column.header for column in table.columns] == header
     assert [list(column.cells)[0] for column in table.columns][1:] == [
         *("0.5000", "1.0000", "0.2500"),
         *("1,200", "3"),

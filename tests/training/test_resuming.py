@@ -1,4 +1,4 @@
-"""Checkpoints of any type of weights, and what is kept beside them."""
+"""Checkpoints of weights of any type, and the state stored with them."""
 
 import keras
 import numpy as np
@@ -9,17 +9,17 @@ from kerasbert.models import BertBackbone, BertTextClassifier, BertTextClassifie
 from kerasbert.tasks import Settings, file_task
 from kerasbert.tokenizers import BertTokenizer
 from kerasbert.training.arms import _Keep
-from kerasbert.training.grid import _Watch
+from kerasbert.training.epoch_scores import EpochScores
 from kerasbert.training.resuming import find_checkpoint, load_checkpoint, save_checkpoint
 from tests.contracts import array
 
 
 def make():
-    """A frozen layer in int8, as under adapters, and one in bfloat16."""
+    """Return a model with a frozen layer in int8, as under adapters, and one in bfloat16."""
     frozen = keras.layers.Dense(4, name="frozen")
     model = keras.Sequential(
         [keras.Input((3,)), frozen, keras.layers.Dense(2, dtype="bfloat16", name="trained")],
-        name="model",  # It is part of the names of weights.
+        name="model",  # It is part of the weights' names.
     )
     frozen.quantize("int8")
     frozen.trainable = False
@@ -58,11 +58,11 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path):
 
 
 class Killed(BaseException):
-    """Ends a training as a kill does."""
+    """Ends a training like a kill."""
 
 
 def kill_after(monkeypatch, batches):
-    """Kill a training that saves epoch checkpoints after so many batches in total."""
+    """Kill a training that saves epoch checkpoints after this number of batches in total."""
     left = iter(range(batches - 1, -1, -1))
 
     def killing(on_train_batch_end):
@@ -73,7 +73,7 @@ def kill_after(monkeypatch, batches):
 
         return end
 
-    for kind in (_Watch, _Keep):
+    for kind in (EpochScores, _Keep):
         monkeypatch.setattr(kind, "on_train_batch_end", killing(kind.on_train_batch_end))
 
 
@@ -104,7 +104,7 @@ def dropping(tmp_path_factory):
 
 
 def finetuned(folder, output, **settings):
-    """Run `finetune` for 4 epochs of 3 batches; returns weights and the history."""
+    """Run `finetune` for 4 epochs of 3 batches; return weights and the history."""
     task = file_task(
         train=str(folder / "rows.csv"),
         dev=str(folder / "rows.csv"),

@@ -1,4 +1,4 @@
-"""Pairs of texts, heads by logistic regression, and the whole beside what setfit recorded."""
+"""Pairs of texts, heads by logistic regression, and the whole compared with recorded setfit."""
 
 import collections
 import math
@@ -16,6 +16,7 @@ from tests.golden import setfit as golden
 CLASSES = ["a"] * 4 + ["b"] * 3 + ["c"]
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize(
     ("pairs", "same", "other"),
     [("unique", 17, 19), ("oversampling", 19, 19), ("undersampling", 17, 17), (3, 24, 24)],
@@ -28,13 +29,14 @@ def test_how_many_pairs(pairs, same, other):
     again, another = (contrastive_pairs(CLASSES, pairs, seed) for seed in (1, 2))
     assert np.array_equal(again[1], second) and not np.array_equal(another[1], second)
     if isinstance(pairs, int):
-        # Each text is as often the first one.
+        # Each text is the first one equally often.
         assert set(collections.Counter(first.tolist()).values()) == {2 * pairs}
     else:
         most = 1 if pairs != "oversampling" else 2
         assert max(collections.Counter(zip(first.tolist(), second.tolist())).values()) == most
 
 
+@pytest.mark.backends("tensorflow")
 def test_drawn_pairs_are_any_of_their_kind():
     first, second, is_same = contrastive_pairs(CLASSES, 200)
     found = set(zip(first.tolist(), second.tolist(), is_same.tolist()))
@@ -43,6 +45,7 @@ def test_drawn_pairs_are_any_of_their_kind():
     assert found == wanted
 
 
+@pytest.mark.backends("tensorflow")
 def test_pairs_that_there_are_not(monkeypatch):
     with pytest.raises(
         ValueError, match="All examples are of the class 'a'; SetFit needs at least two"
@@ -53,6 +56,7 @@ def test_pairs_that_there_are_not(monkeypatch):
         contrastive_pairs(CLASSES, "unique")
 
 
+@pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("known", [(0, 1), (0, 2), (0, 1, 2), (1, 2, 3)])
 def test_the_head_is_the_regression(known):
     from sklearn.linear_model import LogisticRegression
@@ -73,7 +77,7 @@ def test_the_head_is_the_regression(known):
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", ["three", "two"])
 def test_as_setfit_trains(case, tmp_path):
-    """The same encoder on the same pairs in the same order: vectors, head and answers."""
+    """The same encoder on the same pairs in the same order: embeddings, head and answers."""
     golden.write(case, tmp_path)
     expected = golden.recorded(case)
     texts, classes, others = golden.texts_of(case)

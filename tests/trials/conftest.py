@@ -1,3 +1,3 @@
-"""What a trial adds belongs to a copy of the package alone."""
+"""A trial changes only a copy of the package."""
 
-collect_ignore_glob = ["kind/*", "family/*"]
+collect_ignore_glob = ["kind/*", "family/*", "setting/*"]

@@ -1,18 +1,18 @@
-"""Trees over sentences: what is above, what is below, and what is dashed."""
+"""Trees over sentences: edges above, below, and dashed."""
 
 import pytest
 
 from kerasbert.data import DependencyTree
 from kerasbert.visualize import dependency_arcs
 
-# Pictures of what every backend computes alike.
+# Figures of values that every backend computes alike.
 pytestmark = pytest.mark.backends("tensorflow")
 
 TREE = DependencyTree(("the", "dog", "barks", "."), (2, 3, 0, 3))
 
 
 def drawn(figure):
-    """Of each arc: whether it is above the words, its middle, and its line."""
+    """Return for each arc: whether it is above the words, its middle, and its line."""
     return [
         (arc.center[1] > 0, round(arc.center[0], 3), arc.get_linestyle())
         for arc in figure.axes[0].patches

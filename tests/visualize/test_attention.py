@@ -1,4 +1,4 @@
-"""Attention: the maps of the encoder, under the names of its tokens."""
+"""Attention: the encoder's attention weights, with the names of its tokens."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from kerasbert.models import (
 )
 from kerasbert.tokenizers import BertTokenizer
 
-# Pictures of what every backend computes alike.
+# Figures of values that every backend computes alike.
 pytestmark = pytest.mark.backends("tensorflow")
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] cats play ##ed 東 , naive".split()
@@ -36,7 +36,7 @@ def models():
 def test_tokens_and_weights(models):
     embedder, _ = models
     tokens, weights = visualize.attention(embedder, ("Naïve  CATS", "Played, dogs"))
-    # Cut to 8 tokens, the longer text first.
+    # Truncated to 8 tokens, the longer text first.
     assert tokens == ["[CLS]", "Naïve", "CATS", "[SEP]", "Play", "##ed", ",", "[SEP]"]
     assert weights.shape == (2, 3, 8, 8)
     ids = np.array([[2, 10, 5, 3, 6, 7, 9, 3]])
@@ -83,7 +83,7 @@ def test_grid(random_attention):
     np.testing.assert_allclose(shown, expected)
     assert [axes.get_title() for axes in figure.axes[:2]] == ["head 2", "head 0"]
     assert figure._repr_png_().startswith(b"\x89PNG")
-    # So many tokens that their names have no room.
+    # Too many tokens to show their names.
     many = (["word"] * 200, np.full((1, 12, 200, 200), 1 / 200))
     figure = visualize.attention_grid(many)
     assert figure.get_figwidth() < 24

@@ -1,4 +1,4 @@
-"""Attributions: sums, hand-computable cases, words, every family and task, and captum."""
+"""Attributions: sums, cases computed by hand, words, every family and task, and captum."""
 
 import functools
 import sys
@@ -25,7 +25,7 @@ LABELS = {"TextClassifier": ["no", "yes", "perhaps"], "TokenClassifier": ["O", "
 
 
 def task(name, family="bert", encoder=None):
-    """A task of random weights in which each matters."""
+    """Return a task of random weights in which each matters."""
     cls = getattr(models, f"Bert{name}")
     more = {"max_query_length": 4} if name == "QuestionAnswering" else {}
     settings = {"labels": LABELS[name]} if name in LABELS else {}
@@ -36,7 +36,9 @@ def task(name, family="bert", encoder=None):
 
 @functools.cache
 def bert(name="TextClassifier"):
-    """The task on BERT, for tests that leave it as it is; none waits for a compiler."""
+    """The task on BERT, for tests that do not change it; it runs eagerly, so no test waits for
+    compilation.
+    """
     model = task(name)
     model.run_eagerly = True
     return model
@@ -51,11 +53,12 @@ def test_words_and_sums():
     assert found.token_scores[[0, -1]].tolist() == [0, 0]
     np.testing.assert_allclose(found.scores[2], found.token_scores[3:5].sum())
     np.testing.assert_allclose(found.output, model.predict([TEXT], verbose=0)[0, 1], atol=1e-5)
-    blank = model.predict(["[MASK]"], verbose=0)  # Typed, these are no masks.
+    # If these tokens are typed in a text, they are not masks.
+    blank = model.predict(["[MASK]"], verbose=0)
     read = read_text(model, "[MASK] [MASK] [MASK] [MASK] [MASK] [MASK]", "test")
     blank = keras.ops.convert_to_numpy(model(read.features))[0, 1]
     np.testing.assert_allclose(found.baseline_output, blank, atol=1e-5)
-    # What is left is rounding, which 32 steps do not see and 2 do.
+    # The remaining error is rounding.
     assert found.error < 2e-5 < abs(found.output - found.baseline_output)
     np.testing.assert_allclose(
         found.scores.sum(), found.output - found.baseline_output, rtol=0, atol=2e-5
@@ -69,7 +72,9 @@ def test_words_and_sums():
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_a_linear_model_by_hand():
-    """Without layers, norms and positions a mean of embeddings meets the weights of a class."""
+    """Without layers, norms and positions, a class's weights are applied to a mean of
+    embeddings.
+    """
     backbone = models.BertBackbone(
         vocabulary_size=len(TOKENS),
         num_layers=1,
@@ -86,8 +91,8 @@ def test_a_linear_model_by_hand():
         backbone, labels=["no", "yes"], preprocessor=preprocessor, pooling="mean", dropout=0.0
     )
     for weight in backbone.transformer_layers[0].weights:
-        weight.assign(np.zeros(weight.shape))  # What is left is the residual connection.
-    # Its gain and bias stay; its statistics are made those of each token by a huge epsilon.
+        weight.assign(np.zeros(weight.shape))  # Only the residual connection remains.
+    # The norm keeps gain and bias; a huge epsilon makes its divisor the same for all tokens.
     backbone.final_layer_norm.epsilon = 1e12
     backbone.final_layer_norm.gamma.assign(np.full(4, 1e6))
     table = np.array(backbone.token_embedding.embeddings)
@@ -100,7 +105,7 @@ def test_a_linear_model_by_hand():
     expected = np.where(read.framing(), 0, own)
     np.testing.assert_allclose(found.token_scores, expected, rtol=1e-3, atol=1e-6)
     assert found.error < 1e-5
-    # The gradient is the same everywhere, so that it times the input is as exact.
+    # The gradient is constant, so gradient times input is exact, too.
     cheap = visualize.attributions(model, TEXT, target="yes", method="gradient_x_input")
     own = table[read.ids] @ weights / len(read.ids)
     np.testing.assert_allclose(cheap.token_scores, own, rtol=1e-3, atol=1e-6)
@@ -111,16 +116,17 @@ def test_a_linear_model_by_hand():
     assert cheap.error is None and cheap.baseline_output is None
 
 
-@pytest.mark.backends("torch")  # Others compile for each.
+@pytest.mark.backends("torch")  # Other backends would compile a function for each family.
 @pytest.mark.parametrize("family", ENCODERS)
 def test_every_family(family):
     found = visualize.attributions(task("TextClassifier", family), TEXT, steps=24)
     assert found.words == ["The", "film", "played", ",", "good"]
-    # A line has a kink where a ReLU has one (DistilBERT), which steps are slow to see.
+    # DistilBERT's ReLU has a kink, so more steps are needed for a small error.
     assert found.error < 5e-3
     assert np.abs(found.scores).max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, text, arguments, target",
     [
@@ -140,7 +146,7 @@ def test_every_task(name, text, arguments, target):
     assert found.error < 1e-3 and abs(found.output - found.baseline_output) > 1e-3
     spans = [found.texts[of][start:end] for of, start, end in found.spans]
     assert spans == found.words and len(found.words) == len(found.scores)
-    # Without a target it is the best one.
+    # Without a target, the best one is explained.
     best = visualize.attributions(model, text, method="gradient_x_input")
     if name in ("TokenClassifier", "QuestionAnswering", "MaskedLM"):
         assert best.output >= visualize.attributions(model, text, steps=1).output - 1e-5
@@ -156,7 +162,7 @@ def test_the_right_mask_is_read():
     logits = model({"token_ids": [[2, TOKENS.index("the"), 4, TOKENS.index("is"), 4, 3]]})
     logits = keras.ops.convert_to_numpy(logits)
     np.testing.assert_allclose(found.output, logits[0, 4, TOKENS.index("good")], atol=1e-5)
-    # A mask is what the baseline has there, too.
+    # The baseline also consists of masks.
     assert found.words == ["the", "[MASK]", "is", "[MASK]"] and not found.scores[[1, 3]].any()
 
 
@@ -183,7 +189,7 @@ def test_long_texts_are_computed_in_parts(monkeypatch):
     expected = visualize.attributions(model, TEXT, target="no", steps=7)
     monkeypatch.setattr(
         sys.modules["kerasbert.visualize.attributions"], "_TOKENS", 40
-    )  # Of 16: two rows.
+    )  # 2 rows of 16.
     found = visualize.attributions(model, TEXT, target="no", steps=7)
     np.testing.assert_allclose(found.token_scores, expected.token_scores, atol=1e-6)
     assert abs(found.output - expected.output) < 1e-5
@@ -202,7 +208,7 @@ def test_quantized_and_half_precision():
 
 
 def test_the_embedding_is_as_before():
-    """Also in another thread meanwhile, and after an error."""
+    """The embedding layer is unchanged for another thread at the same time, and after an error."""
     model = bert()
     embedding = encoder_of(model).token_embedding
     ids = np.array([[2, 5, 3]], "int32")

@@ -1,4 +1,4 @@
-"""The pictures of `advise`."""
+"""The figures of `advise`."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from kerasbert.metrics import reliability
 from kerasbert.visualize import label_curves, reliability_diagram
 
-pytestmark = pytest.mark.backends("tensorflow")  # They know no backend.
+pytestmark = pytest.mark.backends("tensorflow")  # No backend is involved.
 
 
 def test_label_curves():

@@ -1,4 +1,4 @@
-"""Pictures leave no settings behind, and say what they need."""
+"""Figures change no global settings, and errors name missing packages."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 
 from kerasbert import visualize
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
@@ -21,5 +21,5 @@ def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         visualize.masked_words([{"token": "a", "score": 1.0}])
-    # HTML needs none.
+    # HTML needs no font.
     assert "<mark" in visualize.entities("a", [(0, 1, "X")])._repr_html_()

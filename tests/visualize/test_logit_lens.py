@@ -1,4 +1,4 @@
-"""The logit lens: each layer by the head of the last one."""
+"""The logit lens: the last layer's head applied to each layer."""
 
 import sys
 
@@ -19,7 +19,7 @@ def masked_lm(family="bert", cls=models.BertMaskedLM):
     return perturb(cls(tiny_backbone(family), preprocessor))
 
 
-@pytest.mark.backends("torch")  # Others compile for each.
+@pytest.mark.backends("torch")  # Other backends would compile a function for each family.
 @pytest.mark.parametrize("family", MASKED_LMS)
 def test_the_last_layer_says_what_the_model_says(family):
     model = masked_lm(family)
@@ -29,7 +29,7 @@ def test_the_last_layer_says_what_the_model_says(family):
     assert found.scores.shape == (model.backbone.num_layers + 1, 1, 3)
     assert found.best[-1][0] == [one["token"] for one in best]
     np.testing.assert_allclose(found.scores[-1, 0], [one["score"] for one in best], atol=1e-5)
-    # Layers in between are other states by the same norm and head: those of a shorter model.
+    # Layers in between are passed through the same norm and head, as in a shorter model.
     every = model.backbone.global_every if model.backbone.local_window else 1
     shorter = model.with_layers(range(every if every > 1 else 1))
     layer = shorter.backbone.num_layers

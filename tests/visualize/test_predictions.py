@@ -1,4 +1,4 @@
-"""Pictures of predictions hold what they are drawn from."""
+"""Figures of predictions contain the plotted data."""
 
 import io
 import warnings
@@ -8,7 +8,7 @@ import pytest
 
 from kerasbert import visualize
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
@@ -19,14 +19,15 @@ def test_confusion_matrix():
         warnings.simplefilter("error")
         predictions = ["정치", *4 * labels[2:]]
         figure = visualize.confusion_matrix(gold, predictions, labels)
-        # In a notebook, and drawn by others, who may want it tight.
+        # Figures are shown in notebooks, and are drawn by programs that may need a tight bounding
+        # box.
         assert figure._repr_png_().startswith(b"\x89PNG")
         figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.texts] == "1 0 1 0 0 0 0 0 3".split()
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.5, 0, 0.5], [0, 0, 0], [0, 0, 1]])
     assert [label.get_text() for label in axes.get_yticklabels()] == labels
-    # Many classes have no room for numbers.
+    # With many classes, there is no room for numbers.
     many = [f"class {i}" for i in range(40)]
     assert not visualize.confusion_matrix(many, many, many).axes[0].texts
 
@@ -36,7 +37,7 @@ def test_masked_words():
     figure = visualize.masked_words([words, words[:1]])
     assert len(figure.axes) == 2
     assert [bar.get_width() for bar in figure.axes[0].patches] == [0.5, 0.25]
-    assert figure.axes[0].yaxis_inverted()  # The best on top.
+    assert figure.axes[0].yaxis_inverted()  # The best prediction is at the top.
     for nothing in ([], [[]]):
         with pytest.raises(ValueError, match="no words to draw"):
             visualize.masked_words(nothing)
@@ -49,7 +50,7 @@ def test_embedding_map():
     labels = 6 * ["a"] + 6 * ["b"]
     figure = visualize.embedding_map(vectors, labels, names=[f"text {i} " * 20 for i in range(12)])
     first, second = (points.get_offsets() for points in figure.axes[0].collections)
-    # The axis of most variance has the classes at its ends.
+    # The classes are at the ends of the axis with the largest variance.
     assert abs(first[:, 0].mean() - second[:, 0].mean()) == pytest.approx(4, abs=0.1)
     assert figure.axes[0].get_xlabel() == "component 1, 100% of the variance"
     assert len(figure.axes[0].texts) == 12

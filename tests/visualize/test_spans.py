@@ -1,4 +1,4 @@
-"""Marked text is the text: a browser shows each character once, in its order."""
+"""Highlighted text keeps the text: a browser shows each character once, in order."""
 
 import html.parser
 
@@ -6,12 +6,12 @@ import pytest
 
 from kerasbert.visualize import answers, entities
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
 class Reader(html.parser.HTMLParser):
-    """The text outside of names, what is marked in it with its look, and the names."""
+    """The text without names, its highlighted parts with their style, and the names."""
 
     def __init__(self, page):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pictures of training hold what they are drawn from."""
+"""Figures of training contain the plotted data."""
 
 import json
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from kerasbert import visualize
 from kerasbert.visualize.figures import save
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 
@@ -21,7 +21,7 @@ def history(*epochs):
 
 
 def lines(axes):
-    """What is drawn: a dict of a line's name to its points."""
+    """Return the plotted data: a dict of a line's name to its points."""
     return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
 
 
@@ -56,7 +56,7 @@ def test_training_curves(tmp_path):
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in log) + '{"step": 3')
-    for source in (log, path, str(tmp_path)):  # Rows, a log, the folder of one.
+    for source in (log, path, str(tmp_path)):  # From rows, a log, or the folder of one.
         (axes,) = visualize.training_curves(source).axes
         assert lines(axes) == {
             "mlm, training": [[10, 4], [20, 2.5]],
@@ -64,7 +64,7 @@ def test_training_curves(tmp_path):
             "nsp, training": [[10, 1], [20, 0.5]],
         }
 
-    class History:  # As Keras' own, of a training that went on.
+    class History:  # As Keras' own log of a resumed training.
         epoch = [3, 4]
         history = {"loss": [2.0, 1.0], "val_loss": [2.5, 1.5], "f1": [0.5, 0.75]}
 

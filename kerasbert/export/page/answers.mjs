@@ -277,16 +277,23 @@ export function makeAnswerer(task, tokenizer, content, run) {
   async function tag({ text }) {
     const { ids, starts, ends } = pieces(checked(text, "text"));
     const cuts = windows(ids.length, room(1), task.stride);
-    const chosen = mostContext(ids.length, cuts), odds = Array(ids.length);
+    const chosen = mostContext(ids.length, cuts), rows = Array(ids.length);
     for (const [window, { begin, size }] of cuts.entries()) {
       const made = row(ids.slice(begin, begin + size));
       const { data, dims } = (await outputs(made)).logits;
       for (const place of range(size)) {
         const from = (place + made.begins[0]) * dims[2];
-        if (chosen[begin + place] === window) odds[begin + place] = softmax(data.subarray(from, from + dims[2]));
+        if (chosen[begin + place] === window) rows[begin + place] = Array.from(data.subarray(from, from + dims[2]));
       }
     }
-    const units = unitsOf(text, starts, ends).map((unit) => ({ ...unit, odds: ofUnit(unit.pieces.map((piece) => odds[piece])) }));
+    const units = unitsOf(text, starts, ends).map((unit) => ({ ...unit, rows: unit.pieces.map((piece) => rows[piece]) }));
+    if (task.chain) chain(units);
+    else {
+      for (const unit of units) {
+        unit.odds = ofUnit(unit.rows.map(softmax));
+        unit.label = best(unit.odds, 1)[0];
+      }
+    }
     return { spans: entities(units) };
   }
 
@@ -328,11 +335,41 @@ export function makeAnswerer(task, tokenizer, content, run) {
     return sums.map((x) => x / Math.max(all, 1e-30));
   }
 
+  // As `kerasbert.text.chains`: sets the label of each unit on the best path of a CRF, and its marginal probabilities.
+  function chain(units) {
+    const { transitions, steps, ends } = task.chain, labels = range(transitions.length);
+    const isLong = units.map(({ rows }) => Number(task.label_pieces === "all" && rows.length > 1));
+    const emissions = units.map(({ rows }, at) => labels.map((label) => {
+      const last = rows.length - 1;
+      const path = task.label_pieces === "first" ? [label] : rows.map((_, i) => task.table[label][Number(i === 0)][Number(i === last)]);
+      const sum = path.reduce((total, one, i) => total + rows[i][one] + (i ? transitions[path[i - 1]][one] : 0), 0);
+      return sum + (at ? 0 : ends[0][isLong[at]][label]) + (at < units.length - 1 ? 0 : ends[1][isLong[at]][label]);
+    }));
+    const zeros = labels.map(() => 0), top = units.map(() => zeros), all = units.map(() => zeros);
+    const between = (at) => steps[2 * isLong[at - 1] + isLong[at]];
+    for (let at = units.length - 1; at > 0; at--) {
+      const paths = (ahead) => between(at).map((row) => row.map((score, next) => score + emissions[at][next] + ahead[at][next]));
+      top[at - 1] = paths(top).map((row) => Math.max(...row));
+      all[at - 1] = paths(all).map((row) => {
+        const most = Math.max(...row);
+        return most + Math.log(row.reduce((sum, x) => sum + Math.exp(x - most), 0));
+      });
+    }
+    units.forEach((unit, at) => {
+      const before = units[at - 1], scores = (rows) => labels.map((label) => emissions[at][label] + rows[at][label]);
+      const moved = (row) => scores(top).map((score, label) => score + (row ? row[label] : 0));
+      unit.label = best(moved(before && between(at)[before.label]), 1)[0];
+      const odds = (row) => softmax(scores(all).map((score, label) => score + (row ? row[label] : 0)));
+      unit.odds = before ? zeros.slice() : odds();
+      if (before) between(at).forEach((row, label) => odds(row).forEach((x, next) => (unit.odds[next] += before.odds[label] * x)));
+    });
+  }
+
   function entities(units) {
     const found = [];
     let open = null;
-    for (const { start, end, odds } of units) {
-      const label = best(odds, 1)[0], meaning = task.meanings[label];
+    for (const { start, end, odds, label } of units) {
+      const meaning = task.meanings[label];
       if (!meaning) {
         open = null;
         continue;

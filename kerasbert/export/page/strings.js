@@ -22,7 +22,7 @@ window.STRINGS = {
     "local": "The model runs in this browser; your texts stay on this machine.",
     "empty": "{field} is empty; enter a text.",
     "long": "The text has {count} characters; the limit is {most}.",
-    "half": "The text has a broken character; type it again.",
+    "half": "The text has an incomplete character; type it again.",
     "no_mask": "The text has no {mask}; put it in place of a word.",
     "missing": "The file {name} could not be loaded; check that the folder is complete.",
     "broken": "The model stopped: {error}",

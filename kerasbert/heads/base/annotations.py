@@ -6,7 +6,7 @@ import warnings
 
 from kerasbert.base.errors import is_whole
 
-# Tools' field names for a span's start, end and type.
+# Names that the tools use for a span's start, end and type.
 _STARTS = ("start", "start_offset", "begin")
 _ENDS = ("end", "end_offset")
 _TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
@@ -15,8 +15,8 @@ _TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
 def flat_annotations(rows, source):
     """Flatten a Label Studio export to one row per task: its data and columns of labels.
 
-    Label columns have the names of their tags in the labeling interface. A single one is also
-    copied to "label". Rows of other files are returned unchanged.
+    A label column has the name of its tag in the labeling interface. If there is only one, it is
+    also copied to "label". Rows of other files are returned unchanged.
 
     Args:
         rows: list of dicts.
@@ -41,7 +41,8 @@ def flat_annotations(rows, source):
     tags = list(dict.fromkeys(tag for _, labels, _ in found for tag in labels))
     result = []
     for data, labels, is_labeled in found:
-        # An annotated task without spans or choices gets an empty list, an unannotated one `None`.
+        # A task that was annotated without spans or choices gets an empty list; a task that was not
+        # annotated gets `None`.
         own = {tag: labels.get(tag, [] if is_labeled else None) for tag in tags}
         if len(tags) == 1:
             own["label"] = own[tags[0]]
@@ -50,7 +51,7 @@ def flat_annotations(rows, source):
 
 
 def _labels_by_tag(results):
-    """Return an annotation's labels as a dict by tag of the labeling interface."""
+    """Return an annotation's labels as a dict of interface tag to list of labels."""
     found = {}
     for result in results:
         value, tag = result.get("value") or {}, result.get("from_name", "label")
@@ -65,11 +66,11 @@ def _labels_by_tag(results):
 
 
 def as_lists(values):
-    """Parse a column's cells that contain lists as text.
+    """Parse the cells of a column that contain lists as text.
 
     Returns:
-        List of the same length. Non-text cells are unchanged; if any other text is not a list, all
-        cells are.
+        List of the same length. Cells that are not text are unchanged. If any non-empty text is not
+        a list, all cells are unchanged.
 
     >>> as_lists(["['a', 'b']", "[]", ""])
     [['a', 'b'], [], '']
@@ -93,7 +94,7 @@ def _list_in(text):
 
 
 def _loads(text):
-    """Parse JSON or a Python literal, as pandas writes it; return other text unchanged."""
+    """Parse JSON or a Python literal, which pandas writes; return other text unchanged."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -103,7 +104,9 @@ def _loads(text):
 
 
 def spans_in(value):
-    """Convert an annotation to a sorted list of spans `(start, end, type)`, or else `None`.
+    """Convert an annotation to a sorted list of spans `(start, end, type)`.
+
+    Return `None` if it is not a list of spans.
 
     >>> spans_in([[0, 3, "PER"], {"start": 7, "end": 11, "labels": ["LOC"]}])
     [(0, 3, 'PER'), (7, 11, 'LOC')]

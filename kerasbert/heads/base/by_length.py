@@ -6,12 +6,14 @@ N rows, T tokens, R rows per part.
 from kerasbert.backend.tensorflow import tf
 
 ROWS = 8
-# Below this share of padding, one pass is cheaper than several parts.
+# If the share of padding is below this, one pass over the batch is cheaper than several parts.
 PADDING = 0.2
 
 
 def by_length(function):
     """Wrap a graph function so that it runs on parts of similar length.
+
+    Rows may also have an axis of windows, (N, W, T), whose missing windows come last.
 
     Rows are sorted by length, and each part is padded to its own longest row. A batch with little
     padding runs in one part.
@@ -35,7 +37,11 @@ def by_length(function):
 
     def run(features):
         mask = tf.cast(features["padding_mask"], tf.int32)
-        lengths = tf.reduce_max(mask * (tf.range(tf.shape(mask)[1]) + 1), axis=1)  # (N,)
+        sizes = [_longest(mask)]  # (N,), tokens
+        if mask.shape.rank == 3:
+            sizes = [_longest(tf.reduce_max(mask, axis=2)), _longest(tf.reduce_max(mask, axis=1))]
+        # A text of several windows is as long as its windows together.
+        lengths = tf.math.reduce_prod(tf.stack(sizes), axis=0)
         order = tf.argsort(lengths, stable=True)
         count, total = tf.shape(mask)[0], tf.reduce_sum(lengths)
         padded = count * tf.reduce_max(tf.concat([lengths, [1]], 0))
@@ -44,14 +50,15 @@ def by_length(function):
 
         def part(start, parts):
             chosen = order[start : start + rows]  # (R,)
-            longest = tf.maximum(tf.reduce_max(tf.gather(lengths, chosen)), 1)
-            inputs = {name: tf.gather(x, chosen)[:, :longest] for name, x in features.items()}
+            most = [tf.maximum(tf.reduce_max(tf.gather(size, chosen)), 1) for size in sizes]
+            used = (slice(None), *map(slice, most))
+            inputs = {name: tf.gather(x, chosen)[used] for name, x in features.items()}
             outputs = function(inputs)
             shapes.append((None, *outputs.shape[1:]))
             return start + rows, parts.write(start // rows, outputs)
 
         shapes = []
-        # An empty batch runs as one part, which determines the output's width.
+        # An empty batch runs as one part, because the output's width comes from a run.
         size = tf.maximum(count, 1)
         parts = tf.TensorArray(tf.float32, -(-size // rows), infer_shape=False)
         _, parts = tf.while_loop(
@@ -61,3 +68,8 @@ def by_length(function):
         return tf.ensure_shape(outputs, shapes[0])
 
     return run
+
+
+def _longest(mask):
+    """Return the position after the last 1 of each row of a mask (N, T), int32 (N,)."""
+    return tf.reduce_max(mask * (tf.range(tf.shape(mask)[1]) + 1), axis=1)

@@ -1,4 +1,4 @@
-"""Class weights for `fit(class_weight=...)`: by number, by name or "balanced".
+"""Class weights for `fit(class_weight=...)`: by class index, by class name or "balanced".
 
 C classes.
 """
@@ -18,9 +18,10 @@ def class_weights(given, names, count):
     """Return the weight of each class.
 
     Args:
-        given: dict of class name or number to weight, 1 for missing classes; or "balanced", which
-            gives each class the same total: examples / (C * examples of the class). As in labels,
-            class names that are numbers take precedence over positions.
+        given: dict of class name or index to weight; missing classes have weight 1. Or "balanced",
+            which gives each class the same total weight: the weight of a class is the number of
+            examples / (C * the number of its examples). If class names are numbers, a number is
+            read as a name, not as an index, as in labels.
         names: list of C strings.
         count: function that returns the number of labels of each class, (C,).
 
@@ -68,14 +69,17 @@ def class_weights(given, names, count):
 
 
 def count_classes(y, sample_weight, classes):
-    """Count each class's labels with a weight above 0: (C,)."""
+    """Count the labels of each class that have a weight above 0: (C,)."""
     counted = np.ones(y.shape) if sample_weight is None else np.asarray(sample_weight) > 0
     counted = counted.reshape(counted.shape + (1,) * (y.ndim - counted.ndim))
     return np.bincount(y.ravel(), np.broadcast_to(counted, y.shape).ravel(), classes)[:classes]
 
 
 def class_numbers(y, rank):
-    """Convert labels, also (..., 1) or one-hot rows (..., C), to class numbers with `rank` axes."""
+    """Convert labels to class indices with `rank` axes.
+
+    Labels may be class indices, also with a last axis of 1, or one-hot rows (..., C).
+    """
     y = np.asarray(y)
     if y.ndim > rank:
         y = y[..., 0] if y.shape[-1] == 1 else y.argmax(axis=-1)
@@ -106,7 +110,8 @@ def weigh_dataset(task, class_weight, dataset, is_raw):
         task: a task model.
         class_weight: see `class_weights`.
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
-        is_raw: bool. Whether it was made from texts in memory, so that labels can be counted.
+        is_raw: bool. Whether the data set was made from texts in memory, so that its labels can be
+            counted.
     """
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
 

@@ -15,9 +15,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.backend import is_known, lengthen
+from kerasbert.backend import compiles_shapes
+from kerasbert.backend.layers import is_known, lengthen
 from kerasbert.base.errors import check_whole
-from kerasbert.heads.base.inputs import check_batch_size, is_dataset, is_ready, passes, split
+from kerasbert.heads.base.inputs import (
+    check_batch_size,
+    dataset_from,
+    is_dataset,
+    is_raw,
+    is_ready,
+    passes,
+    split,
+)
+from kerasbert.heads.base.steps import discard_steps, predict_texts
 from kerasbert.heads.base.task import BertTask
 from kerasbert.layers.remat import in_chunks
 from kerasbert.losses import (
@@ -44,7 +54,7 @@ _IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
 class ComparingTask(BertTask):
     """Base class of tasks trained with a loss of `kerasbert.losses` that compares embeddings.
 
-    The outputs for a tuple of several columns of texts are embeddings (B, C, D'). Subclasses have
+    For a tuple of several columns of texts, the outputs are embeddings (B, C, D'). Subclasses have
     a `BertTextEmbedderPreprocessor` and an attribute `pooling`.
     """
 
@@ -60,7 +70,7 @@ class ComparingTask(BertTask):
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
     ) -> Tensor:
-        if isinstance(inputs, (list, tuple)):  # On JAX, `fit` skips `__call__`.
+        if isinstance(inputs, (list, tuple)):  # `__call__` handles these, but JAX's `fit` skips it.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
         # Read the context variable here, because chunks may be recomputed in another thread.
         gives_layers = self._layers_model is not None and _IN_STEP.get() is self._layers_model
@@ -86,9 +96,9 @@ class ComparingTask(BertTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            chunk_size: int. Embed this many rows at a time, and again in the backward pass
-                (GradCache). Batches of thousands then fit into the memory of one chunk and give the
-                same gradients, but training is about a third slower.
+            chunk_size: int. Number of rows that are embedded at a time, and again in the backward
+                pass (GradCache). Batches of thousands of rows then fit into the memory of one chunk
+                and give the same gradients, but training is about a third slower.
             optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
 
         Source: Gao et al. 2021, arXiv 2101.06983.
@@ -99,7 +109,8 @@ class ComparingTask(BertTask):
         layers_model = self._of_all_layers() if needs_layers else None
         self.chunk_size = chunk_size
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
-        # Avoids Keras' attribute tracking, because the weights are already this model's own.
+        # It is stored in `__dict__`, because Keras would track an attribute; its weights already
+        # belong to this model.
         self.__dict__["_layers_model"] = layers_model
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -121,11 +132,12 @@ class ComparingTask(BertTask):
         drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
         return [*super().variables, *itertools.chain(*drawing)]
 
-    # `super()` would fail: with several processes on PyTorch, `self` is a wrapper around it.
+    # `super()` is not used here, because with several processes on PyTorch `self` is a wrapper
+    # around the model.
 
     def train_step(self, *args: Any) -> Any:
         with _step_of(self):
-            return keras.Model.train_step(self, *args)
+            return BertTask.train_step(self, *args)
 
     def test_step(self, *args: Any) -> Any:
         with _step_of(self):
@@ -152,32 +164,34 @@ class ComparingTask(BertTask):
 
         Args:
             x: a tuple of two or more lists of texts to compare; a list of texts; preprocessed
-                arrays, with a tuple of dicts for columns; or a `tf.data.Dataset` of such batches.
+                arrays, in a tuple of dicts if there are several columns; or a `tf.data.Dataset` of
+                batches of any of these.
             y: scores (N,), classes (N,), embeddings (N, D') or `None`.
             **kwargs: as in `BertTask.fit`.
 
         Raises:
-            ValueError: for columns of different sizes, or other kinds of labels.
+            ValueError: for columns of different sizes, or for labels of another kind.
         """
-        y = read_once(y) if self._is_raw(x) else y
+        y = read_once(y) if is_raw(self, x) else y
         held_out = kwargs.get("validation_data")
         share = kwargs.get("validation_split")
         is_tuple = isinstance(x, tuple)
         columns = self._compared(x, y)
         self._check_differing(columns, x, y, batch_size)
         if columns is not None:
-            x = columns  # A generator among the columns is now exhausted.
+            x = columns  # The original columns may include a generator, which is exhausted now.
             if share and held_out is None:
                 kwargs.pop("validation_split")
                 (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
         if held_out is not None:
             parts = held_out if isinstance(held_out, tuple) else (held_out,)
-            if is_tuple and y is None and _are_texts(*parts[1:2]):
+            labels = parts[1] if isinstance((*parts, None)[1], (list, tuple)) else ()
+            if is_tuple and y is None and any(isinstance(label, str) for label in labels):
                 raise ValueError(
                     "validation_data has texts in place of labels; pass the columns as a nested "
                     "tuple, such as validation_data=((queries, texts),)."
                 )
-            # Columns without labels come as `validation_data=((a, b),)`.
+            # Users pass columns without labels as `validation_data=((a, b),)`.
             kwargs["validation_data"] = self._in_columns(*parts, batch_size=batch_size)
         x, y, sample_weight = _three(
             self._in_columns(
@@ -190,11 +204,11 @@ class ComparingTask(BertTask):
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
 
     def _check_differing(self, columns, x, y, batch_size):
-        """Raise for texts in memory that give an in-batch loss nothing to compare."""
+        """Raise if texts in memory are too much alike for a loss with in-batch negatives."""
         loss = getattr(self, "loss", None)
-        while hasattr(loss, "loss"):  # Unwrap `Matryoshka` and others.
+        while hasattr(loss, "loss"):  # Unwrap the inner loss of `Matryoshka` and similar losses.
             loss = loss.loss
-        if not isinstance(loss, _AMONG_ROWS) or not self._is_raw(x):
+        if not isinstance(loss, _AMONG_ROWS) or not is_raw(self, x):
             return
         if columns is not None and y is None and len(columns) == 2 and len(columns[0]) == 1:
             raise ValueError(
@@ -231,12 +245,12 @@ class ComparingTask(BertTask):
         """Discard compiled steps if the rank of the labels has changed."""
         if is_dataset(x):
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        self._expect(None if y is None else _axes(y), "train", "test")
+        discard_steps(self, None if y is None else _axes(y), "train", "test")
 
     def _in_columns(self, x, y=None, sample_weight=None, batch_size=None, shuffle=False):
         """Return texts to compare as a dataset of preprocessed batches."""
         check_batch_size(batch_size)
-        y = read_once(y) if self._is_raw(x) else y
+        y = read_once(y) if is_raw(self, x) else y
         if is_dataset(x):
             if not is_ready(x) and self.preprocessor is not None and _has_columns(x.element_spec):
                 return self.preprocessor.map_columns(x)
@@ -244,9 +258,9 @@ class ComparingTask(BertTask):
         if hasattr(x, "__next__"):
             return self._generated(x), y, sample_weight
         if isinstance(x, keras.utils.PyDataset):
-            if self._compared(*_parts(x[0])[:2]) is not None:
+            if self._compared(*_three(x[0])[:2]) is not None:
                 batches = functools.partial(passes, x, shuffle)
-                x = self._dataset_from(batches, x[0], x.num_batches, self._column_batch)
+                x = dataset_from(self, batches, x[0], x.num_batches, self._column_batch)
             return x, y, sample_weight
         columns = self._compared(x, y)
         if columns is None:
@@ -260,18 +274,18 @@ class ComparingTask(BertTask):
             sample_weight,
             batch_size or 32,
             shuffle,
-            coarse=self._compiles_shapes(),
+            coarse=compiles_shapes(self.jit_compile),
         )
 
     def _generated(self, batches):
         """Convert a generator of texts to compare to a dataset of preprocessed batches."""
         first = next(batches, None)
         if first is None:
-            return batches  # An empty generator is reported later.
+            return batches  # An empty generator causes an error later.
         batches = itertools.chain([first], batches)
-        if self._compared(*_parts(first)[:2]) is None:
+        if self._compared(*_three(first)[:2]) is None:
             return batches
-        return self._dataset_from(lambda: batches, first, read=self._column_batch)
+        return dataset_from(self, lambda: batches, first, preprocess=self._column_batch)
 
     def _column_batch(self, x, y=None, sample_weight=None):
         """Preprocess a batch of texts to compare."""
@@ -299,11 +313,12 @@ class ComparingTask(BertTask):
 
         A single column without labels is returned twice (SimCSE).
         """
-        if not self._is_raw(x):
+        if not is_raw(self, x):
             return None
         if isinstance(x, tuple) and len(x) > 2:
             return x
-        # Labels with more axes are target embeddings per text or pair; nothing is compared.
+        # Labels with more axes are target embeddings of a text or a packed pair, so no columns are
+        # compared.
         if y is not None and _axes(y) != 1:
             return None
         columns = self.preprocessor.columns(x)[0]
@@ -319,9 +334,9 @@ class ComparingTask(BertTask):
         For `role`, see `embed`.
         """
         preprocessor = self._for_role(role)
-        if not self._is_raw(x):
+        if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
-        return self._predict_texts(x, batch_size, preprocessor, **kwargs)
+        return predict_texts(self, x, batch_size, preprocessor, **kwargs)
 
     def _for_role(self, role):
         if self.preprocessor is None and role is None:
@@ -354,7 +369,8 @@ class ComparingTask(BertTask):
         training: bool | None = True,
     ) -> Tensor:
         if self._layers_model is not None and not self._has_layers(x, y_pred):
-            # Keras builds the loss before the first step, on outputs that lack the other layers.
+            # Before the first step, Keras builds the loss on outputs of the last layer only, so
+            # compute them again here.
             with _step_of(self):
                 y_pred = self(x, training=training)
         y = self._labels(y, self._last(x, y_pred))
@@ -364,7 +380,7 @@ class ComparingTask(BertTask):
         self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
     ) -> dict[str, Any]:
         y_pred = self._last(x, y_pred)
-        y = self._labels(y, y_pred)  # Keras may call this before the loss.
+        y = self._labels(y, y_pred)  # Keras may compute metrics before the loss checks labels.
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _labels(self, y, y_pred):
@@ -391,7 +407,10 @@ class ComparingTask(BertTask):
 
 @contextlib.contextmanager
 def _step_of(model):
-    """Return a context in which the model outputs all layers' embeddings if its loss needs them."""
+    """Return a context for a step, in which the model outputs all layers' embeddings if needed.
+
+    The loss `AdaptiveLayer` needs them.
+    """
     token = _IN_STEP.set(model._layers_model)
     try:
         yield
@@ -400,7 +419,7 @@ def _step_of(model):
 
 
 def _stacked(columns, embed):
-    """Stack each column's embeddings (B, ...) to (B, C, ...), padding tokens to one length."""
+    """Stack the embeddings (B, ...) of C columns to (B, C, ...); pad tokens to one length."""
     vectors = [embed(column) for column in columns]
     if len(vectors[0].shape) == 3:
         sizes = [ops.shape(x)[1] for x in vectors]
@@ -410,23 +429,12 @@ def _stacked(columns, embed):
 
 
 def _three(parts):
-    """Return `(x, y, sample_weight)` for a dataset, or a tuple that may lack the last one."""
-    if is_dataset(parts):
-        return parts, None, None
-    return (*parts, None)[:3]
-
-
-def _parts(batch):
-    """Return `(x, y, sample_weight)` from a batch of a generator or a `PyDataset`."""
-    return keras.utils.unpack_x_y_sample_weight(batch if isinstance(batch, tuple) else (batch,))
-
-
-def _are_texts(y=None):
-    return isinstance(y, (list, tuple)) and any(isinstance(one, str) for one in y)
+    """Return `(x, y, sample_weight)` from `x` alone or a tuple; missing parts are `None`."""
+    return (*parts, None, None)[:3] if isinstance(parts, tuple) else (parts, None, None)
 
 
 def check_alike(queries, documents):
-    """Raise for embeddings of different widths, (..., D) and (..., D')."""
+    """Raise if the embeddings of queries and documents have different widths (the last axis)."""
     widths = queries.shape[-1], documents.shape[-1]
     if widths[0] != widths[1]:
         raise ValueError(
@@ -435,14 +443,14 @@ def check_alike(queries, documents):
 
 
 def _axes(y):
-    """Return the number of axes of labels, even of ragged ones, which are rejected later."""
+    """Return the number of axes of labels: 2 for ragged labels, which cause an error later."""
     if hasattr(y, "shape") or not hasattr(y, "__iter__"):
         return len(getattr(y, "shape", ()))
     return 2 if any(isinstance(row, (list, tuple, np.ndarray)) for row in y) else 1
 
 
 def _has_columns(spec):
-    """Return whether a dataset's batches are texts to compare, by their structure."""
+    """Return whether the structure of a dataset's batches is that of texts to compare."""
     x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
     if not isinstance(x, tuple) or len(x) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Losses for `compile`, matched to outputs that are logits or probabilities."""
+"""Losses for `compile` that fit a task's outputs (logits or probabilities)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from kerasbert.heads.base.head_metrics import UnfitMetric
+from kerasbert.heads.base.head_metrics import CLASSES, SEVERAL, TOKEN_CLASSES, UnfitMetric
+from kerasbert.losses.logits import ClassCrossEntropy, TokenCrossEntropy
 
 if TYPE_CHECKING:
     from typing import Any
@@ -20,10 +21,12 @@ _CROSSENTROPIES = {
     "categoricalfocalcrossentropy": "CategoricalFocalCrossentropy",
     "sparsecategoricalcrossentropy": "SparseCategoricalCrossentropy",
 }
+# Losses with label smoothing.
+_SMOOTHED = (ClassCrossEntropy, TokenCrossEntropy, keras.losses.BinaryCrossentropy)
 
 
 class KeepsCompile:
-    """Mixin for models with their own `compile`: compile a loaded model as it was saved."""
+    """Mixin for models with their own `compile`: a loaded model is compiled as it was saved."""
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
@@ -35,9 +38,11 @@ class KeepsCompile:
     def compile_from_config(self, config: dict[str, Any]) -> None:
         # Keras does not compile a loaded model whose class has its own `compile`.
         optimizer = config.get("optimizer")
-        is_built = isinstance(optimizer, dict) and optimizer.get("built", False)
-        config = keras.saving.deserialize_keras_object(config)
-        # Files of version 0.1 store the flag here.
+        saved = optimizer if isinstance(optimizer, dict) else {}
+        is_built = saved.get("built", False)
+        regularizer = saved.get("regularizer", {})
+        config = keras.saving.deserialize_keras_object(config) | regularizer
+        # Files of version 0.1 store the flag under this key.
         is_built = config.pop("optimizer_built", is_built)
         try:
             self.compile(**config)
@@ -53,7 +58,7 @@ class KeepsCompile:
 
 
 def fitting_losses(task, losses):
-    """Return losses for `compile`; named ones get the `from_logits` that fits the task.
+    """Return losses for `compile`; a loss given by name gets the `from_logits` that fits the task.
 
     Raises:
         ValueError: for a loss object with the wrong `from_logits`.
@@ -67,6 +72,23 @@ def fitting_losses(task, losses):
     return losses
 
 
+def smoothed(task, loss, share):
+    """Return the default loss of a task with label smoothing.
+
+    Raises:
+        ValueError: for a task without classes. Positions and choices are not classes: their
+            logits are very low at padding, so smoothing would make the loss huge.
+    """
+    form = task.metric_forms()
+    has_classes = isinstance(form, tuple) and form[0] in (CLASSES, SEVERAL, TOKEN_CLASSES)
+    if not has_classes or not isinstance(loss, _SMOOTHED):
+        raise ValueError(
+            f"label_smoothing={share} needs a cross-entropy of classes, but the default "
+            f"loss of this {type(task).__name__} is a different one; omit it."
+        )
+    return type(loss).from_config({**loss.get_config(), "label_smoothing": share})
+
+
 def _each(parts, fit):
     if isinstance(parts, dict):
         return {name: fit(part) for name, part in parts.items()}
@@ -74,7 +96,10 @@ def _each(parts, fit):
 
 
 def _key(chosen, module):
-    """Normalize a name, or that of Keras' own function or class; return `None` for others."""
+    """Return the normalized name of a loss given by name or as Keras' own function or class.
+
+    Return `None` for other losses.
+    """
     if not isinstance(chosen, str):
         name = getattr(chosen, "__name__", "")
         if not name or getattr(module, name, None) is not chosen:

@@ -1,6 +1,6 @@
 """Base class of the kinds of data, which convert columns to examples and predictions to files.
 
-N: number of examples. Each kind is a stateless class, in a file of its name.
+N: number of examples. The stateless class of each kind is in the file `data.py` of its folder.
 """
 
 import math
@@ -15,10 +15,10 @@ from kerasbert.text.names import composed, trimmed
 
 
 class Data:
-    """Base class with common defaults."""
+    """Base class of the kinds of data, with common defaults."""
 
-    # Defaults for your own files: text columns, their allowed counts, the label column, metrics and
-    # the prediction file.
+    # Defaults for your own files: the text columns, the allowed numbers of text columns, the label
+    # column, the metrics and the prediction file.
     columns = ("text",)
     column_counts = (1,)
     label = "label"
@@ -30,14 +30,14 @@ class Data:
         """Return further `Task` fields for your own files.
 
         Args:
-            task: the `Task` so far.
-            given: dict of `labels`, `choices`, `choice_start`, `metrics` and `settings` as passed
-                to `file_task`.
+            task: the `Task` without these fields.
+            given: dict of the arguments `labels`, `choices`, `choice_start`, `metrics` and
+                `settings` of `file_task`.
         """
         return {}
 
     def fields_of_model(self, model):
-        """Return further `Task` fields for a model, besides its class names."""
+        """Return the `Task` fields, besides the class names, that are read from a model."""
         return {}
 
     def settings(self, task):
@@ -74,7 +74,7 @@ class Data:
         return len(data)
 
     def groups(self, data):
-        """Return each example's group; splits keep groups together."""
+        """Return the group of each example; splitting keeps a group together."""
         return range(len(data))
 
     def answers(self, task, model, data, batch_size):
@@ -102,7 +102,7 @@ class Data:
 
 
 def _is_empty(table, name):
-    """Whether a column is missing or has only empty values."""
+    """Return whether a column is missing or has only empty values."""
     found = table.find(name)
     return found is None or all(written(value) == "" for value in table.columns[found])
 
@@ -112,7 +112,7 @@ def is_test(split):
 
 
 def column_of(task, table, name):
-    """Return the values of a column, by its name in the files or in the task."""
+    """Return the values of a column, found by its name in the files or in the task."""
     return table.column(name_in(task, table, name), f" of the task '{task.name}'")
 
 
@@ -127,7 +127,7 @@ def texts_of(table, values):
     for position, value in enumerate(values):
         if isinstance(value, (list, dict)):
             raise ValueError(f"{table.place(position)}: {value!r} is not a text.")
-        # Tables do not distinguish missing from empty texts.
+        # A missing text is read as an empty one, because tables do not distinguish them.
         texts.append(value if isinstance(value, str) else written(value))
     return texts
 
@@ -136,14 +136,14 @@ def ids_of(task, table, unique=False):
     """Return the examples' ids, or running numbers if ids are missing or ambiguous.
 
     Args:
-        unique: bool. Whether results are stored by id, so that duplicates are ambiguous even in the
-            column that the user named.
+        unique: bool. Whether ids must be unique because results are stored by id. If `False`, a
+            column that the user named is used even if it has empty or duplicate ids.
     """
     given, counted = task.source.id, list(range(len(table)))
     if not task.has_own_files:  # Submissions of built-in tasks use running numbers.
         found = table.find(given)
         return counted if found is None else table.columns[found] or counted
-    # KLUE's column is "guid".
+    # The id column of KLUE's files is "guid".
     names = [given] if given else ["id", "guid"]
     name = next((x for x in names if table.find(x) is not None), None)
     if name is not None:
@@ -158,7 +158,9 @@ def ids_of(task, table, unique=False):
         lack = f"which has no column '{given}'"
     else:
         return counted
-    warnings.warn(f"The examples of {table.source}, {lack}, are counted from 0.", stacklevel=2)
+    warnings.warn(
+        f"The examples of {table.source}, {lack}, get the ids 0, 1, 2 and so on.", stacklevel=2
+    )
     return counted
 
 
@@ -167,8 +169,31 @@ def examples_of(x, y, ids=None, gold=None, sentences=None):
     return Examples(x, y, list(range(len(rows))) if ids is None else ids, gold, sentences)
 
 
+def found_answers(data, lost, split, source, where, name):
+    """Warn of answers that are not in their texts; training data leaves out their examples.
+
+    Args:
+        data: `Examples`.
+        lost: list of ints. Positions of the examples whose answers were not found.
+        split: string.
+        source: string. The file, for the warning.
+        where: string. Where the answers were searched for.
+        name: string. What the ids identify.
+    """
+    if not lost:
+        return data
+    is_left_out = split == "train"
+    warnings.warn(
+        f"{len(lost)} of the {len(data)} answers of {source} are not {where}, the first one for "
+        f"{name} {data.ids[lost[0]]!r}; they are "
+        f"{'left out' if is_left_out else 'scored anyway'}.",
+        stacklevel=3,
+    )
+    return data.take(sorted({*range(len(data))} - {*lost})) if is_left_out else data
+
+
 def written(value):
-    """Normalize a label to text: "1" for 1.0, which pandas reads for 1 if values are missing.
+    """Convert a label to text: "1" for 1.0, because pandas reads 1 as 1.0 if values are missing.
 
     >>> written(1.0), written(" ham "), written(None), written(math.nan)
     ('1', 'ham', '', '')
@@ -176,12 +201,12 @@ def written(value):
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_missing = value is None or isinstance(value, float) and math.isnan(value)
-    # Files from macOS may have the same label in two Unicode forms.
+    # Labels are composed, because files from macOS may have a label in two Unicode forms.
     return "" if is_missing else composed(trimmed(str(value)))
 
 
 def by_size(text):
-    """Return a sort key of labels: numbers by value, before names."""
+    """Return the sort key of a label: numbers come first, by value, then names."""
     try:
         return 0, float(text), text
     except ValueError:
@@ -208,12 +233,12 @@ def index_file(task, data, values):
 
 
 def first_table(task):
-    """Read the training file of your own task, or else its first file."""
+    """Read the training file of a task with your own files; without one, read its first file."""
     return file_readers.read_table(
         first_file(task), (), task.columns, task.source.quotes, encoding=task.source.encoding
     )
 
 
 def first_file(task):
-    """Return the path for `first_table`."""
+    """Return the path of the file that `first_table` reads."""
     return task.source.files.get("train") or next(iter(task.source.files.values()))

@@ -1,4 +1,4 @@
-"""`Task`: columns, labels, head, metrics and data source of a benchmark or of your files."""
+"""`Task`: columns, labels, head, metrics and data source of a benchmark or of your own files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerasbert.base.files import check_name, inside, write_text
+from kerasbert.base.errors import check_choice
+from kerasbert.base.files import write_text
+from kerasbert.base.paths import check_name, inside
 from kerasbert.heads.base import file_readers
-from kerasbert.kinds import KINDS
+from kerasbert.kinds import FORMS, KINDS
 from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE
 
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Fine-tuning settings: one value each, or several to search.
+    """Fine-tuning settings, with one value or several values to search for each.
 
     Args:
-        batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` takes the preset's
+        batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` means the preset's
             learning rate, or 3e-5 if it has none.
         warmup: float. Share of warmup steps; the learning rate then decays to 0.
         sequence_length: int. Maximum tokens per row.
@@ -47,7 +49,7 @@ class Settings:
     sequence_length: int = 128
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all combinations, dicts of `batch_size`, `learning_rate` and `epochs`."""
+        """Return all combinations, as dicts of `batch_size`, `learning_rate` and `epochs`."""
         names = ("batch_size", "learning_rate", "epochs")
         rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
         values = (self.batch_sizes, rates, self.epochs)
@@ -79,17 +81,18 @@ class Source:
 
     Args:
         page: string. Download page.
-        license: string. License of the data; "" if it is too long to state here, see `page`.
-        files: dict of split to a path in the folder, or to a tuple of alternatives.
+        license: string. License of the data; "" if it is too long to state here and is on `page`.
+        files: dict of split to a path in the folder, or to a tuple of alternative paths.
         columns: dict of column name to its name in the files, if different, or to the column number
             in files with one word per line.
         header: tuple. Column names of files without a header.
         values: tuple. Labels as written in the files, if different from the class names.
-        id: string. Column of the ids; for your own files "id" by default, if its values are unique.
-            Otherwise examples are counted from 0.
+        id: string. Column of the ids. For your own files the default is "id", if its values are
+            unique; otherwise examples are numbered from 0.
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
         comment: string. Prefix of lines to leave out, in files with one word per line.
-        encoding: string. Encoding of your own files, if they are neither UTF-8 nor marked.
+        encoding: string. Encoding of your own files, if they are not UTF-8 and have no byte-order
+            mark.
         dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
         splits: dict of split to its name in the `datasets` library, if different.
     """
@@ -117,25 +120,28 @@ class Task:
         title: string. Name in papers.
         head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
             "question_answering", "multiple_choice" or "reranker".
-        columns: tuple. Text columns: one, or two for pairs; question and context; the prompt; query
-            and text; or the words.
+        columns: tuple. Text columns, by head: one text, or two for pairs; question and context;
+            the prompt; query and text; or the words.
         metrics: tuple. Names in `kerasbert.metrics.METRICS`; the first one selects models. With
             more than two classes, "f1", "precision" and "recall" are means over the classes, and
-            become "macro_f1" and so on.
+            are named "macro_f1" and so on.
         label: string. Column of the labels; or a tuple of columns of 0 and 1, one for each class.
         labels: tuple. Class names in order, or entity types.
-        choices: tuple. For multiple choice: the columns of the choices, or the one column of lists.
-        choice_start: string. Column of the text that all choices start with.
+        choices: tuple. For multiple choice: one column per choice, or a single column with lists.
+        choice_start: string. Column of the text with which all choices of a prompt start.
         scheme: string. Tagging scheme of the entity types.
         units: string. "words"; or "characters", for whole texts with spans as labels.
-        context: string. "sentence"; or "document", to read a document's sentences together.
-        range: tuple of the lowest and highest number, for regression and relevance grades.
+        context: string. "sentence"; or "document", if the model reads a document's sentences
+            together.
+        range: tuple of the lowest and the highest label, for regression and relevance grades.
         settings: a `Settings`.
         model: dict. Further arguments of the model's `from_preset`.
         published: tuple of `Published`.
         source: a `Source`.
         submission: string. File name of a submission.
-        trained_on: the `Task` that models for this one are trained on, if different.
+        trained_on: the `Task` whose training data is used; `None` means this task.
+        form: string. Format of the official files and submissions, a name in
+            `kerasbert.kinds.FORMS`, if it is not a table of columns.
 
     >>> from kerasbert.tasks import get_task
     >>> task = get_task("rte")
@@ -162,14 +168,14 @@ class Task:
     source: Source = Source()
     submission: str = "predictions.tsv"
     trained_on: Task | None = None
+    form: str = ""
 
     def __post_init__(self):
-        # Tags and choices have no positive class, whatever their number.
-        is_binary = self.head == "text_classifier" and len(self.labels) <= 2
-        if (
-            self.head in ("text_classifier", "token_classifier", "multiple_choice")
-            and not is_binary
-        ):
+        # Only classes can be binary: tags and choices have no positive class, even if there are
+        # two.
+        labels = KINDS[self.head].labels if self.head in KINDS else ""
+        is_binary = labels == "class" and len(self.labels) <= 2
+        if labels in ("class", "choice", "tag") and not is_binary:
             names = tuple(dict.fromkeys(MACRO.get(name, name) for name in self.metrics))
             object.__setattr__(self, "metrics", names)
 
@@ -183,7 +189,9 @@ class Task:
         files = {} if self.has_own_files else self.source.files
         task = dataclasses.replace(self, source=dataclasses.replace(self.source, files=files))
         values = dataclasses.asdict(task)
-        del values["source"]["encoding"]  # It belongs to these files.
+        del values["source"]["encoding"]  # It belongs to the user's files, which are left out.
+        if not self.form:
+            del values["form"]  # Earlier versions cannot read this field.
         return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
 
     @classmethod
@@ -192,7 +200,7 @@ class Task:
 
         Args:
             values: dict.
-            source: string. File of the dict, for errors.
+            source: string. Path of the file that has the dict, for error messages.
 
         Raises:
             ValueError: if a file name leads out of its folder.
@@ -204,13 +212,15 @@ class Task:
         if values["trained_on"] is not None:
             values["trained_on"] = cls.from_dict(values["trained_on"], source)
         task = cls(**values)
+        if task.form:
+            check_choice(f"form in '{source}'", task.form, FORMS)
         check_name(task.submission, source)
         for names in task.source.files.values():
             for name in [names] if isinstance(names, str) else names:
                 check_name(name, source, nested=True)
         for name in task.source.dataset:
             if isinstance(name, dict):
-                # Further arguments of `load_dataset` could name any file.
+                # Other arguments of `load_dataset` could name any file on this machine.
                 if others := name.keys() - {"revision"}:
                     raise ValueError(
                         f"'{source}' has an unknown setting of a dataset, {min(others)!r}; only "
@@ -221,7 +231,7 @@ class Task:
         return task
 
     def with_files(self, encoding: str | None = None, **paths: Any) -> Self:
-        """Return the task with your own files, in the format of the official ones.
+        """Return the task with your own files, which have the format of the official ones.
 
         Args:
             encoding: string. Encoding of files that are not UTF-8, such as "cp949".
@@ -249,7 +259,7 @@ class Task:
 
     @property
     def has_own_files(self) -> bool:
-        """Whether the files are your own, given by path."""
+        """Whether the files are your own, and not those of a benchmark's folder."""
         return any(map(_is_own, self.source.files.values()))
 
     @property
@@ -264,12 +274,12 @@ class Task:
 
     @property
     def has_one_class(self) -> bool:
-        """Whether texts have exactly one class, as in most text classification tasks."""
-        return self.head == "text_classifier" and not self.is_multi_label
+        """Whether each text has exactly one class, as in most text classification tasks."""
+        return KINDS[self.head].labels == "class" and not self.is_multi_label
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether texts have any number of classes."""
+        """Whether each text may have any number of classes."""
         return bool(self.model.get("multi_label"))
 
     @property
@@ -294,13 +304,13 @@ class Task:
         Args:
             split: string. "train", "dev" or "test".
             folder: string. Folder of the official files; `None` uses the `datasets` library.
-            limit: int. Maximum number of examples; takes the first ones.
+            limit: int. Maximum number of examples; the first ones are read.
 
         Returns:
             `Examples`.
 
         Raises:
-            ValueError: for missing or invalid files, with the place.
+            ValueError: for missing or invalid files; the message names the file and the line.
         """
         source = self.source
         if split not in source.files and self.trained_on is not None:
@@ -342,7 +352,7 @@ class Task:
         if len(names) < 2:
             raise ValueError(
                 f"'{self.name}' has one {'query' if len(data) > 1 else 'example'}; no dev split "
-                "can be cut off. Pass a dev file."
+                "can be made of it. Pass a dev file."
             )
         order = np.random.default_rng(0).permutation(len(names)).tolist()
         count = min(max(round(share * len(order)), 1), len(order) - 1)
@@ -358,7 +368,7 @@ class Task:
         """Raise if a model is of another kind or has other classes.
 
         Raises:
-            ValueError: with the requirements of the task.
+            ValueError: if so; the message has the requirements of the task.
         """
         wanted = self.model_class
         if not isinstance(model, wanted):
@@ -368,7 +378,7 @@ class Task:
         self._data.check_model(self, model)
 
     def predict(self, model: Any, data: Examples, batch_size: int = 32) -> list[Any]:
-        """Predict examples, in the form that `score` and `write` take.
+        """Predict examples; return the predictions in the form that `score` and `write` take.
 
         Args:
             model: a `model_class`.
@@ -396,7 +406,7 @@ class Task:
         return self._data.answers(self, model, data, batch_size)
 
     def count(self, data: Any) -> int:
-        """Count the predictions for `Examples`: one each, or one per sentence."""
+        """Return the number of predictions for `Examples`: one per example, or one per sentence."""
         return self._data.count(data)
 
     def score(self, data: Any, predictions: Any) -> dict[str, float]:
@@ -424,8 +434,8 @@ class Task:
             predictions: output of `predict`.
 
         Returns:
-            Dict of class to its scores, see `kerasbert.metrics.scores_by_class`; empty if `score`
-            does not average over classes.
+            Dict of class to its scores, see `kerasbert.metrics.scores_by_class`. It is empty if
+            `score` does not average over classes.
         """
         return self._data.scores_by_class(self, data, predictions)
 
@@ -455,7 +465,7 @@ class Task:
             folder: string. Folder for `submission`, and for SQuAD 2.0 also `na_prob.json`.
             data: `Examples`.
             predictions: output of `predict`.
-            threshold: float. For questions: a null score above it means no answer.
+            threshold: float. For questions: a null score above this means "no answer".
 
         Returns:
             List of the files' paths.
@@ -471,7 +481,7 @@ class Task:
 
     @property
     def _data(self):
-        return KINDS[self.head].load("data")()
+        return (FORMS[self.form] if self.form else KINDS[self.head]).load("data")()
 
 
 def _is_own(path):
@@ -479,7 +489,7 @@ def _is_own(path):
 
 
 def _as_tuples(value):
-    """Convert lists to tuples, which JSON stores as lists."""
+    """Convert lists, as which JSON stores tuples, back to tuples, at any depth."""
     if isinstance(value, dict):
         return {name: _as_tuples(item) for name, item in value.items()}
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value

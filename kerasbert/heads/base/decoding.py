@@ -1,16 +1,17 @@
-"""Decoding in TensorFlow's graph: counterparts of the models' decoding in NumPy.
+"""Decoding in TensorFlow graphs; outside of graphs, the models decode in NumPy.
 
 N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens per
-row, U units (spans that get one label, mostly words) of all texts, L classes, K answers.
+row, U units (spans that get one label, mostly words) of all texts, L classes, K answers, W words of
+a text.
 """
 
 import numpy as np
 
-from kerasbert.backend.tensorflow import rows_where, tf
+from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.base.requests import asserted
 from kerasbert.heads.base.spans import MASKED
 from kerasbert.text import tagging
-from kerasbert.text.pieces import units_of_pieces
+from kerasbert.text.ops import rows_where
 
 # Number of windows per run of the encoder, which limits memory for long texts.
 WINDOWS = 32
@@ -20,16 +21,16 @@ WINDOWS = 32
 
 
 def with_long_rows(ragged):
-    """Cast ragged tensors, whose types differ between tokenizers, to int32 with int64 splits."""
+    """Cast ragged tensors to int32 with int64 row splits; their types depend on the tokenizer."""
     return [tf.cast(x.with_row_splits_dtype("int64"), tf.int32) for x in ragged]
 
 
 def word_units(points):
-    """Find words as `kerasbert.data.word_spans` does; return rows, starts and ends (U,)."""
+    """Find words as `kerasbert.data.word_spans` does; return their rows, starts and ends (U,)."""
     points = _with_space(points)
     kind = _kinds(points.flat_values)  # (C,)
     before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
-    # The kind of the last preceding character that is not a mark.
+    # For each character, the kind of the last character before it that is not a mark.
     is_mark = kind == tagging.MARK
     solid = tf.concat([[tagging.SPACE], *rows_where(~is_mark, kind)], 0)
     solid = tf.gather(solid, tf.cumsum(tf.cast(~is_mark, "int32"), exclusive=True))
@@ -41,7 +42,7 @@ def word_units(points):
 
 
 def spaced_units(points):
-    """Split texts at white space; return rows, starts and ends (U,)."""
+    """Split texts at white space; return the units' rows, starts and ends (U,)."""
     points = _with_space(points)
     is_space = _kinds(points.flat_values) == tagging.SPACE
     return _units(points, tf.concat([[True], is_space[:-1]], 0), is_space)
@@ -70,49 +71,6 @@ def _units(points, begins, is_space):
     return rows, starts - shift, ends - shift
 
 
-def piece_units(rows, starts, ends):
-    """Make each piece a unit; pieces that share a character form one unit."""
-    begins = (rows[1:] != rows[:-1]) | (starts[1:] >= ends[:-1])
-    begins = tf.concat([tf.ones_like(rows[:1], "bool"), begins], 0)
-    first = tf.where(begins)[:, 0]
-    last = tf.concat([first[1:], [tf.size(rows, tf.int64)]], 0)[: tf.size(first)] - 1
-    return (tf.gather(x, i) for x, i in ((rows, first), (starts, first), (ends, last)))
-
-
-def units_of(pieces, units):
-    """Assign pieces to units, as `BertTokenClassifierPreprocessor.read` does.
-
-    Args:
-        pieces, units: `(rows, starts, ends)`, ints (P,) and (U,).
-
-    Returns:
-        `(rows, starts, ends, first, count)`, int64 (U,): the text, characters, first piece and
-        number of pieces of each unit that has pieces.
-    """
-    # A dummy piece and unit in an extra text avoid empty tensors.
-    most = tf.reduce_max([tf.reduce_max(tf.concat([x[0], [0]], 0)) for x in (pieces, units)]) + 1
-    pieces, units = (
-        [
-            tf.concat([tf.cast(x, "int64"), [extra]], 0)
-            for x, extra in zip(group, (most, tf.constant(0, "int64"), tf.constant(1, "int64")))
-        ]
-        for group in (pieces, units)
-    )
-    first, count, _ = units_of_pieces(pieces, units)
-    rows, starts, ends = units
-    own = tf.where(count > 0)[:, 0]
-    # A unit without a piece of its own joins the previous unit if they share a piece.
-    group = tf.cumsum(tf.cast(count > 0, "int64")) - 1
-    joins = tf.maximum(group, 0)
-    first, count, own_rows = (tf.gather(x, own) for x in (first, count, rows))
-    past = tf.gather(tf.gather(pieces[2], first + count - 1), joins)
-    shares = (group >= 0) & (starts < past) & (rows == tf.gather(own_rows, joins))
-    widest = tf.math.unsorted_segment_max(tf.where(shares, ends, -1), joins, tf.size(own))
-    starts, ends = tf.gather(starts, own), tf.gather(ends, own)
-    ends = tf.maximum(ends, widest)
-    return tuple(x[:-1] for x in (own_rows, starts, ends, first, count))
-
-
 def spanning_trees(distances, counts):
     """Find minimum spanning trees, as `kerasbert.metrics.trees` does.
 
@@ -123,14 +81,14 @@ def spanning_trees(distances, counts):
         counts: int32 (N,). Number of words per text.
 
     Returns:
-        `(first, second)`: ints (N, W - 1), at least one column. The positions of each edge's two
-        words, the smaller one first. Edges are sorted; missing ones are -1.
+        `(first, second)`: ints (N, W - 1) with at least one column, the positions of each edge's
+        two words, the smaller one first. Edges are sorted; missing edges are -1.
     """
     size = tf.shape(distances)[1]
     words = tf.range(size)
     there = words < counts[:, None]  # (N, W)
     upper = (words[:, None] < words) & there[:, :, None] & there[:, None, :]  # (N, W, W)
-    # Ranks in place of distances break ties in favor of the first pair.
+    # Distances are replaced by their ranks, so that the first of two equal distances is smaller.
     flat = tf.reshape(tf.where(upper, distances, np.inf), [-1, size * size])
     order = tf.argsort(flat, axis=1, stable=True)
     ranks = tf.reshape(tf.argsort(order, axis=1, stable=True), tf.shape(distances))
@@ -209,33 +167,6 @@ def limit_windows(rows, count, most):
         return tf.identity(rows)
 
 
-def most_context(firsts, lengths, count):
-    """Find the window with the most context for each token, as `kerasbert.text.windows` does.
-
-    Args:
-        firsts, lengths: ints (R,). Each window's first token, counted over all texts, and length.
-        count: int. P, the number of tokens in all texts.
-
-    Returns:
-        `(windows, places, chosen)`: each token's chosen window and its position there, ints (P,);
-        and whether each window is the chosen one of each of its tokens, ragged bools (R, None).
-    """
-    firsts, lengths = tf.cast(firsts, "int64"), tf.cast(lengths, "int64")
-    tokens = tf.ragged.range(firsts, firsts + lengths)  # (R, None)
-    window, token = tokens.value_rowids(), tokens.values
-    place = token - tf.gather(firsts, window)
-    size = tf.gather(lengths, window)
-    context = tf.cast(tf.minimum(place, size - 1 - place), "float64")
-    context += 0.01 * tf.cast(size, "float64")
-    best = tf.math.unsorted_segment_max(context, token, count)
-    element = tf.range(tf.size(token))
-    # The first window wins ties.
-    first = tf.where(context == tf.gather(best, token), element, tf.int32.max)
-    first = tf.math.unsorted_segment_min(first, token, count)
-    chosen = tokens.with_values(element == tf.gather(first, token))
-    return tf.gather(window, first), tf.gather(place, first), chosen
-
-
 # === Tags ===
 
 
@@ -243,8 +174,8 @@ def entities(labels, scores, rows, starts, ends, names, count):
     """Merge labels of units into entities, as `TagSet.entities` and `tag` do.
 
     Args:
-        labels, scores: (U,). Each unit's class and probability.
-        rows, starts, ends: ints (U,). Each unit's text and characters.
+        labels, scores: (U,). The class and the probability of each unit.
+        rows, starts, ends: ints (U,). The text index and the character offsets of each unit.
         names: list of L strings.
         count: int. N.
 
@@ -277,22 +208,6 @@ def entities(labels, scores, rows, starts, ends, names, count):
     return tuple(tf.RaggedTensor.from_value_rowids(x, rows, count, validate=False) for x in columns)
 
 
-def unit_probabilities(probabilities, first, count, names, label_pieces):
-    """Combine probabilities of pieces (P, L) per unit (U, L); see the tagger's `of_units`."""
-    if label_pieces == "first":
-        return tf.gather(probabilities, first)
-    piece = tf.ragged.range(first, first + count)
-    unit, piece = piece.value_rowids(), piece.values
-    table = tagging.classes_of_pieces(names, probabilities.shape[1])
-    is_first = piece == tf.gather(first, unit)
-    is_last = piece == tf.gather(first + count, unit) - 1
-    index = tf.stack([tf.cast(is_first, "int32"), tf.cast(is_last, "int32")], 1)
-    classes = tf.gather_nd(table.transpose(1, 2, 0), index)  # (pieces of units, L)
-    values = tf.gather(tf.gather(probabilities, piece), classes, batch_dims=1)
-    sums = tf.math.unsorted_segment_sum(values, unit, tf.size(first))
-    return sums / tf.maximum(tf.reduce_sum(sums, 1, keepdims=True), 1e-30)
-
-
 # === Answers ===
 
 
@@ -321,7 +236,7 @@ def best_spans(
         opens, closes = may_start[begin:end], may_end[begin:end]
 
         def best(n):
-            """Return sums (most,) and spans of the best pairs of `n` starts and ends per window."""
+            """Combine the `n` best starts and ends per window; return sums (most,) and spans."""
             start_sums, first = tf.math.top_k(start, n)  # (W, n)
             stop_sums, last = tf.math.top_k(stop, n)
             good = tf.gather(opens, first, batch_dims=1)[:, :, None]
@@ -329,7 +244,7 @@ def best_spans(
             length = last[:, None, :] - first[:, :, None]  # (W, n, n)
             good &= (length >= 0) & (length < max_length)
             sums = tf.where(good, start_sums[:, :, None] + stop_sums[:, None, :], lowest)
-            # `top_k` prefers the first of equal values.
+            # Of equal values, `top_k` prefers the first.
             sums, at = tf.math.top_k(tf.reshape(sums, [-1]), tf.minimum(n_best, tf.size(sums)))
             window, first_at, last_at = at // (n * n), at // n % n, at % n
             first = tf.gather_nd(first, tf.stack([window, first_at], 1))
@@ -356,7 +271,7 @@ def best_spans(
         odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
         scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
         if null_threshold is not None:
-            # The empty answer is either the first result or omitted.
+            # The empty answer is either the first result, or is left out.
             last = tf.range(most + 1) == most
             scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
         return tuple(

@@ -19,8 +19,8 @@ class Examples:
         y: labels for these methods; `None` for unlabeled data.
         ids: list of N. Ids of the examples in submissions.
         gold: list of references for `Task.score`; `None` for unlabeled data.
-        sentences: list of N documents, each a list of sentences. A sentence has, for each word, its
-            cells except the tag. Only for taggers of words.
+        sentences: for taggers of words, a list of N documents, each a list of sentences. A sentence
+            is a list with, for each word, its cells except the tag.
     """
 
     x: object
@@ -54,6 +54,6 @@ class Examples:
 
 
 def _by_document(rows, sentences):
-    """Group rows, one per sentence, into one list per document."""
+    """Group `rows`, which has one item per sentence, into one list per document."""
     rows = iter(rows)
     return [list(itertools.islice(rows, len(document))) for document in sentences]

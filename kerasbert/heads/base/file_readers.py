@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from kerasbert.base.errors import first_line, how_to_install
-from kerasbert.base.files import check_name
+from kerasbert.base.paths import check_name
 from kerasbert.data.tables import (
     TABLES,
     find_name,
@@ -27,10 +27,10 @@ class Table:
 
     Args:
         columns: dict of name to a list of N values.
-        source: string. The file, for errors.
+        source: string. The file, for error messages.
         numbers: list of N ints. Line or row numbers.
-        unit: string. "line" or "row".
-        repeated: names that several columns share; `columns` has the last of them.
+        unit: string. "line" or "row": what the numbers count.
+        repeated: names that several columns share; `columns` has the last of these columns.
     """
 
     columns: dict
@@ -50,7 +50,7 @@ class Table:
         """Return the values of a column.
 
         Raises:
-            ValueError: if the column is ambiguous, or missing (with the existing columns).
+            ValueError: if the column is ambiguous or missing; the message lists the columns.
         """
         found = self.find(name)
         if found in self.repeated:
@@ -77,21 +77,23 @@ class Table:
 def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encoding=None):
     """Read a table from a file.
 
-    `.csv` is split at commas, semicolons, tabs or `|`: whichever finds more wanted columns in the
-    header, the first of these in a tie. `.tsv` and `.txt` are split at tabs, or at the delimiter
-    that finds all wanted columns. `.jsonl` and `.json` hold dicts, one per line or in a list;
-    nested dicts become columns such as "labels.score". Label Studio exports give one row per task,
-    with its data and a column "label". `.parquet` needs pyarrow; `.xlsx` and `.ods` (first sheet
-    only) need python-calamine. Text may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
+    `.csv` is split at commas, semicolons, tabs or `|`: at the delimiter with which most wanted
+    columns are found in the header, or the first of several. `.tsv` and `.txt` are split at tabs,
+    or at another delimiter if all wanted columns are found with it. `.jsonl` and `.json` hold
+    dicts, one per line or in a list; nested dicts become columns such as "labels.score". A Label
+    Studio export has one row per task, with its data and a column "label". `.parquet` needs
+    pyarrow; `.xlsx` and `.ods` (first sheet only) need python-calamine. Text may be compressed
+    (`.gz`, `.bz2`, `.xz`, `.zst`).
 
     Args:
         path: string.
         names: list of strings. Column names for files without a header.
-        wanted: list of strings. With `names`, a first line that lacks any of these is a row.
+        wanted: list of strings. Names of the needed columns. If `names` is given, the first line is
+            a header only if it has all of them.
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        keep_broken: bool. Keep blank rows, and broken ones (padded with "" or truncated), for files
-            that need one prediction per row. By default, both are left out, the latter with a
-            warning.
+        keep_broken: bool. Whether to keep blank rows, and broken rows (padded with "" or
+            truncated), for files that need one prediction per row. Otherwise both are left out,
+            broken rows with a warning.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
@@ -144,7 +146,7 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
 
 
 def _is_blank(cells):
-    """Whether a row of several columns is empty."""
+    """Return whether a row of several columns has only empty cells."""
     return len(cells) > 1 and not any(x is not None and str(x).strip() for x in cells)
 
 
@@ -154,7 +156,8 @@ def read_lines(path, columns, encoding=None):
     Args:
         path: string. If the first line names the columns, separated by tabs or `|`, the file is
             read as a table.
-        columns: list of strings. With several, each line has as many texts, separated by tabs.
+        columns: list of strings. If there are several, each line has one text for each, separated
+            by tabs.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
@@ -181,9 +184,9 @@ def read_inputs(path, columns=("text",), encoding=None):
     """Read inputs of a model, one per row.
 
     Args:
-        path: string. A table with these columns, or text with one input per line, several columns
-            separated by tabs. A line of `.jsonl` may be a string or a list, such as a question and
-            its context.
+        path: string. A table with these columns, or text with one input per line, in which tabs
+            separate several columns. A line of `.jsonl` may be a string or a list, such as a
+            question and its context.
         columns: list of strings.
         encoding: string. See `text_files.text_chunks`.
 
@@ -196,7 +199,7 @@ def read_inputs(path, columns=("text",), encoding=None):
     ending = ending_of(path)
     if ending in (".jsonl", ".ndjson"):
         text = read_text(path, encoding)
-        if not text.lstrip().startswith("{") and not _is_list_of_objects(text):
+        if not text.lstrip().startswith("{") and not re.match(r"\s*\[\s*\{", text):
             lines = text.removesuffix("\n").split("\n")
             return [row for _, row in json_lines(lines, f"'{path}'")]
     if ending in TABLES and ending != ".txt":
@@ -214,10 +217,6 @@ def _texts(values):
     return ["" if value is None else value for value in values]
 
 
-def _is_list_of_objects(text):
-    return re.match(r"\s*\[\s*\{", text) is not None
-
-
 def _json_table(rows, source):
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{source} must contain objects, one per line or in a list.")
@@ -225,7 +224,7 @@ def _json_table(rows, source):
 
 
 def _table_of(rows, source):
-    """Make a table from dicts, which may be nested."""
+    """Make a `Table` from dicts, which may be nested."""
     rows = [dict(_flat(row)) for row in rows]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -233,7 +232,7 @@ def _table_of(rows, source):
 
 
 def _flat(row, prefix=""):
-    """Yield a dict's items, and those of nested dicts as "outer.inner"."""
+    """Yield the items of a dict, and those of nested dicts with names such as "outer.inner"."""
     for name, value in row.items():
         yield prefix + name, value
         if isinstance(value, dict):
@@ -241,7 +240,7 @@ def _flat(row, prefix=""):
 
 
 def _plain(value):
-    """Convert arrays, also nested ones, to lists, and missing values to `None`."""
+    """Convert arrays at any depth to lists, and missing values to `None`."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
@@ -256,7 +255,7 @@ def _plain(value):
 
 
 def is_squad(path, encoding=None):
-    """Whether a file is a JSON object with articles under "data", as in SQuAD."""
+    """Return whether a file is a JSON object with articles under "data", as in SQuAD."""
     text = read_text(path, encoding)
     return not text.lstrip().startswith("[") and re.search(r'"data"\s*:', text) is not None
 
@@ -265,8 +264,9 @@ def read_squad(path, encoding=None):
     """Read JSON in SQuAD's format (1.1, 2.0 or in another language).
 
     Returns:
-        A `Table` of `id`, `question`, `context` and `answers`. Answers are a dict of lists `text`
-        and `answer_start`, empty for "no answer", or `None` if unlabeled, as in a test set.
+        A `Table` of `id`, `question`, `context` and `answers`. The answers of a question are a dict
+        of two lists, `text` and `answer_start`, which are empty for "no answer"; or `None` in an
+        unlabeled file, such as a test set.
     """
     source = f"'{path}'"
     try:
@@ -309,8 +309,8 @@ def _answers(qa):
 DOCUMENT = "-DOCSTART-"
 
 
-# CoNLL-U: column numbers of words and parts of speech, number of columns, and ids of multiword
-# tokens and of words that are not in the text.
+# CoNLL-U: column numbers of words and of parts of speech, the number of columns, and the pattern of
+# the ids of multiword tokens and of words that are not in the text.
 CONLLU_WORD, CONLLU_TAG, CONLLU_WIDTH = 1, 3, 10
 _NO_WORD = re.compile("[0-9]+[-.][0-9]+")
 _NAMED = re.compile("#+ [^\t]")
@@ -318,7 +318,7 @@ _NAMED = re.compile("#+ [^\t]")
 
 @dataclass
 class Columns:
-    """Words of a file with one word per line, and their tags in further columns.
+    """Contents of a file with one word per line, and the word's tags in further columns.
 
     Args:
         documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
@@ -339,14 +339,14 @@ class Columns:
                 yield from sentence
 
     def checked(self, label):
-        """Return a copy without comments; raise for a different number of columns.
+        """Return a copy without comments; raise if a line's number of columns is wrong.
 
         Args:
             label: int. Number of the column of tags.
 
         Raises:
-            ValueError: for a line with other columns that would be misread, such as a word with a
-                space.
+            ValueError: for a line that would be misread because it has another number of columns,
+                for example because its word contains a space.
         """
         usual = Counter(len(cells) for _, cells in self.rows()).most_common(1)[0][0]
 
@@ -372,10 +372,10 @@ class Columns:
 
 
 def read_columns(path, comment=None, encoding=None):
-    """Read a file of one word with its tags per line, and an empty line after each sentence.
+    """Read a file that has one word and its tags per line, and an empty line after each sentence.
 
-    Columns are separated by tabs, or else by white space. A line of `-DOCSTART-` starts a new
-    document. In CoNLL-U, comments and multiword tokens are left out.
+    Columns are separated by tabs or, if there are none, by white space. A line with `-DOCSTART-`
+    starts a new document. In CoNLL-U files, comments and multiword tokens are left out.
 
     Args:
         path: string.
@@ -397,7 +397,7 @@ def read_columns(path, comment=None, encoding=None):
     for number, line in enumerate([*lines, ""], start=1):
         if comment is not None and line.startswith(comment):
             continue
-        # Comments have no tabs, except KLUE's, which hold a sentence's id and text.
+        # Comments have no tabs, except those of KLUE, which hold the id and the text of a sentence.
         if has_tabs and line.startswith("#") and ("\t" not in line or _NAMED.match(line)):
             continue
         first = line.split()[:1]
@@ -423,10 +423,10 @@ def read_columns(path, comment=None, encoding=None):
 
 
 def find_file(folder, candidates, name, page):
-    """Find the first existing candidate in a folder, at its official path or directly in it.
+    """Return the first candidate that exists in a folder, at its official path or directly in it.
 
     Raises:
-        ValueError: if there is none, with the page to get it from.
+        ValueError: if none exists; the message names the page from which to get it.
     """
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
@@ -451,12 +451,12 @@ def from_datasets(dataset, split, name, page):
     Args:
         dataset: tuple of arguments of `datasets.load_dataset`; a dict at the end holds keyword
             arguments.
-        split: string. The library's name of the split.
-        name: string. The task, for errors.
-        page: string. Where else to get the files, for errors.
+        split: string. Name of the split in the library.
+        name: string. The task, for error messages.
+        page: string. Page from which else to get the files, for error messages.
 
     Raises:
-        ValueError: if the library is missing or cannot load the data, with the page.
+        ValueError: if the library is missing or cannot load the data; the message names the page.
     """
     way_out = f"get the files from {page} and pass their folder"
     try:

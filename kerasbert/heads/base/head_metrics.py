@@ -16,9 +16,9 @@ from kerasbert.losses.logits import (
     PairAccuracy,
 )
 
-# Forms of outputs and labels: logits (B, C) of one class, of several at once, or of positions or
-# choices, whose number varies by batch; numbers (B,) or vectors (B, D); logits of tokens (B, T, C)
-# or (B, T), or of pairs.
+# Forms of outputs and labels: logits (B, C) for exactly one class, for several classes at once, or
+# for positions or choices, whose number varies by batch; numbers (B,) or vectors (B, D); logits of
+# tokens (B, T, C) or (B, T), or of pairs.
 CLASSES, SEVERAL, PLACES = "classes", "several", "places"
 NUMBERS, VECTORS = "numbers", "vectors"
 TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
@@ -63,11 +63,11 @@ def fitting_metrics(task, metrics, weighted=False):
     Args:
         task: a task model.
         metrics: names, functions, classes and objects, in any nesting that `compile` accepts.
-        weighted: bool. Whether the metrics are weighted; otherwise sample weights only select
+        weighted: bool. Whether the metrics are weighted. Otherwise sample weights only select
             the rows, such as tokens, that count.
 
     Raises:
-        UnfitMetric: for a metric that does not fit the outputs, with an alternative.
+        UnfitMetric: for a metric that does not fit the outputs; the message names an alternative.
     """
     forms = task.metric_forms()
     if isinstance(forms, dict):
@@ -89,14 +89,14 @@ def counts_tokens(task):
 
 
 def without_padding(features, outputs, weights):
-    """Return token weights (B, T) that are 0 at padding, since arrays may come without weights."""
+    """Return token weights (B, T) that are 0 at padding, even if the caller passed no weights."""
     mask = features.get("padding_mask")
     if any(name in features for name in _CHOOSE):
         return weights
     if mask is None or isinstance(outputs, dict) or len(outputs.shape) < 2:
         return weights
     if len(mask.shape) != 2 or mask.shape[1] != outputs.shape[1]:
-        return weights  # The rows of the outputs are not these tokens.
+        return weights  # The outputs have one row per selected token.
     mask = ops.cast(mask, "float32")
     return mask if weights is None else _spread(ops.cast(weights, "float32"), mask) * mask
 
@@ -132,7 +132,7 @@ def _fitting(task, given, form, weighted):
         return given
     kind = _kind(metric)
     if kind is None and what not in (TOKEN_CLASSES, TOKEN_FLAGS, PAIRS):
-        return metric if isinstance(given, str) else given  # Custom, or of this package.
+        return metric if isinstance(given, str) else given  # A metric that is not of Keras.
     if kind is not None:
         _check(task, metric, kind, what, classes)
     gives_logits = task.gives_logits()
@@ -140,7 +140,7 @@ def _fitting(task, given, form, weighted):
 
 
 def _by_name(name, what, classes, task):
-    """Return the metric that a name means for outputs of this form."""
+    """Return the metric that a name stands for with outputs of the form `what`."""
     key = name.replace("_", "").lower()
     if key in ("accuracy", "acc"):
         if what in (NUMBERS, VECTORS):
@@ -165,7 +165,7 @@ def _by_name(name, what, classes, task):
         return keras.metrics.F1Score(average="macro", threshold=0.5, name=name)
     metric = _as_object(name)
     if metric is not None and not name[:1].isupper():
-        metric.name = name  # As in Keras.
+        metric.name = name  # Keras also logs a metric under the name passed.
     return metric
 
 
@@ -188,7 +188,7 @@ def _as_object(given):
 
 
 def _title_of(function):
-    """Return the name in `_KINDS` of a Keras function, or `None` for others."""
+    """Return the name in `_KINDS` of a metric function of Keras, or `None` for other functions."""
     name = getattr(function, "__name__", "")
     is_theirs = getattr(keras.metrics, name, None) is function
     return _TITLES.get(name.replace("_", "")) if is_theirs else None
@@ -225,7 +225,7 @@ def _refuse(task, name, why, instead):
 
 
 def _check(task, metric, kind, what, classes):
-    """Reject a Keras metric that does not fit outputs of this form."""
+    """Raise if a Keras metric does not fit outputs of the form `what`."""
     name, config = _title(metric), _config(metric)
     if kind == "values":
         _refuse(
@@ -329,7 +329,7 @@ class HeadMetric(keras.metrics.Metric):
         self._kind = _kind(metric)
         self._takes_logits = bool(config.get("from_logits"))
         thresholds = keras.tree.flatten(config.get("thresholds", config.get("threshold")))
-        # Files of earlier versions have thresholds of 0, which are meant for logits.
+        # Files of earlier versions have a threshold of 0, which was compared with logits.
         self._takes_logits |= bool(
             from_logits
             and type(metric).__name__ != "AUC"
@@ -354,7 +354,7 @@ class HeadMetric(keras.metrics.Metric):
         if self._kind is not None:
             y, outputs, weights = self._read(y, outputs, weights)
         if weights is not None and not self.weighted and _title(self.metric) in _SIZED[:4]:
-            weights = ops.cast(weights, "int32")  # Confusion matrices count in integers.
+            weights = ops.cast(weights, "int32")  # Confusion matrices need integer weights.
         if weights is None or not self._takes_weights:
             return self.metric.update_state(y, outputs)
         return self.metric.update_state(y, outputs, sample_weight=weights)
@@ -363,12 +363,12 @@ class HeadMetric(keras.metrics.Metric):
         return self._kind is not None or isinstance(self.metric, (ClassAccuracy, ClassScore))
 
     def _rows(self, y, outputs, weights):
-        """Flatten tokens or lists of texts to rows (N, C) or (N, 1), labels and weights to (N,)."""
+        """Flatten the axes of tokens or texts: outputs to (N, C) or (N, 1), the rest to (N,)."""
         is_flag = self.form != TOKEN_CLASSES
         shape = ops.shape(outputs) if is_flag else ops.shape(outputs)[:-1]
         if self.form == PAIRS:
             y = ops.cast(y, "float32")
-            known = ops.cast(y >= 0, "float32")  # Excludes padding and unjudged texts.
+            known = ops.cast(y >= 0, "float32")  # Padding and unjudged texts have labels below 0.
             weights = known if weights is None else _spread(weights, known) * known
             y = ops.maximum(y, 0.0)
         if weights is not None:

@@ -14,14 +14,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.backend import unit_length
+from kerasbert.backend.layers import unit_length
 from kerasbert.base.errors import check_value, check_whole
 from kerasbert.base.keywords import arguments
 from kerasbert.families import head_settings
 from kerasbert.heads.base.task import BertTask
 from kerasbert.layers.block import layer_norm
-from kerasbert.layers.dense import activation_function
-from kerasbert.layers.heads import BiLSTM, Pooling, last_positions
+from kerasbert.layers.global_attention import rule_mask
+from kerasbert.layers.heads import BiLSTM, ChoicesToRows, Pooling, last_positions
+from kerasbert.layers.token_layers import activation_function
+from kerasbert.layers.windows import WindowPooling
 from kerasbert.text.class_numbers import check_positions
 from kerasbert.text.names import composed
 from kerasbert.text.texts import label_list
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of the head as given by the caller; `None` takes the family's default."""
+    """Settings of the head, as the caller passed them; `None` means the family's default."""
 
     dropout: float | None = None
     pooling: str | None = None
@@ -46,7 +48,7 @@ class HeadSettings:
 
 
 def check_vector_norm(normalize):
-    """Check a head's `normalize`: a bool, not a Unicode form as in preprocessors."""
+    """Raise if a head's `normalize` is a Unicode form, as in preprocessors, instead of a bool."""
     if isinstance(normalize, str):
         raise ValueError(
             f"normalize={normalize!r} is a Unicode form of texts, but a model's normalize is a "
@@ -58,6 +60,9 @@ def check_vector_norm(normalize):
 
 class HeadedTask(BertTask):
     """Base class of tasks that compute logits from an embedding per text or per token."""
+
+    # Layers that run the encoder on windows and pool their embeddings, if texts have several.
+    windows_to_rows = window_pooling = None
 
     @classmethod
     def needs_pooler(cls, settings: Any) -> bool:
@@ -72,7 +77,7 @@ class HeadedTask(BertTask):
         if y is None or not getattr(self, "labels", None) or getattr(self, "multi_label", False):
             return
         shape = np.shape(y)
-        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # Class numbers, not rows.
+        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # Labels are class indices.
             check_positions(self.label_names, y)
 
     def _make_head(self, units, given):
@@ -83,7 +88,6 @@ class HeadedTask(BertTask):
             given: a `HeadSettings`.
         """
         backbone = self.backbone
-        self._check_encoder(backbone)
         check_vector_norm(given.normalize)
         defaults = {
             "dropout": backbone.dropout,
@@ -97,11 +101,13 @@ class HeadedTask(BertTask):
             "normalize": False,
             **head_settings(backbone.family, self.kind),
         }
-        # Use all outputs of a BiLSTM. In causal encoders, the first token attends only to itself.
+        # A BiLSTM's outputs are all used. In causal encoders, the first token attends only to
+        # itself.
         is_usual = defaults["pooling"] in ("pooler", "cls")
         if (given.bilstm_units or backbone.is_causal) and is_usual:
             defaults["pooling"] = "mean"
         self._set_given(vars(given), defaults)
+        self.global_tokens = defaults.get("global_tokens")  # A rule for `global_tokens="by_task"`.
         check_whole("bilstm_units", self.bilstm_units, 0)
         if self.pooling == "pooler" and self.bilstm_units:
             raise ValueError(
@@ -126,9 +132,9 @@ class HeadedTask(BertTask):
         )
         self.pooling_layer = None
         if self.pooling not in ("pooler", "tokens"):
-            # For "last", as for "cls", the encoder already returns only the one token.
+            # For "last" as for "cls", the encoder already returns a single token.
             is_one = self.pooling == "last" and self.bilstm is None
-            mode = "cls" if is_one else self.pooling
+            mode = "cls" if is_one else "mean" if self.pooling == "late" else self.pooling
             self.pooling_layer = Pooling(mode, dtype=dtype, name="pooling")
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=dtype, name="classifier_dropout"
@@ -147,22 +153,64 @@ class HeadedTask(BertTask):
                     backbone.layer_norm_epsilon, backbone.use_bias, dtype, "head_norm"
                 )
         self.output_dense = dense(units, "logits", use_bias=self.output_bias)
+        if self.long.has_windows:
+            self.windows_to_rows = ChoicesToRows(name="windows_to_rows")
+            self.window_pooling = WindowPooling(
+                self.long.pooling, dtype=dtype, name="window_pooling"
+            )
+
+    def _with_global_tokens(self, inputs):
+        """Add the mask of the global tokens that this kind of head has by default, if any."""
+        encoder, rule = self.backbone, self.global_tokens
+        if getattr(encoder, "global_tokens", None) != "by_task" or rule is None:
+            return inputs
+        tokenizer = getattr(self.preprocessor, "tokenizer", None)
+        id = getattr(tokenizer, "sep_token_id", None)
+        if rule != "first" and id not in (None, encoder.sep_token_id):
+            raise ValueError(
+                f"The encoder's sep_token_id is {encoder.sep_token_id}, but the tokenizer's is "
+                f"{id}; build the encoder with sep_token_id={id}."
+            )
+        mask = rule_mask(rule, inputs["token_ids"], encoder.sep_token_id)
+        return {**inputs, "global_attention_mask": mask}
 
     def _logits(self, inputs):
-        """Compute logits (B, U) from the encoder's inputs; (B, T, U) with `pooling="tokens"`."""
-        x = self._features(inputs)
+        """Compute logits (B, U) from the encoder's inputs; (B, T, U) with `pooling="tokens"`.
+
+        With windows, the inputs are (B, W, T).
+        """
+        rows = inputs if self.windows_to_rows is None else self.windows_to_rows(inputs)
+        x = self._features(rows)
+        if self.pooling != "late":
+            x = self._join_windows(x, inputs)
+        if self.normalize:
+            x = unit_length(x)
         if self.dropout_first:
             x = self.dropout_layer(x)
         if self.head_dense is not None:
             x = self.head_dense(x)
             if self.head_norm_layer is not None:
                 x = self.head_norm_layer(x)
+        if self.pooling == "late":
+            x = self.pooling_layer(x, padding_mask=rows["padding_mask"])
+            x = self._join_windows(x, inputs)
         return self.output_dense(self.dropout_layer(x))
 
+    def _join_windows(self, x, inputs):
+        """Pool the embeddings of windows (B * W, D), if texts have several, to (B, D)."""
+        if self.window_pooling is None:
+            return x
+        return self.window_pooling(x, padding_mask=inputs["padding_mask"])
+
+    def _in_order(self, logits, padding_mask):
+        """Return logits (B, T, U) and the mask (B, T) in the order `[CLS] text [SEP] [PAD]`."""
+        return logits, padding_mask
+
     def _features(self, inputs):
-        """Compute the head's inputs: (B, D), or (B, T, D) with `pooling="tokens"`."""
+        """Compute the head's inputs: (B, D), or (B, T, D) if it computes each token."""
+        inputs = self._with_global_tokens(inputs)
         if self.pooling in ("pooler", "cls", "last") and self.bilstm is None:
-            # Only one token is used, so the last feed-forward computes only that one.
+            # Only one token is used, so the encoder's last feed-forward computes only this token.
             places = ops.zeros_like(inputs["token_ids"][:, :1])
             if self.pooling == "last":
                 places = last_positions(inputs["padding_mask"])
@@ -176,15 +224,17 @@ class HeadedTask(BertTask):
             x, mask = outputs["sequence_output"], inputs["padding_mask"]
             if self.bilstm is not None:
                 x = self.bilstm(x, padding_mask=mask)  # (B, T, 2 * bilstm_units)
-            if self.pooling_layer is not None:
+            if self.pooling_layer is not None and self.pooling != "late":
                 x = self.pooling_layer(x, padding_mask=mask)  # (B, D)
-        return unit_length(x) if self.normalize else x
+        return x
 
     def get_config(self) -> dict[str, Any]:
-        # Settings that a kind of head fixes, such as its pooling, are not arguments.
+        # Settings that a class fixes, such as its pooling, are not among its arguments.
         names = arguments(type(self))
         given = {f.name: getattr(self, f.name) for f in fields(HeadSettings) if f.name in names}
-        return {**super().get_config(), **given}
+        # The default is left out, so that earlier versions can read the config.
+        long = {"long": self.long.in_config()} if self.long.has_windows else {}
+        return {**super().get_config(), **given, **long}
 
 
 def pair_pooling(backbone):
@@ -196,7 +246,7 @@ def pair_pooling(backbone):
 
 
 def check_classes(num_classes, labels):
-    """Check and complete the classes that a caller gave, by number or by name.
+    """Check the number or the names of classes, and infer the number from the names.
 
     Returns:
         `(num_classes, labels)`; `labels` is a list of strings, or `None`.
@@ -217,5 +267,5 @@ def check_classes(num_classes, labels):
 
 
 def class_names(num_classes, labels):
-    """Return `labels`, or "LABEL_0", "LABEL_1", ... without them."""
+    """Return `labels`, or the names "LABEL_0", "LABEL_1", ... if there are none."""
     return labels or [f"LABEL_{i}" for i in range(num_classes)]

@@ -6,134 +6,161 @@ import keras
 import numpy as np
 
 from kerasbert import backend
-from kerasbert.backend.tensorflow import tf
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_whole
+from kerasbert.encoder.functional import has_ids
+from kerasbert.text.batches import UNKNOWN, Passes, Stream, as_tf_data, runs_in_numpy
 from kerasbert.text.texts import read_once
 
-# Up to this many rows run without a tf.data pipeline, which would take longer to start than it
-# saves by preprocessing ahead.
+# Up to this many rows run without a tf.data pipeline: it would take longer to start than it saves
+# by preprocessing ahead.
 FEW = 1024
 
 
-class ReadsTexts:
-    """Mixin of task models: tells texts from arrays of token ids, and makes batches of texts."""
+def is_raw(task, x):
+    """Return whether `x` is texts in memory, which the task's preprocessor must convert."""
+    if x is None or is_dataset(x):
+        return False
+    if task.preprocessor is None:
+        if _holds_text(x):
+            raise ValueError(
+                "This model has no preprocessor and takes arrays of token ids, not texts; "
+                "set `model.preprocessor`, or load the model with `from_preset`."
+            )
+        return False
+    if has_ids(x) or isinstance(x, dict):
+        return not has_ids(x)
+    return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
-    def _is_raw(self, x):
-        """Return whether `x` is texts in memory, for the preprocessor."""
-        if x is None or is_dataset(x):
-            return False
-        if self.preprocessor is None:
-            if _holds_text(x):
-                raise ValueError(
-                    "This model has no preprocessor and takes arrays of token ids, not texts; "
-                    "set `model.preprocessor`, or load the model with `from_preset`."
-                )
-            return False
-        if has_ids(x) or isinstance(x, dict):
-            return not has_ids(x)
-        return not isinstance(x, keras.utils.PyDataset) and not hasattr(x, "__next__")
 
-    def _sorted_batches(
-        self, x, y=None, sample_weight=None, batch_size=None, few=FEW, preprocessor=None
-    ):
-        check_batch_size(batch_size)
-        if backend.is_distributed(self):
-            few = 0  # Keras distributes only the batches of a dataset.
-        return (preprocessor or self.preprocessor).sorted_batches(
-            x, batch_size or 32, y, sample_weight, buckets=self._compiles_shapes(), few=few
-        )
+def as_lists(task, texts, method):
+    """Return `(texts, single)` for an inference method.
 
-    def _compiles_shapes(self):
-        return backend.compiles_shapes(self.jit_compile)
+    `texts` is a list, or for pairs a tuple of two lists; `single` is true for a single text or
+    pair. All inference methods read texts with this function, so that they accept the same inputs.
+    """
+    if task.preprocessor is None:
+        raise ValueError(f"{method} takes texts, but this model has no preprocessor.")
+    columns, batched = task.preprocessor.columns(texts)
+    return (columns if len(columns) > 1 else columns[0]), not batched
 
-    def _as_lists(self, texts, method):
-        """Return `(texts, single)` for an inference method; texts are a list, or two in a tuple.
 
-        All inference methods read texts here, so that they accept and refuse the same inputs.
-        """
-        if self.preprocessor is None:
-            raise ValueError(f"{method} takes texts, but this model has no preprocessor.")
-        columns, batched = self.preprocessor.columns(texts)
-        return (columns if len(columns) > 1 else columns[0]), not batched
+def as_batch(task, x, y=None, sample_weight=None):
+    """Return `[x, y, sample_weight]` of one batch of texts or arrays as tensors."""
+    if is_raw(task, x):
+        data = task.preprocessor(x, y, sample_weight)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    to_tensor = keras.ops.convert_to_tensor
+    return [
+        None if part is None else keras.tree.map_structure(to_tensor, part)
+        for part in (x, y, sample_weight)
+    ]
 
-    # === Batches from datasets and generators ===
 
-    def _read(self, x, batch_size=None, anew=False, shuffle=False):
-        """Return a `tf.data.Dataset` of features for a dataset, generator or `PyDataset` of texts.
+def sorted_batches(
+    task, x, y=None, sample_weight=None, batch_size=None, few=FEW, preprocessor=None
+):
+    """Return batches of texts of similar length, and the texts' order in them."""
+    check_batch_size(batch_size)
+    if backend.is_distributed(task):
+        few = 0  # Always use a dataset, because Keras distributes only its batches.
+    return (preprocessor or task.preprocessor).sorted_batches(
+        x,
+        batch_size or 32,
+        y,
+        sample_weight,
+        buckets=backend.compiles_shapes(task.jit_compile),
+        few=few,
+    )
 
-        Inputs that already yield arrays of token ids are returned unchanged.
-        """
-        if is_dataset(x):
-            return self._preprocess_dataset(x, anew, batch_size)
-        if hasattr(x, "__next__"):
-            return self._read_generator(x, batch_size)
-        if isinstance(x, keras.utils.PyDataset) and self._is_raw(_inputs_of(x[0])):
-            return self._dataset_from(lambda: passes(x, shuffle), x[0], x.num_batches)
-        return x
 
-    def _read_generator(self, batches, batch_size):
-        first = next(batches, None)
-        if first is None:
-            raise ValueError("The generator is empty; create a new one for each use.")
+# === Batches from datasets and generators ===
+
+
+def read(task, x, batch_size=None, dynamic=False, shuffle=False, keep=False, steps=None):
+    """Return a dataset of features for a dataset, generator or `PyDataset` of texts.
+
+    Inputs that already yield arrays of token ids are returned unchanged. With `keep`, up to `steps`
+    batches of a generator of texts are read into memory, for several passes.
+    """
+    if is_dataset(x):
+        return preprocessed(task, x, dynamic, batch_size)
+    if hasattr(x, "__next__"):
+        return _read_generator(task, x, batch_size, keep, steps)
+    if isinstance(x, keras.utils.PyDataset) and is_raw(task, _inputs_of(x[0])):
+        return dataset_from(task, lambda: passes(x, shuffle), x[0], x.num_batches)
+    return x
+
+
+def _read_generator(task, batches, batch_size, keep, steps):
+    first = next(batches, None)
+    if first is None:
+        raise ValueError("The generator is empty; create a new one for each use.")
+    batches = itertools.chain([first], batches)
+    if not is_raw(task, _inputs_of(first)):
+        build_on(task, first)
+        return (batch for batch in batches)  # Keras accepts no iterators but generators.
+    if _is_single(_inputs_of(first)):
+        batches = _grouped(batches, batch_size or 32)
+        first = next(batches)
         batches = itertools.chain([first], batches)
-        if not self._is_raw(_inputs_of(first)):
-            self._build_on(first)
-            return (batch for batch in batches)  # Keras only accepts generators.
-        if _is_single(_inputs_of(first)):
-            batches = _grouped(batches, batch_size or 32)
-            first = next(batches)
-            batches = itertools.chain([first], batches)
-        return self._dataset_from(lambda: batches, first)
+    if not keep:
+        return dataset_from(task, lambda: batches, first)
+    kept = list(itertools.islice(batches, steps))
+    return dataset_from(task, lambda: kept, first, len(kept))
 
-    def _dataset_from(self, batches, first, size=None, read=None):
-        """Return a dataset of features of the batches that `batches()` yields.
 
-        `first`, the first batch, determines the signature. `read` replaces the preprocessor.
-        """
+def dataset_from(task, batches, first, size=UNKNOWN, preprocess=None):
+    """Return a dataset of features of the batches that `batches()` yields.
 
-        def preprocess(batch):
-            try:
-                parts = batch if isinstance(batch, tuple) else (batch,)
-                return keras.tree.map_structure(
-                    keras.ops.convert_to_numpy, (read or self.preprocessor)(*parts)
-                )
-            except Exception as error:
-                self._reading_error = error
-                raise
+    `first`, the first batch, determines the signature; `size` is the number of batches.
+    `preprocess` replaces the task's preprocessor.
+    """
 
-        def spec(array):
-            return tf.TensorSpec([None] * array.ndim, array.dtype)
+    def features(batch):
+        try:
+            parts = batch if isinstance(batch, tuple) else (batch,)
+            return keras.tree.map_structure(
+                keras.ops.convert_to_numpy, (preprocess or task.preprocessor)(*parts)
+            )
+        except Exception as error:
+            task._running.reading_error = error
+            raise
 
-        first = preprocess(first)
-        self._build_on(first)
-        signature = keras.tree.map_structure(spec, first)
-        dataset = tf.data.Dataset.from_generator(
-            lambda: map(preprocess, batches()), output_signature=signature
-        )
-        if size is not None:
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(size))
-        return dataset.prefetch(2)
+    first = features(first)
+    build_on(task, first)
+    kind = Stream if size == UNKNOWN else Passes
+    size = None if size == UNKNOWN else size
+    dataset = kind(lambda number: map(features, batches()), first, size)
+    return dataset if runs_in_numpy() else as_tf_data(dataset)
 
-    def _build_on(self, batch):
-        """Build loss and metrics on this batch; Keras would consume one without training on it."""
-        if isinstance(batch, tuple) and len(batch) > 1:
-            keras_internals.build_on(self, batch)
 
-    def _preprocess_dataset(self, dataset, anew=False, batch_size=None):
-        """Map the preprocessor over a `tf.data.Dataset` of raw batches or of single texts."""
-        if self.preprocessor is None or is_ready(dataset):
-            return dataset
-        parts = keras.tree.flatten(_inputs_of(dataset.element_spec))
-        if all(part.shape.rank == 0 and part.dtype == "string" for part in parts):
-            dataset = dataset.batch(batch_size or 32)
-        return self.preprocessor.map_dataset(dataset, anew)
+def build_on(task, batch):
+    """Build loss and metrics on `batch`.
+
+    Otherwise Keras would take a batch from the generator to build them, and not train on it.
+    """
+    if isinstance(batch, tuple) and len(batch) > 1:
+        keras_internals.build_on(task, batch)
+
+
+def preprocessed(task, dataset, dynamic=False, batch_size=None):
+    """Map the preprocessor over a `tf.data.Dataset` of raw batches or of single texts."""
+    if task.preprocessor is None or is_ready(dataset):
+        return dataset
+    parts = keras.tree.flatten(_inputs_of(dataset.element_spec))
+    if all(part.shape.rank == 0 and part.dtype == "string" for part in parts):
+        dataset = dataset.batch(batch_size or 32)
+    return task.preprocessor.map_dataset(dataset, dynamic)
+
+
+# === Kinds of inputs ===
 
 
 def _holds_text(x):
     while isinstance(x, (list, tuple)) and x:
         x = x[0]
-    kind = getattr(getattr(x, "dtype", None), "kind", None)  # For NumPy and pandas columns.
+    kind = getattr(getattr(x, "dtype", None), "kind", None)  # NumPy and pandas columns have one.
     return isinstance(x, (str, bytes)) or kind in ("O", "S", "U")
 
 
@@ -158,7 +185,7 @@ def check_ranked(query, texts, top_k):
 
 
 def best_first(order_by, scores, texts, top_k, return_texts):
-    """Return the result of `rank`: largest `order_by` (N,) first, ties in the given order."""
+    """Return the result of `rank`, the largest `order_by` (N,) first; ties keep the given order."""
     order = np.argsort(-order_by, kind="stable")[:top_k]
     found = [{"corpus_id": int(place), "score": float(scores[place])} for place in order]
     if return_texts:
@@ -167,27 +194,16 @@ def best_first(order_by, scores, texts, top_k, return_texts):
     return found
 
 
-def is_in_memory(x):
-    return isinstance(x, (dict, list, tuple, np.ndarray)) or keras.ops.is_tensor(x)
-
-
 def is_ready(dataset):
     """Return whether a `tf.data.Dataset` already has token ids."""
     return has_ids(_inputs_of(dataset.element_spec))
 
 
-def has_ids(x):
-    """Return whether inputs are a dict with any `...token_ids`, or a tuple of such dicts."""
-    if isinstance(x, tuple):
-        return bool(x) and all(map(has_ids, x))
-    return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)
-
-
 def check_separate(x, y, sample_weight):
-    """Raise for labels passed with a dataset or generator, as Keras would ignore them.
+    """Raise for labels that are passed beside a dataset or generator: Keras would ignore them.
 
     Raises:
-        ValueError: with how to pass them.
+        ValueError: if so; the message says how to pass them.
     """
     given = [n for n, v in (("y", y), ("sample_weight", sample_weight)) if v is not None]
     has_batches = is_dataset(x) or hasattr(x, "__next__") or isinstance(x, keras.utils.PyDataset)
@@ -199,12 +215,50 @@ def check_separate(x, y, sample_weight):
         )
 
 
+def check_labeled(task, y, is_raw):
+    """Raise for labels out of range, and for missing labels if the task needs them."""
+    is_free = type(task).replaces_steps() and not task.loss_needs_labels
+    is_needed = task._needs_labels(is_raw) and not is_free
+    if y is None and getattr(task, "loss", None) and is_needed:
+        raise ValueError(
+            f"{type(task).__name__} got no labels for training or evaluation; pass them as y, "
+            "one per text, or use predict()."
+        )
+    task._check_labels(y)
+
+
+def check_ids(task, x):
+    """Raise for token ids (NumPy arrays or lists) outside the encoder's vocabulary."""
+    if not isinstance(x, dict):
+        return
+    task.backbone.check_padding(x)
+    for name in task.id_inputs:
+        _check_range(x.get(name), task.backbone.vocabulary_size)
+
+
+def _check_range(ids, count):
+    if isinstance(ids, (list, tuple)):
+        try:
+            ids = np.asarray(ids)
+        except ValueError:  # For ragged rows, Keras or `check_arrays` raises an error.
+            return
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iuf" or not ids.size:
+        return
+    if ids.min() < 0 or ids.max() >= count:
+        place = np.argwhere((ids < 0) | (ids >= count))[0]
+        raise ValueError(
+            f"token_ids has {ids[tuple(place)]} at {place.tolist()}, but the encoder's "
+            f"vocabulary_size is {count}: ids are 0 to {count - 1}; tokenize with the "
+            "tokenizer of this model's preset."
+        )
+
+
 def _inputs_of(batch):
     return batch[0] if isinstance(batch, tuple) else batch
 
 
 def passes(dataset, shuffle):
-    """Iterate one epoch of a `keras.utils.PyDataset`, as Keras does."""
+    """Yield the batches of one epoch of a `keras.utils.PyDataset`, as Keras does."""
     dataset.on_epoch_begin()
     size = dataset.num_batches
     order = itertools.count() if size is None else range(size)
@@ -221,7 +275,7 @@ def _is_single(x):
 
 
 def _grouped(rows, size):
-    """Batch single examples, each `x`, `(x, y)` or `(x, y, sample_weight)`."""
+    """Group examples, each `x`, `(x, y)` or `(x, y, sample_weight)`, into lists of `size`."""
     while group := [
         row if isinstance(row, tuple) else (row,) for row in itertools.islice(rows, size)
     ]:
@@ -237,7 +291,7 @@ def is_dataset(x):
 
 
 def split(arrays, share):
-    """Split the last share off each array, as `validation_split` does."""
+    """Split a share of rows off the end of each array, as `validation_split` does."""
     arrays = (arrays[0], *map(read_once, arrays[1:]))
     columns = arrays[0].values() if isinstance(arrays[0], dict) else arrays[0]
     size = len(next(iter(columns)) if isinstance(arrays[0], (dict, tuple)) else columns)
@@ -253,7 +307,7 @@ def split(arrays, share):
             return tuple(part(one, start, stop) for one in array)
         if isinstance(array, dict):
             return {name: part(one, start, stop) for name, one in array.items()}
-        rows = getattr(array, "iloc", array)  # pandas' [] would read numbers as row labels.
+        rows = getattr(array, "iloc", array)  # Indexing a pandas object would use row labels.
         return None if array is None else rows[start:stop]
 
     return (

@@ -164,10 +164,10 @@ class Program:
     """The parts of `answer.py` that depend on the kind of model.
 
     Attributes:
-        body: string. Code of a function `answer`, which takes a list, and its helpers.
-        example: string. Example arguments of `python answer.py`.
+        body: string. Code of the function `answer`, which takes a list, and of its helpers.
+        example: string. Example arguments for `python answer.py`.
         asked: string. Code of the argument that the program passes to `answer`.
-        note: string. A note for the module's docstring.
+        note: string. A note for the program's docstring.
     """
 
     body: str
@@ -180,10 +180,10 @@ def of_texts(gives, lines, pairs=False, prompt=""):
     """Make the program of a model that takes a text or a pair as one row.
 
     Args:
-        gives: string. The result of `answer`, in words.
-        lines: string. Code that returns the result, from `outputs`, the encoded `rows`, `texts`
-            and `labels`.
-        pairs: bool. Whether the model only takes pairs.
+        gives: string. Description of the result of `answer`.
+        lines: string. Code that returns the result. It can use `outputs`, the encoded `rows`,
+            `texts` and `labels`.
+        pairs: bool. Whether the model takes only pairs.
         prompt: string. Prefix of each text.
     """
     texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
@@ -201,7 +201,7 @@ def of_texts(gives, lines, pairs=False, prompt=""):
 
 
 def write_program(task, runtime, folder):
-    """Write `answer.py` if the kind of model has a program.
+    """Write `answer.py` if the kind of model has a program, which truncates long texts.
 
     Args:
         task: a `Served`.
@@ -209,7 +209,7 @@ def write_program(task, runtime, folder):
         folder: string.
     """
     found = task.program()
-    if found is None:
+    if found is None or task.long.mode != "truncate":
         return
     package, imports, run = _RUNTIMES[runtime]
     features = "".join(

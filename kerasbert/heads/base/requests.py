@@ -1,7 +1,8 @@
 """Validation of requests inside exported graphs, before anything is computed.
 
-Kernels trust the shapes and ids that a model was traced for, but a client may send anything: a row
-instead of a batch crashed the server's process, and a negative id read another token's embedding.
+Kernels rely on the shapes and ids for which a model was traced, but a client may send anything: a
+row instead of a batch crashed the server's process, and with a negative id the model read another
+token's embedding.
 
 N rows, T tokens per row.
 """
@@ -11,10 +12,11 @@ import dataclasses
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.parts import encoder_of
 
-# Names of axes in errors.
+# Names of axes in error messages.
 _WORDS = {
     "batch": "rows",
-    "choices": "choices",
+    "choices": "choices or windows",
+    "conditions": "conditions",
     "characters": "characters per word",
     "predictions": "positions",
     "words": "words",
@@ -32,9 +34,9 @@ class Limits:
     """Valid ranges of a model's integer inputs.
 
     Attributes:
-        ranges: dict of input name to `(least, most)`, ints; "tokens" as `most` stands for the
+        ranges: dict of input name to `(least, most)`, ints. "tokens" as `most` stands for the
             last position of a row.
-        longest: int. The largest number of tokens per row, or `None` for no limit.
+        longest: int. Maximum number of tokens per row, or `None` for no limit.
     """
 
     ranges: dict
@@ -46,8 +48,8 @@ def limits_of(model, names):
 
     Args:
         model: a task or an encoder.
-        names: list of strings. The inputs; in a model of several tasks, they are prefixed with the
-            task's name.
+        names: list of strings. Names of the inputs. In a model of several tasks, they begin with
+            the task's name.
     """
     encoder = encoder_of(model)
     last = {
@@ -62,15 +64,17 @@ def limits_of(model, names):
 
 
 def axes_of(specs):
-    """Name the axes of a signature's inputs: a dict of input name to a tuple of axes."""
+    """Return the names of the axes of a signature's inputs: a dict of input name to a tuple."""
     found = {}
     for name, one in specs.items():
-        # The encoder's and the decoder's rows differ in length.
+        # The rows of an encoder and of a decoder may have different lengths.
         side = next((x for x in ("encoder_", "decoder_") if name.startswith(x)), "")
         if name == "choices":
             second = ("choices",)
         elif name == "mask_positions":
             second = ("predictions",)
+        elif name.startswith("where_"):
+            second = ("conditions",)
         elif name.startswith("word_"):
             second = ("words",)
         elif name == "character_ids":
@@ -93,12 +97,12 @@ def conditions(features, axes, limits):
         limits: `Limits`.
 
     Returns:
-        List of `(sentence, met, found)`: the error, a bool tensor, and tensors that the error ends
-        with.
+        List of `(sentence, met, found)`: the error message, a bool tensor, and the tensors that are
+        shown at the end of the message.
     """
     shapes = {name: tf.shape(x) for name, x in features.items()}
     first, found = {}, []
-    # Token ids or the first text come first, because errors compare other inputs with them.
+    # Token ids or the first text come first, because messages compare other inputs with them.
     for name in sorted(axes, key=lambda name: not name.endswith(_FIRST)):
         # `others` maps the first input with the same axis to the axis' places in both inputs.
         names, others = axes[name], {}
@@ -118,11 +122,11 @@ def conditions(features, axes, limits):
         if name in features:
             x, end = features[name], most
             if most == "tokens":
-                # With several tasks, each has its own rows.
+                # In a model of several tasks, positions refer to the rows of the same task.
                 ids = name.removesuffix(next(e for e in _POSITIONS if name.endswith(e)))
                 ids += "token_ids"
                 end = tf.cast(shapes[ids][len(axes[ids]) - 1] - 1, x.dtype)
-            # A valid value is added, so that even an empty batch has a minimum and a maximum.
+            # A valid value is appended, so that even an empty batch has a minimum and a maximum.
             values = tf.concat([tf.reshape(x, [-1]), tf.constant([least], x.dtype)], 0)
             lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
             sentence = f"{name} must be from {least} to {_last(most)}; the smallest and largest are"
@@ -165,7 +169,8 @@ def checked(function, specs, limits):
     """
 
     def run(**inputs):
-        # A server's C++ session does not compare ranks with the traced ones.
+        # Check the ranks, because a server's C++ session does not compare them with the traced
+        # ones.
         inputs = {name: tf.ensure_shape(x, specs[name].shape) for name, x in inputs.items()}
         with tf.control_dependencies(asserted(conditions(inputs, axes_of(specs), limits))):
             inputs = {name: tf.identity(x) for name, x in inputs.items()}
@@ -175,7 +180,7 @@ def checked(function, specs, limits):
 
 
 def asserted(conditions):
-    """Return operations that fail if their conditions are not met."""
+    """Return one operation per condition, which fails if the condition is not met."""
     return [
         tf.raw_ops.Assert(condition=met, data=[sentence, *data], summarize=8)
         for sentence, met, data in conditions
@@ -183,11 +188,11 @@ def asserted(conditions):
 
 
 def fail_unless(features, conditions):
-    """Return the features, after an op that fails if a condition is not met, for ONNX and LiteRT.
+    """Return the features, after ops that fail if a condition is not met, for ONNX and LiteRT.
 
-    These formats have no `Assert`. Instead, an invalid request reads outside of a table with a
-    single zero, and the value is added to the masks. ONNX Runtime's error contains the name of the
-    op, which states the condition.
+    These formats have no `Assert`. Instead, a table with a single zero is read, and the value is
+    added to the masks; for an invalid request, the index lies outside of the table. ONNX Runtime's
+    error contains the name of the op, which states the condition.
     """
     zeros = []
     for sentence, met, _ in conditions:
@@ -201,6 +206,9 @@ def fail_unless(features, conditions):
 
 
 def nan_unless(outputs, conditions):
-    """Return the outputs, or NaN if a condition is not met, for OpenVINO, whose ops cannot fail."""
+    """Return the outputs, or NaN if a condition is not met.
+
+    This is for OpenVINO, whose ops cannot fail.
+    """
     met = _all([met for _, met, _ in conditions])
     return {name: tf.where(met, x, float("nan")) for name, x in outputs.items()}

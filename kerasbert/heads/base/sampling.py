@@ -1,16 +1,16 @@
-"""Schedules of tasks in multi-task training, and endless batches."""
+"""Order of the tasks in multi-task training, and endless batches for each."""
 
 import keras
 import numpy as np
 
-# Exponents: a task's number of steps is proportional to its number of batches to this power.
+# Exponents: the number of steps of a task is proportional to its number of batches to this power.
 SAMPLING = {"size": 1.0, "sqrt": 0.5, "uniform": 0.0}
 
 
 def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
-    """Draw the task of each step of an epoch, in an order that depends on seed and epoch.
+    """Draw the task of each step of an epoch; the order depends on seed and epoch.
 
-    Each task gets its exact share of an epoch's steps, rounded up or down.
+    Each task gets its exact share of the steps of an epoch, rounded up or down.
 
     Args:
         sizes: ints. Number of batches per task.

@@ -5,7 +5,8 @@ W windows of a context, T tokens per row, S spans.
 
 import numpy as np
 
-# The logit of impossible answers: its probability is 0 in float32, and sums stay finite.
+# The logit of impossible answers. Their probability is 0 in float32, and sums of logits stay
+# finite.
 MASKED = -1e9
 
 
@@ -14,29 +15,34 @@ def best_spans(
 ):
     """Find the best spans of a context split into windows.
 
-    In each window the `n_best` tokens with the highest start logits are paired with those with the
-    highest end logits. A pair is a span if its tokens may start and end one, its end is not before
-    its start, and it has at most `max_length` tokens. All windows' spans are ranked by the sum of
-    the two logits; ties go to the first window, then the higher start logit, then the higher end
-    logit, and, of equal logits, to the earlier token. If no pair is a span, all tokens are paired.
+    In each window the `n_best` tokens with the highest start logits are paired with the `n_best`
+    tokens with the highest end logits. A pair is a span if its first token may start a span, its
+    last token may end one and is not before the first, and it has at most `max_length` tokens. The
+    spans of all windows are ranked by the sum of the two logits. Of equal sums, the first window
+    wins, then the higher start logit, then the higher end logit; of equal logits, the earlier token
+    wins. If no pair is a span, all tokens are paired.
 
-    The null score, for "no answer", is the smallest sum of the first token's logits in a window.
+    The null logit, for "no answer", is the sum of the two logits of a window's first token; the
+    smallest of all windows counts.
 
     Args:
         start_logits: floats (W, T).
         end_logits: floats (W, T).
-        starts: bool (W, T). Whether a span may start there.
-        ends: bool (W, T). Whether a span may end there.
-        n_best: int. Also the maximum number of spans.
+        starts: bool (W, T). Whether a span may start at the token.
+        ends: bool (W, T). Whether a span may end at the token.
+        n_best: int. Number of starts and ends per window, and maximum number of spans.
         max_length: int.
-        null_threshold: float. There is no answer if the null score exceeds the best span's sum by
-            more than this. `None`: there is always an answer.
+        null_threshold: float. There is no answer if the null logit exceeds the best span's sum by
+            more than this. With `None` there is always an answer.
 
     Returns:
-        `(spans, scores, null_score)`: int (S, 3), the window and the first and last token of each
-        span, best first; float64 (S,), their probabilities: the softmax of the sums, together with
-        the null score unless `null_threshold` is `None`; and the difference between the null score
-        and the best span's sum. A first span of (-1, -1, -1) means "no answer".
+        `(spans, scores, null_score)`:
+
+        - int (S, 3): the window and the first and last token of each span, best first. A first span
+          of (-1, -1, -1) means "no answer".
+        - float64 (S,): the probabilities of the spans. They are the softmax of the sums and, unless
+          `null_threshold` is `None`, the null logit.
+        - the null logit minus the best span's sum.
 
     >>> start, end = np.array([[0.0, 5.0, 1.0]]), np.array([[0.0, 1.0, 5.0]])
     >>> spans, scores, null_score = best_spans(start, end, start > 0, end > 0)
@@ -46,10 +52,10 @@ def best_spans(
     Source: Devlin et al. 2019, arXiv 1810.04805, sections 4.2 and 4.3, and its released code.
     """
     start_logits, end_logits = (np.asarray(x, "float64") for x in (start_logits, end_logits))
-    spans, sums = _pairs(start_logits, end_logits, starts, ends, n_best, max_length)
+    spans, sums = pairs(start_logits, end_logits, starts, ends, n_best, max_length)
     if not len(sums):
         everything = start_logits.shape[1]
-        spans, sums = _pairs(start_logits, end_logits, starts, ends, everything, max_length)
+        spans, sums = pairs(start_logits, end_logits, starts, ends, everything, max_length)
     if not len(sums):
         raise ValueError("The context has no token that may be an answer; pass a context with one.")
     best = np.argsort(-sums, kind="stable")[:n_best]
@@ -64,8 +70,8 @@ def best_spans(
     return spans, scores[: len(spans)], null_score
 
 
-def _pairs(start_logits, end_logits, starts, ends, n, max_length):
-    """Return all spans of each window's `n` best tokens, unranked: (S, 3), and their sums (S,)."""
+def pairs(start_logits, end_logits, starts, ends, n, max_length):
+    """Pair the `n` best starts and ends of each window; return all spans (S, 3) and sums (S,)."""
     first = np.argsort(-start_logits, axis=1, kind="stable")[:, :n, None]  # (W, n, 1)
     last = np.argsort(-end_logits, axis=1, kind="stable")[:, None, :n]  # (W, 1, n)
     window = np.arange(len(first))[:, None, None]

@@ -1,4 +1,4 @@
-"""Base class of tasks that generate text: samplers and stop tokens.
+"""Base classes of tasks that predict tokens, or generate text: samplers and stop tokens.
 
 B batch, T tokens.
 """
@@ -13,14 +13,35 @@ from keras import ops
 
 from kerasbert.base.errors import is_whole
 from kerasbert.base.finite import check_weights
+from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
+from kerasbert.heads.base.inputs import check_ids
 from kerasbert.heads.base.task import BertTask
+from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 from kerasbert.samplers import own_sampler
 
 if TYPE_CHECKING:
     from typing import Any
 
 
-class WritingTask(BertTask):
+class TokenTask(BertTask):
+    """Base class of tasks that predict tokens of the vocabulary."""
+
+    def _needs_labels(self, is_raw):
+        return not is_raw  # The preprocessor makes labels from texts.
+
+    def default_loss(self) -> Any:
+        """Return the cross-entropy, averaged over the tokens."""
+        return TokenCrossEntropy()
+
+    def default_metrics(self) -> Any:
+        """Return accuracy and perplexity over the tokens."""
+        return [TokenAccuracy(), Perplexity()]
+
+    def metric_forms(self) -> Any:
+        return TOKEN_CLASSES, self.backbone.vocabulary_size
+
+
+class WritingTask(TokenTask):
     """Base class of tasks that generate text."""
 
     # The sampler of `compile(sampler="auto")`.
@@ -48,13 +69,14 @@ class WritingTask(BertTask):
         """
         is_auto = isinstance(sampler, str) and sampler == "auto"
         self.sampler = own_sampler(self.usual_sampler if is_auto else sampler)
-        self._forget_writing()  # Compiled with the old sampler.
+        self._forget_writing()  # Those functions were compiled with the old sampler.
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # Like "built", because `keras.models.clone_model` ignores entries here.
+            # The sampler is stored beside "built", because `keras.models.clone_model` passes on no
+            # other entries.
             config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
         return config
 
@@ -70,7 +92,7 @@ class WritingTask(BertTask):
         self._forget_writing()
 
     def _stops(self, ids):
-        """Return stop tokens as a tuple of ints, or `None`."""
+        """Return the stop tokens as a tuple of ints, or `None` if there are none."""
         if isinstance(ids, str) and ids == "auto":
             if self.preprocessor is None:
                 raise ValueError(
@@ -96,7 +118,7 @@ class WritingTask(BertTask):
         generating one token.
         """
         weights = [one for one in self.weights if getattr(one.value, "is_fully_addressable", True)]
-        # A float16 sum would overflow for most embedding tables.
+        # float16 weights are cast, because the sum of most embedding tables would overflow.
         sums = [
             ops.sum(ops.cast(one.value, "float32") if one.dtype == "float16" else one.value)
             for one in weights
@@ -113,11 +135,14 @@ class WritingTask(BertTask):
                 f"{' and '.join(lacking)}."
             )
         inputs = {name: np.asarray(ops.convert_to_numpy(x)) for name, x in inputs.items()}
-        self._check_ids(inputs)
+        check_ids(self, inputs)
         return inputs
 
     def _checked_rows(self, inputs, side=""):
-        """Return checked token ids and mask (B, T) of one side; tokens must start each row."""
+        """Check and return the token ids and the mask (B, T) of one side, such as "encoder_".
+
+        The tokens of a row must be at its start.
+        """
         ids_name, mask_name = f"{side}token_ids", f"{side}padding_mask"
         ids = inputs[ids_name]
         mask = np.asarray(inputs.get(mask_name, np.ones_like(ids))).astype(bool)
@@ -152,7 +177,7 @@ def begun(token_ids, is_prompt, stop_token_ids):
 
 
 def until_stop(token_ids, is_prompt, stop_token_ids):
-    """Return the mask of each text in rows (B, T), up to the first stop token after the prompt."""
+    """Return a mask of rows (B, T), true up to the first stop token after the prompt."""
     stops = ops.zeros_like(is_prompt)
     for stop in stop_token_ids or ():
         stops = ops.logical_or(stops, token_ids == stop)

@@ -6,7 +6,6 @@ N texts, B batch, T tokens, V vocabulary size.
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import keras
@@ -15,17 +14,16 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
+from kerasbert.backend.losses import cross_entropy
 from kerasbert.base.errors import check_whole
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.base.process import check_process
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import head_settings
-from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
+from kerasbert.heads.base.inputs import as_lists
 from kerasbert.heads.base.writing_task import WritingTask, begun, until_stop
 from kerasbert.heads.causal_lm.preprocessor import BertCausalLMPreprocessor
-from kerasbert.heads.masked_lm.model import MaskedHeadSettings, vocabulary_head
-from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
-from kerasbert.text.batching import sorted_batches
+from kerasbert.heads.masked_lm.model import MaskedHeadSettings, head_config, vocabulary_head
+from kerasbert.text.batch_plans import sorted_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,13 +47,13 @@ class BertCausalLM(WritingTask):
         backbone: a causal `BertBackbone`: of the family "gpt2", "gpt" or "modernbert_decoder", or
             built with `is_causal=True`.
         preprocessor: a `BertCausalLMPreprocessor`, or `None` for preprocessed arrays.
-        head_activation: string. Add a dense layer with this activation, and a norm, before the
-            projection to the vocabulary; `None` for neither.
-        head_bias: bool. Bias of that layer.
+        head_activation: string. Activation of a dense layer, followed by a norm, before the
+            projection to the vocabulary; `None` for neither layer nor norm.
+        head_bias: bool. Whether that layer has a bias.
         head_norm_epsilon: float. Epsilon of that norm.
-        output_bias: bool. Bias of the logits.
-        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
-            separate weights.
+        output_bias: bool. Whether the logits have a bias.
+        tie_weights: bool. Whether the projection to the vocabulary uses the token embedding;
+            `False` makes separate weights.
 
     The last five default to the settings of the encoder's family.
 
@@ -90,7 +88,7 @@ class BertCausalLM(WritingTask):
         tie_weights: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_encoder(backbone, has_all=True)
+        self._set_parts(backbone, preprocessor, has_all=True)
         if not backbone.is_causal:
             raise ValueError(
                 "The encoder is bidirectional, but a causal language model must not see the next "
@@ -105,6 +103,7 @@ class BertCausalLM(WritingTask):
             "head_norm_epsilon": backbone.layer_norm_epsilon,
             "output_bias": False,
             "tie_weights": True,
+            "head_dim": None,
             **head_settings(backbone.family, self.kind),
         }
         self._set_given(vars(given), defaults)
@@ -115,8 +114,6 @@ class BertCausalLM(WritingTask):
                 "embedding_dim=None, or pass a head_activation."
             )
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
         self.lm_head = vocabulary_head(self, "lm_head")
 
         # === Functional model ===
@@ -134,20 +131,6 @@ class BertCausalLM(WritingTask):
             return "lm_head/bias"
         return None if settings.get("tie_weights", True) else "lm_head/decoder/kernel"
 
-    def _needs_labels(self, is_raw):
-        return not is_raw
-
-    def default_loss(self) -> Any:
-        """Cross-entropy averaged over the tokens."""
-        return TokenCrossEntropy()
-
-    def default_metrics(self) -> Any:
-        """Accuracy and perplexity over the tokens."""
-        return [TokenAccuracy(), Perplexity()]
-
-    def metric_forms(self) -> Any:
-        return TOKEN_CLASSES, self.backbone.vocabulary_size
-
     # === Generation ===
 
     def call_with_cache(
@@ -162,9 +145,9 @@ class BertCausalLM(WritingTask):
         return self.lm_head(outputs), outputs, cache
 
     def _fresh_cache(self, prompt_ids, length):
-        """Return a cache for `length` tokens, filled with the prompts' keys and values.
+        """Return a cache for `length` tokens, filled with the keys and values of the prompts.
 
-        Prompts run at their own length, and their logits are not computed.
+        The prompts run without padding to `length`, and their logits are not computed.
         """
         backbone = self.backbone
         batch, tokens = ops.shape(prompt_ids)
@@ -175,18 +158,19 @@ class BertCausalLM(WritingTask):
         rest = [[0, 0], [0, 0], [0, length - tokens], [0, 0], [0, 0]]
         return tuple(ops.pad(one, rest) for one in cache)
 
-    # Borrowed, not inherited: Keras makes a class functional by changing its bases, which fails
-    # if two of them share a base.
+    # KerasHub's method is assigned, not inherited: Keras makes a class functional by changing its
+    # bases, which fails if two of them share a base.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function
 
     def generate_step(
         self, inputs: Mapping[str, Any], stop_token_ids: Any = None
     ) -> dict[str, Any]:
-        """Generate tokens for one batch, compiled if the backend supports it.
+        """Generate tokens for one batch. This runs compiled if the backend supports it.
 
         Args:
             inputs: dict of `token_ids` (B, T) with free columns after the prompts, `padding_mask`
-                (B, T), true at prompts, and optionally `prompt_ids` (B, S), the prompts alone.
+                (B, T), true at prompts, and optionally `prompt_ids` (B, S), the columns with the
+                prompts only.
             stop_token_ids: tuple of ints, or `None`.
 
         Returns:
@@ -235,9 +219,9 @@ class BertCausalLM(WritingTask):
             inputs: a string, a list of N strings, or a dict of arrays as in `generate_step`.
             max_length: int. Maximum number of tokens, including the prompt; defaults to the
                 preprocessor's `sequence_length`. Ignored for arrays, which set it by their columns.
-            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token,
-                `None` generates up to `max_length`.
-            strip_prompt: bool. Return only the generated text.
+            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token.
+                With `None`, texts have `max_length` tokens.
+            strip_prompt: bool. Whether to return only the generated text.
             batch_size: int.
 
         Returns:
@@ -251,7 +235,7 @@ class BertCausalLM(WritingTask):
         stops = self._stops(stop_token_ids)
         if isinstance(inputs, dict):
             return self._write(self._checked_arrays(inputs), stops, strip_prompt)
-        prompts, single = self._as_lists(inputs, "generate()")
+        prompts, single = as_lists(self, inputs, "generate()")
         texts = []
         for first in range(0, len(prompts), batch_size):
             batch = self.preprocessor.generate_preprocess(
@@ -270,7 +254,7 @@ class BertCausalLM(WritingTask):
         is_prompt = np.asarray(ops.convert_to_numpy(inputs["padding_mask"])).astype(bool)
         counts = is_prompt.sum(axis=1, keepdims=True)
         size = is_prompt.shape[1]
-        places = np.arange(size) + counts  # Moves generated tokens to the front.
+        places = np.arange(size) + counts  # Generated tokens are moved to the front.
         ids, mask = (
             np.take_along_axis(outputs[name], np.minimum(places, size - 1), axis=1)
             for name in ("token_ids", "padding_mask")
@@ -278,7 +262,7 @@ class BertCausalLM(WritingTask):
         return {"token_ids": ids, "padding_mask": mask.astype(bool) & (places < size)}
 
     def _checked_arrays(self, inputs):
-        """Check and cast the arrays given to `generate`."""
+        """Check and cast arrays that the caller passed to `generate`."""
         inputs = self._named_arrays(inputs, ("token_ids", "padding_mask"))
         return {**inputs, **self._checked_rows(inputs)}
 
@@ -292,15 +276,16 @@ class BertCausalLM(WritingTask):
 
         Args:
             texts: a string or a list of N strings.
-            stride: int. Tokens between the starts of windows, so that later windows give each token
-                at least `sequence_length - stride` tokens of context. `None` is half a window.
+            stride: int. Number of tokens between the starts of windows. In every window but the
+                first, scored tokens have at least `sequence_length - stride` tokens of context.
+                `None` means half a window.
             batch_size: int.
 
         Returns:
             For a text, a list of dicts, one per token: `token`, `token_id`, `start` and `end` in
             characters, and `score`, its log-probability. For a list of texts, a list of these.
         """
-        texts, single = self._as_lists(texts, "score()")
+        texts, single = as_lists(self, texts, "score()")
         texts = [text.decode() if isinstance(text, bytes) else str(text) for text in texts]
         rows, windows = self.preprocessor.windows(texts, stride)
         found = [np.zeros(len(ids), "float32") for ids, _, _ in rows]
@@ -326,7 +311,7 @@ class BertCausalLM(WritingTask):
         return scored[0] if single else scored
 
     def perplexity(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
-        """Compute perplexity: the exponential of a text's mean negative `score`.
+        """Compute perplexity: the exponential of the mean negative `score` of a text's tokens.
 
         Returns:
             A float for a text, floats (N,) for a list.
@@ -334,7 +319,7 @@ class BertCausalLM(WritingTask):
         Raises:
             ValueError: for a text without a scored token.
         """
-        texts, single = self._as_lists(texts, "perplexity()")
+        texts, single = as_lists(self, texts, "perplexity()")
         rows = self.score(list(texts), stride, batch_size)
         for position, row in enumerate(rows):
             if not row:
@@ -346,7 +331,7 @@ class BertCausalLM(WritingTask):
         return found[0] if single else np.array(found)
 
     def _score_batches(self, windows, batch_size):
-        """Yield batches of windows of similar length whose logits fit `MOST_LOGITS`."""
+        """Yield batches of windows of similar length, with at most `MOST_LOGITS` logits each."""
         check_whole("batch_size", batch_size)
         lengths = [end - begin for _, begin, end, _ in windows]
         for batch in sorted_batches(lengths, batch_size) if windows else ():
@@ -373,8 +358,7 @@ class BertCausalLM(WritingTask):
         return np.asarray(backend.predict_batch(scorer, features))
 
     def get_config(self) -> dict[str, Any]:
-        settings = {field.name: getattr(self, field.name) for field in fields(MaskedHeadSettings)}
-        return {**super().get_config(), **settings}
+        return {**super().get_config(), **head_config(self)}
 
 
 class TokenScorer(keras.Model):
@@ -393,6 +377,6 @@ class TokenScorer(keras.Model):
     def call(self, inputs):
         inputs = self.backbone.fill_in(inputs)
         logits = self.lm_head(self.backbone(inputs)["sequence_output"])  # (B, T, V)
-        # The plain form: servers lack the kernels of TensorFlow's custom gradient.
-        scores = -backend.cross_entropy.plain(inputs["token_ids"][:, 1:], logits[:, :-1])
+        # Use the plain form, because servers lack ops of TensorFlow's custom gradient.
+        scores = -cross_entropy.plain(inputs["token_ids"][:, 1:], logits[:, :-1])
         return ops.pad(scores, [[0, 0], [1, 0]])

@@ -12,7 +12,8 @@ import numpy as np
 
 from kerasbert.base.errors import check_value, check_whole
 from kerasbert.text import ops
-from kerasbert.text.packing import BertPreprocessor, as_tensors
+from kerasbert.text.batches import as_tensors
+from kerasbert.text.preprocessor import BertPreprocessor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +28,15 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     """Packs texts and labels each token with the next one.
 
     Called on texts without labels, it returns `(x, y, sample_weight)`: `x` is the dict of
-    `BertPreprocessor`, with text tokens only, `y` the next tokens, int32 (B, T), and weights (B, T)
-    are 0 where there is none. Texts are truncated to `sequence_length`, but `fit` and `evaluate` on
-    texts in memory split them into several rows.
+    `BertPreprocessor`, with text tokens only, `y` are the next tokens, int32 (B, T), and weights
+    (B, T) are 0 where there is no next token. Texts are truncated to `sequence_length`, but `fit`
+    and `evaluate` on texts in memory split them into several rows.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row.
-        add_start_token: bool. Begin each text with the start token.
-        add_end_token: bool. Label the last token of each text with the end token.
+        add_start_token: bool. Whether each text begins with the start token.
+        add_end_token: bool. Whether the label of a text's last token is the end token.
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
@@ -53,6 +54,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
 
+    truncates = False
     settings = (
         "sequence_length",
         "truncate",
@@ -110,7 +112,10 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return ops.concat([ids, ops.column(ids, self.tokenizer.end_token_id)], axis=1)
 
     def with_start(self, ids: Any, *places: Any) -> tuple[Any, Any]:
-        """Prepend the start token, if set, to ragged tokens (N, P), and 0 to their `places`."""
+        """Prepend the start token to ragged tokens (N, P), and 0 to each of `places`.
+
+        Without `add_start_token`, return them unchanged.
+        """
         if not self.add_start_token:
             return ids, *places
         tokens = (self.tokenizer.start_token_id, *(0 for _ in places))
@@ -125,7 +130,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         y, sample_weight = self._targets(y, sample_weight, columns)
         (ids,) = self._tokenize_columns(columns)
         lengths = ids.row_lengths()
-        # Rows overlap by one token, a label in the first row and an input in the next.
+        # Rows overlap by one token, which is a label in one row and an input in the next.
         counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
         rows = np.repeat(np.arange(len(lengths)), counts)
         windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -138,12 +143,12 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             sample_weight = np.asarray(sample_weight)[rows]
         return (ids,), [None, sample_weight]
 
-    def packed_lengths(self, segments: Any) -> Any:
-        lengths = ops.cast(segments[0].row_lengths(), "int32")
-        return ops.clip_by_value(lengths - 1, 1, self.sequence_length)
+    def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
+        lengths = ops.maximum(ops.cast(segments[0].row_lengths(), "int32") - 1, 1)
+        return ops.minimum(lengths, self.sequence_length) if truncated else lengths
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
-        """Truncate and pad rows of tokens to the features of a call."""
+        """Truncate and pad rows of tokens; return the features of a call."""
         if length is None:
             length = self.bucket(ops.reduce_max(self.packed_lengths(segments)))
         return self.padded(segments[0], length)
@@ -166,7 +171,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         length = ops.shape(features["token_ids"])[1]
         following = self.padded(ids[:, 1:], length)
         there = following["padding_mask"]
-        # A row's last token has no next one, so it is only a label.
+        # The last token of a row has no next token, so it is only a label.
         is_alone = ops.cast(ids.row_lengths(), "int32")[:, None] == 1
         is_token = there | (is_alone & (ops.range(length)[None] == 0))
         pad = self.tokenizer.pad_token_id
@@ -182,19 +187,19 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     def generate_preprocess(
         self, x: Texts, sequence_length: int | None = None, first: int = 0
     ) -> dict[str, Any]:
-        """Pad prompts to leave room for generated tokens.
+        """Pad prompts, which leaves room for generated tokens.
 
         Args:
             x: a list of N strings.
-            sequence_length: int. T; default: the preprocessor's.
+            sequence_length: int. T; defaults to the preprocessor's.
             first: int. Position of the first prompt, for error messages.
 
         Returns:
             A dict of `token_ids` (N, T), `padding_mask` (N, T), true for the prompts, and
-            `prompt_ids`, the columns of `token_ids` that hold the longest prompt.
+            `prompt_ids`, the columns of `token_ids` up to the end of the longest prompt.
 
         Raises:
-            ValueError: for prompts without tokens, or that leave no room.
+            ValueError: for prompts that have no tokens, or that leave no room.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length)
@@ -237,14 +242,14 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             for name in ("token_ids", "padding_mask")
         )
         kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
-        # Encoders may pad their vocabulary to a round number.
+        # The encoder's vocabulary may be larger than the tokenizer's, padded to a round number.
         kept &= ids < self.tokenizer.vocabulary_size()
         return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
 
     # === Scores ===
 
     def usual_stride(self) -> int:
-        """Return half a window."""
+        """Return the default stride, half a window."""
         return max(self.sequence_length // 2, 1)
 
     def windows(self, texts: Sequence[str], stride: int | None = None) -> Any:
@@ -252,7 +257,8 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
         Args:
             texts: list of N strings.
-            stride: int. Tokens between the starts of consecutive windows; `None` is half a window.
+            stride: int. Number of tokens between the starts of consecutive windows; `None` means
+                half a window.
 
         Returns:
             `(rows, windows)`. A row is `(ids, starts, ends)` of a text, with character offsets; its

@@ -5,15 +5,16 @@ N texts, R windows, T tokens per row, P tokens per text.
 
 import functools
 
-from kerasbert.backend.tensorflow import rows_where, tf
+from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.base import decoding
-from kerasbert.heads.base.served import MOST_WINDOWS, SHORT, Served
+from kerasbert.heads.base.served import MOST_WINDOWS, SHORT, Served, filled, long_text, padded
 from kerasbert.heads.causal_lm.model import TokenScorer
+from kerasbert.text.ops import rows_where
 from kerasbert.text.windows import take_windows
 
 
 class ServedCausalLM(Served):
-    """Signatures of `BertCausalLM`."""
+    """SavedModel signatures of `BertCausalLM`."""
 
     settings = {"max_windows": MOST_WINDOWS}
     fills = {"token": "", "token_id": -1, "start": -1, "end": -1, "score": 0.0}
@@ -68,18 +69,19 @@ class ServedCausalLM(Served):
             "end": ends,
             "score": tf.gather_nd(scores, index),
         }
-        return self.padded(
+        return padded(
+            self.fills,
             {
                 name: tf.RaggedTensor.from_value_rowids(
                     values, tf.cast(row, tf.int64), tf.size(lengths, tf.int64), validate=False
                 )
                 for name, values in found.items()
-            }
+            },
         )
 
     def probes(self):
-        prose = self.prose(self.preprocessor.usual_stride())
+        prose = long_text(self, self.preprocessor.usual_stride())
         return [("serving_default", {"text": [*SHORT, prose]})]
 
     def expected(self, signature, inputs):
-        return self.filled(self.model.score(inputs["text"]))
+        return filled(self.fills, self.model.score(inputs["text"]))

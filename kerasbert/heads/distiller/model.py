@@ -17,6 +17,7 @@ from kerasbert.base.parts import same_tokens
 from kerasbert.heads.base.task import BertTask
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.losses import TokenCrossEntropy
+from kerasbert.losses.chains import ChainCrossEntropy
 from kerasbert.losses.similarity import DISTANCES
 from kerasbert.text.names import composed
 
@@ -35,14 +36,14 @@ class BertDistiller(BertTask):
     weighted sum of
 
     - soft targets: the KL divergence of the student's probabilities from the teacher's, both at
-      `temperature`, times its square; for a regressor, its own loss with the teacher's output as
-      label;
-    - labels: the student's own loss; `label_weight=0` needs no labels;
-    - hidden states: the mean distance, over tokens, between the layers paired by `layer_map`, with
-      a learned projection if widths differ.
+      `temperature`, times the square of `temperature`; for a regressor, the student's own loss with
+      the teacher's output as label;
+    - labels: the student's own loss. With `label_weight=0`, no labels are needed;
+    - hidden states: the mean distance over tokens between the layers that `layer_map` pairs. If
+      their widths differ, a learned projection is added.
 
-    `keras.distillation.Distiller` has the first two, but ignores sample weights and cannot reach
-    an encoder's layers.
+    `keras.distillation.Distiller` has the first two, but ignores sample weights and has no access
+    to an encoder's layers.
 
     Args:
         student: a task model, for example `teacher.with_layers([0, 2, 4])`.
@@ -52,9 +53,9 @@ class BertDistiller(BertTask):
         label_weight: float.
         hidden_weight: float.
         hidden_loss: "cosine" (1 - cosine, DistilBERT) or "mse" (TinyBERT).
-        layer_map: "last" compares the last layers, "uniform" the student's embeddings and layers
-            with evenly spaced ones of the teacher; or a list of pairs (student layer, teacher
-            layer), with 0 for the embeddings.
+        layer_map: "last" compares the last layers; "uniform" compares the student's embeddings and
+            layers with evenly spaced layers of the teacher. Or a list of pairs (student layer,
+            teacher layer), with 0 for the embeddings.
 
     Example:
 
@@ -78,6 +79,7 @@ class BertDistiller(BertTask):
     """
 
     kind = "distiller"
+    allows_r_drop = False
 
     def __init__(
         self,
@@ -98,8 +100,9 @@ class BertDistiller(BertTask):
         # === Layers ===
         if student.backbone in student.operations:
             self.backbone = student.backbone
-        else:  # An embedder, which does not track its encoder's unused weights.
+        else:  # An embedder does not track its encoder, of which it may use only a part.
             object.__setattr__(self, "_backbone", student.backbone)
+        self.long = student.long
         self.preprocessor = _preprocessor(student, teacher)
         outputs, states = _run(student, [pair[0] for pair in pairs])
         self.projection = None
@@ -126,7 +129,7 @@ class BertDistiller(BertTask):
             compile=False,
             **kwargs,
         )
-        # Losses and metrics get the student's outputs by name.
+        # Losses and metrics are assigned to the student's outputs by name.
         self.output_names = student.output_names
         self.student = student
         self.teacher = teacher
@@ -153,11 +156,11 @@ class BertDistiller(BertTask):
             self.compile()
 
     def default_loss(self) -> Any:
-        """The student's default loss."""
+        """Return the student's default loss."""
         return self.student.default_loss()
 
     def default_metrics(self) -> Any:
-        """The student's default metrics."""
+        """Return the student's default metrics."""
         return self.student.default_metrics()
 
     def metric_forms(self) -> Any:
@@ -174,8 +177,11 @@ class BertDistiller(BertTask):
         return self.student.predict(x, batch_size=batch_size, **kwargs)
 
     def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
-        """Save the student, which its own class loads."""
+        """Save the student; load it with the student's class."""
         self.student.save_to_preset(preset_dir, **kwargs)
+
+    def forget_calibration(self) -> None:
+        self.student.forget_calibration()
 
     def compute_loss(
         self,
@@ -204,8 +210,8 @@ class BertDistiller(BertTask):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        # PyTorch's `fit` calls this. Keras registers weights by path, and the teacher's weights
-        # replace the student's, whose gradients would then accumulate over steps.
+        # PyTorch's `fit` calls this method. PyTorch's own method finds weights by path. The
+        # teacher's have the same paths and hide the student's, whose gradients would accumulate.
         for weight in self.trainable_variables:
             weight.value.grad = None
 
@@ -218,10 +224,16 @@ class BertDistiller(BertTask):
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
         if len(getattr(sample_weight, "shape", ())) == 1:
-            # Weights (B,) are per text. Others are per output, which is not always per token.
-            weights = weights * ops.cast(sample_weight, "float32")[:, None]
+            # Weights (B,) are per text. Weights of another shape belong to the outputs, which are
+            # not always one per token.
+            own = ops.cast(sample_weight, "float32")
+            # Texts may have several rows: windows or choices.
+            weights = ops.reshape(weights, (ops.shape(own)[0], -1)) * own[:, None]
+            weights = ops.reshape(weights, (-1, length))
         total = ops.maximum(ops.sum(weights), 1e-7)
-        distance = DISTANCES["cosine"] if self.hidden_loss == "cosine" else _square
+        distance = (
+            DISTANCES["cosine"] if self.hidden_loss == "cosine" else keras.losses.mean_squared_error
+        )
         losses = [
             ops.sum(weights * distance(ops.cast(a, "float32"), ops.cast(b, "float32"))) / total
             for a, b in zip(target, states, strict=True)
@@ -239,7 +251,7 @@ class BertDistiller(BertTask):
         compiled = keras_internals.compiled_metrics(self)
         if compiled is None or compiled.built:
             return super().get_metrics_result()
-        # There have been no labels yet.
+        # No labels have been passed yet.
         return {metric.name: metric.result() for metric in self.metrics if metric is not compiled}
 
     def get_config(self) -> dict[str, Any]:
@@ -274,8 +286,8 @@ class BertDistiller(BertTask):
 
 
 def _run(task, layers):
-    """Return a task's outputs and the hidden states (B, T, D) of `layers`; 0 is embeddings."""
-    if task.backbone not in task.operations:  # An embedder extends the encoder's graph.
+    """Return a task's outputs and the hidden states (B, T, D) of `layers`; 0: the embeddings."""
+    if task.backbone not in task.operations:  # An embedder's graph includes the encoder's layers.
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
@@ -293,10 +305,6 @@ def _run(task, layers):
         task, task.inputs, lambda operation: encode if operation is task.backbone else operation
     )
     return outputs, states
-
-
-def _square(a, b):
-    return ops.mean(ops.square(a - b), axis=-1)
 
 
 # === Soft targets ===
@@ -331,8 +339,9 @@ def _of_each_class(target, logits):
 
 
 def _soft_loss(loss, temperature):
-    """Return the loss on a teacher's outputs that corresponds to a loss on labels."""
-    if isinstance(loss, (keras.losses.SparseCategoricalCrossentropy, TokenCrossEntropy)):
+    """Return the loss between student and teacher outputs that corresponds to a loss on labels."""
+    by_class = keras.losses.SparseCategoricalCrossentropy, TokenCrossEntropy, ChainCrossEntropy
+    if isinstance(loss, by_class):
         return _SoftTargets(_between_classes, temperature, loss.reduction)
     if isinstance(loss, keras.losses.BinaryCrossentropy):
         return _SoftTargets(_of_each_class, temperature, loss.reduction)
@@ -340,7 +349,7 @@ def _soft_loss(loss, temperature):
 
 
 def _mean_loss(losses, targets, outputs, sample_weight):
-    """Average the losses of the outputs, with sample weights per output or shared by all."""
+    """Average the losses of the outputs; sample weights are per output or shared by all outputs."""
     flat = keras.tree.flatten(outputs)
     losses, weights = keras.tree.flatten(losses), keras.tree.flatten(sample_weight)
     losses = losses * len(flat) if len(losses) == 1 else losses
@@ -389,6 +398,11 @@ def _check_pair(student, teacher):
                 f"The {role} has activation='{activation.__name__}', but soft targets need logits; "
                 "build it with activation=None."
             )
+    if student.long.has_windows != teacher.long.has_windows:
+        raise ValueError(
+            f"The student has long={student.long.mode!r} and the teacher {teacher.long.mode!r}; "
+            "either both or neither must read windows."
+        )
     if not student.trainable_weights:
         raise ValueError("The student has no trainable weights; set student.trainable = True.")
     if student is teacher or student.backbone is teacher.backbone:
@@ -423,7 +437,7 @@ def _check_pair(student, teacher):
 
 
 def _preprocessor(student, teacher):
-    """Return the student's or teacher's preprocessor, whichever has more segments."""
+    """Return the preprocessor of the student or of the teacher, the one with more segments."""
     preprocessors = [model.preprocessor for model in (student, teacher) if model.preprocessor]
     owner = (
         student

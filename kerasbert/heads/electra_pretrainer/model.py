@@ -53,19 +53,20 @@ OWN = (
 class ElectraPretrainer(MaskedTask):
     """ELECTRA pre-training: an encoder learns to detect tokens replaced by a small generator.
 
-    The generator is a masked language model, trained jointly, with its own blocks on the encoder's
-    embedding layers. It samples a token for each masked one, without a gradient. The encoder
-    predicts whether each token was replaced; a correctly sampled token was not.
+    The generator is a masked language model that is trained jointly. It has its own blocks on top
+    of the encoder's embedding layers. It samples a token for each masked token, without a gradient.
+    The encoder predicts whether each token was replaced; a token that was sampled correctly does
+    not count as replaced.
 
     The inputs are those of `BertMaskedLM`; position 0 marks an empty slot. The outputs are a dict
-    of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), the encoder's input, and
-    `detection_logits` (B, T), above 0 for a replaced token. Labels are the masked tokens (B, P),
-    with sample weights (B, P) of 0 in empty slots. Both may be dicts with the key `mlm_logits`, and
-    the weights may add `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the mean
-    over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and `evaluate`
-    take raw texts, whose tokens they mask.
+    of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), the encoder's input, and `detection_logits`
+    (B, T), above 0 for a replaced token. Labels are the masked tokens (B, P), with sample weights
+    (B, P) of 0 in empty slots. Labels and weights may be dicts with the key `mlm_logits`, and the
+    weights may also have `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the
+    mean over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and
+    `evaluate` take raw texts and mask their tokens.
 
-    Two models share the trained weights and can be saved and exported separately:
+    Two models have the trained weights too, and can be saved and exported separately:
     `pretrainer.detector`, a `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator
     as a `BertMaskedLM`.
 
@@ -97,6 +98,8 @@ class ElectraPretrainer(MaskedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = ElectraPretrainerPreprocessor
     kind = "electra_pretrainer"
+    loss_needs_labels = True
+    allows_r_drop = False
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class ElectraPretrainer(MaskedTask):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        # Both train as parts of this model; to train one separately, compile it.
+        # Generator and detector are not compiled, because they train as parts of this model.
         packers = _packers(self.preprocessor) if preprocessor else (None, None)
         self.masked_lm = BertMaskedLM(
             _generator(backbone, generator), packers[0], name="masked_lm", compile=False
@@ -135,17 +138,17 @@ class ElectraPretrainer(MaskedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Mean cross-entropy over masked tokens, and mean binary cross-entropy over all tokens."""
+        """Return the mean cross-entropy of masked tokens and the mean binary one of all tokens."""
         return {"mlm_logits": TokenCrossEntropy(), "detection_logits": BinaryTokenCrossEntropy()}
 
     def default_loss_weights(self) -> Any:
         return {"mlm_logits": self.mlm_weight, "detection_logits": self.detection_weight}
 
     def default_metrics(self) -> Any:
-        """Accuracy and perplexity of the masked tokens, and four metrics of detection.
+        """Return accuracy and perplexity of the masked tokens, and four metrics of detection.
 
-        These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, their
-        share: the error rate of always predicting 0.
+        These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, the share
+        of replaced tokens, which is the error rate of always predicting 0.
         """
         return {
             "mlm_logits": [TokenAccuracy(), Perplexity()],
@@ -162,9 +165,6 @@ class ElectraPretrainer(MaskedTask):
             "mlm_logits": (TOKEN_CLASSES, self.backbone.vocabulary_size),
             "detection_logits": (TOKEN_FLAGS, None),
         }
-
-    def _may_go_without_labels(self):
-        return False
 
     def compute_loss(
         self,
@@ -183,7 +183,10 @@ class ElectraPretrainer(MaskedTask):
         return super().compute_metrics(x, *self._targets(x, y, y_pred, sample_weight))
 
     def _targets(self, x, y, y_pred, sample_weight):
-        """Return both losses' labels, outputs and weights; detection labels from sampled tokens."""
+        """Return the labels, outputs and weights of both losses.
+
+        The detection labels are computed from the sampled tokens.
+        """
         x = self.fill_in(x)
         y, weights = (
             part if isinstance(part, dict) else {"mlm_logits": part} for part in (y, sample_weight)
@@ -194,7 +197,7 @@ class ElectraPretrainer(MaskedTask):
         ids, positions = y_pred["token_ids"], x["mask_positions"]
         is_hidden, was, counts = at_tokens(ops.shape(ids)[1], positions, y["mlm_logits"], hidden)
         is_replaced = ops.logical_and(is_hidden, ids != ops.cast(was, ids.dtype))
-        # The label of a slot without a weight may not be the original token.
+        # In a slot of weight 0, the label may differ from the original token.
         is_known = ops.logical_or(ops.logical_not(is_hidden), counts > 0)
         mask = ops.logical_and(ops.cast(x["padding_mask"], "bool"), is_known)
         mask = ops.cast(mask, "float32")
@@ -220,7 +223,7 @@ class ElectraPretrainer(MaskedTask):
 
 
 def _generator(backbone, given):
-    """Return the generator's encoder, on the embedding layers of `backbone`."""
+    """Return the generator's encoder, which shares the embedding layers of `backbone`."""
     if not isinstance(backbone, BertBackbone) or hasattr(backbone, "replaced_bases"):
         raise TypeError(
             f"backbone must be a BertBackbone, the encoder that detects replaced tokens; got a "
@@ -255,7 +258,7 @@ def _generator(backbone, given):
         "embedding_dim": None if width == tables else tables,
         "pooler": False,
         "finetuning_learning_rate": None,
-        # The policy of a quantized encoder's unquantized layers.
+        # If the encoder is quantized, use the dtype policy of its unquantized layers.
         "dtype": getattr(backbone.dtype_policy, "default_policy", backbone.dtype_policy),
         **given,
     }

@@ -2,15 +2,15 @@
 
 from kerasbert.base.parts import own_preprocessor
 from kerasbert.heads.base.program import of_texts
-from kerasbert.heads.base.served import ServedTexts
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.heads.base.served_texts import ServedTexts
+from kerasbert.text.preprocessor import BertPreprocessor
 
 
 class ServedEncoder(ServedTexts):
-    """Signatures of `BertBackbone`, with the output names of TF Hub's encoders."""
+    """SavedModel signatures of `BertBackbone`, with the output names of TF Hub's encoders."""
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
-        # Checked against the encoder like a task's preprocessor.
+        # Check that the preprocessor fits the encoder, as a task does.
         preprocessor = own_preprocessor(model, preprocessor, BertPreprocessor)
         super().__init__(model, preprocessor, labels, settings)
 
@@ -24,5 +24,5 @@ class ServedEncoder(ServedTexts):
 
 
 def vectors_of_tokens(output):
-    """Return program code that returns an output for all tokens except padding."""
+    """Return code, for `answer.py`, that returns an output for all tokens except padding."""
     return f'return [x[: sum(row.attention_mask)] for x, row in zip(outputs["{output}"], rows)]'

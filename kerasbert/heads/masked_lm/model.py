@@ -15,16 +15,17 @@ from keras import ops
 from kerasbert import backend
 from kerasbert.base.errors import check_whole
 from kerasbert.base.keywords import arguments
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import head_settings
 from kerasbert.families.settings import has_bias
 from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
+from kerasbert.heads.base.inputs import as_lists, is_raw
 from kerasbert.heads.base.task import BertTask
 from kerasbert.heads.masked_lm.preprocessor import BertMaskedLMPreprocessor
 from kerasbert.layers.heads import MaskedLMHead
 from kerasbert.losses import TokenAccuracy, TokenCrossEntropy
-from kerasbert.text.batching import sorted_batches
+from kerasbert.text.batch_plans import sorted_batches
+from kerasbert.text.languages import row_segments
 from kerasbert.text.texts import text_columns
 
 if TYPE_CHECKING:
@@ -35,17 +36,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskedHeadSettings:
-    """Settings of the head as given by the caller; `None` is the encoder's default."""
+    """Settings of the head, as the caller passed them; `None` means the encoder's default."""
 
     head_activation: str | None = None
     head_bias: bool | None = None
     head_norm_epsilon: float | None = None
     output_bias: bool | None = None
     tie_weights: bool | None = None
+    head_dim: int | None = None
 
 
 def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
-    """Return the `MaskedLMHead` for a task's encoder and `MaskedHeadSettings`."""
+    """Return a `MaskedLMHead` for a task's encoder, with the task's `MaskedHeadSettings`."""
     backbone = task.backbone
     return cls(
         backbone.token_embedding,
@@ -56,11 +58,21 @@ def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
         output_bias=task.output_bias,
         tie_weights=task.tie_weights,
         transform=task.head_activation is not None,
+        hidden_dim=task.head_dim,
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=backbone.initializer_range),
         dtype=backbone.dtype_policy,
         name=name,
         **settings,
     )
+
+
+def head_config(task):
+    """Return the `MaskedHeadSettings` that a task's class takes as arguments."""
+    names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(task))]
+    config = {name: getattr(task, name) for name in names}
+    if config.get("head_dim", 0) is None:
+        del config["head_dim"]  # Earlier versions can read the config.
+    return config
 
 
 class HasVocabularyHead:
@@ -72,7 +84,13 @@ class HasVocabularyHead:
 
     @classmethod
     def output_weight(cls, settings: Any) -> str:
-        return "mlm_head/bias" if settings.get("output_bias", True) else "mlm_head/dense/kernel"
+        if settings.get("output_bias", True):
+            return "mlm_head/bias"
+        if not settings.get("tie_weights", True):
+            return "mlm_head/decoder/kernel"
+        # A head without a transform has no weights of its own.
+        has_transform = settings.get("head_activation", "") is not None
+        return "mlm_head/dense/kernel" if has_transform else None
 
     def _make_mlm_head(self, given, cls=MaskedLMHead, **settings):
         """Make the head from `MaskedHeadSettings` and further settings of its class."""
@@ -83,14 +101,17 @@ class HasVocabularyHead:
             "head_norm_epsilon": backbone.layer_norm_epsilon,
             "output_bias": True,
             "tie_weights": True,
+            "head_dim": None,
             **head_settings(backbone.family, "masked_lm"),
         }
+        if defaults["head_activation"] is None and backbone.embedding_dim is not None:
+            # Embeddings of another width than the encoder's need a dense layer.
+            defaults["head_activation"] = backbone.activation
         self._set_given(vars(given), defaults)
         self.mlm_head = vocabulary_head(self, "mlm_head", cls, **settings)
 
     def get_config(self) -> dict[str, Any]:
-        names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(self))]
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {**super().get_config(), **head_config(self)}
 
 
 class MaskedTask(HasVocabularyHead, BertTask):
@@ -112,10 +133,11 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        In N raw texts, it masks the same tokens as `evaluate` and returns their logits (N, P, V);
-        shorter texts have meaningless last slots. To fill a text's own masks, use `fill_mask`.
+        In N raw texts, the same tokens are masked as in `evaluate`, and their logits (N, P, V) are
+        returned; the last slots of shorter texts have no meaning. To fill masks that a text already
+        has, use `fill_mask`.
         """
-        if self._is_raw(x):
+        if is_raw(self, x):
             self._refuse_masks(x)
         return super().predict(x, batch_size, **kwargs)
 
@@ -131,7 +153,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
                     )
 
     def check_arrays(self, x: Any, y: Any = None) -> None:
-        """Raise for positions beyond the row, which would read the next row."""
+        """Raise for positions beyond the end of a row: they would select tokens of the next row."""
         if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
             return
         positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
@@ -147,9 +169,10 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return not is_raw  # The preprocessor makes labels from texts.
 
     def fill_mask(self, texts: Texts, top_k: int = 5, batch_size: int = 32) -> Any:
-        """Predict the most likely tokens for a text's mask tokens.
+        """Predict the most likely tokens for the mask tokens in texts.
 
-        A text longer than the preprocessor's `sequence_length` is truncated around each mask.
+        If a text is longer than the preprocessor's `sequence_length`, each mask gets its own window
+        of the text.
 
         Args:
             texts: a string with one or more mask tokens (`preprocessor.tokenizer.mask_token`), or
@@ -159,14 +182,14 @@ class MaskedTask(HasVocabularyHead, BertTask):
 
         Returns:
             For a text with one mask, a list of dicts, most likely first: `token`, `token_id`,
-            `score` (its probability) and `text` with the token in place of the mask. For a text
-            with several masks, a list of such lists, in which `text` keeps the other masks. For a
-            list of texts, a list of these.
+            `score` (its probability) and `text`, with the token in place of the mask. For a text
+            with several masks, a list of such lists, one per mask, in which `text` keeps the other
+            masks. For a list of texts, a list of the results for each.
 
         Raises:
             ValueError: for a text without a mask token.
         """
-        texts, single = self._as_lists(texts, "fill_mask()")
+        texts, single = as_lists(self, texts, "fill_mask()")
         columns, _ = text_columns(texts)
         if len(columns) > 1:
             raise ValueError("fill_mask() takes single texts; join the two texts of a pair.")
@@ -208,13 +231,13 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def _best_tokens(self, ids, masks, top_k, batch_size):
         """Yield the `top_k` token ids and probabilities for each mask of each text."""
         tokenizer = self.preprocessor.tokenizer
-        room = self.preprocessor.sequence_length - 2
+        room, frame = self.preprocessor.room, tokenizer.frame
         rows = []  # Token ids and the positions of their masks.
         for tokens, places in zip(ids, masks, strict=True):
             for first, inside in mask_windows(len(tokens), places, room):
                 window = tokens[first : first + room]
-                row = [tokenizer.start_token_id, *window, tokenizer.end_token_id]
-                rows.append((row, [place - first + 1 for place in inside]))
+                row = [*frame.before, *window, *frame.after]
+                rows.append((row, [place - first + frame.first for place in inside]))
         found = [None] * len(rows)
         for batch in sorted_batches([len(row) for row, _ in rows], batch_size):
             logits = self._logits_of([rows[i] for i in batch])
@@ -233,8 +256,11 @@ class MaskedTask(HasVocabularyHead, BertTask):
             "mask_positions": [places + [0] * (slots - len(places)) for _, places in rows],
         }
         features = {name: np.array(value, "int32") for name, value in features.items()}
+        language, _ = row_segments(self.preprocessor.tokenizer, self.preprocessor.num_segments)
+        if language:
+            features["segment_ids"] = np.full_like(features["token_ids"], language)
         logits = self._mlm_logits(backend.predict_batch(self, features))
-        # Embedding tables may be padded beyond the vocabulary.
+        # The embedding table may have more rows than the vocabulary has tokens.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 
     def _mlm_logits(self, outputs):
@@ -248,20 +274,22 @@ class BertMaskedLM(MaskedTask):
     The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
     logits (B, P, V) at these positions or, without `mask_positions`, (B, T, V) at all tokens.
     Labels are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss
-    ignores. `fit` and `evaluate` take raw strings, whose tokens they mask, `fit` again in every
-    epoch.
+    ignores. `fit` and `evaluate` take raw strings and mask their tokens; `fit` masks them again in
+    every epoch.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
         preprocessor: a `BertMaskedLMPreprocessor`, or `None` for preprocessed arrays.
         head_activation: string. Activation of the head's dense layer.
-        head_bias: bool. Bias of that layer.
+        head_bias: bool. Whether that layer has a bias.
         head_norm_epsilon: float. Epsilon of the norm after that layer.
-        output_bias: bool. Bias of the logits.
-        tie_weights: bool. Project to the vocabulary with the token embedding; `False` uses
-            separate weights.
+        output_bias: bool. Whether the logits have a bias.
+        tie_weights: bool. Whether the projection to the vocabulary uses the token embedding;
+            `False` makes separate weights.
+        head_dim: int. Width of the dense layer, with `tie_weights=False` (RemBERT); `None` means
+            the width of the token embedding.
 
-    The last five default to the settings of the encoder and its family.
+    The last six default to the settings of the encoder and its family.
 
     Example:
 
@@ -289,13 +317,12 @@ class BertMaskedLM(MaskedTask):
         head_norm_epsilon: float | None = None,
         output_bias: bool | None = None,
         tie_weights: bool | None = None,
+        head_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_encoder(backbone)
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         head = MaskedHeadSettings(
-            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim
         )
         self._make_mlm_head(head)
         inputs = self._masked_inputs()
@@ -304,11 +331,11 @@ class BertMaskedLM(MaskedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy, averaged over the masked tokens without empty slots."""
+        """Return the cross-entropy, averaged over the masked tokens; empty slots are ignored."""
         return TokenCrossEntropy()
 
     def default_metrics(self) -> Any:
-        """Accuracy over the masked tokens."""
+        """Return the accuracy over the masked tokens."""
         return [TokenAccuracy()]
 
     def metric_forms(self) -> Any:
@@ -318,7 +345,8 @@ class BertMaskedLM(MaskedTask):
 def mask_windows(length, places, room):
     """Return windows of `room` tokens around masks, as a list of (first token, masks inside).
 
-    If the text needs more than one window, each mask gets its own, centered if possible.
+    If the text does not fit into one window, each mask gets its own, with the mask in the center if
+    possible.
 
     >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
     ([(0, [1, 6])], [(0, [1]), (4, [6])])
@@ -329,7 +357,7 @@ def mask_windows(length, places, room):
 
 
 def _top(logits, count):
-    """Return the ids and probabilities of the `count` largest of logits (V,), best first."""
+    """Return ids and probabilities of the tokens with the `count` largest of logits (V,)."""
     logits = logits.astype("float64")
     count = min(count, len(logits))
     best = np.argpartition(-logits, count - 1)[:count]

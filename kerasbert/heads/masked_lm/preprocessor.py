@@ -18,7 +18,7 @@ from kerasbert.text.alignment import valid_utf8
 from kerasbert.text.characters import SPACE, code_points, substrings
 from kerasbert.text.label_warnings import warn_of_nothing
 from kerasbert.text.masking import check_rates, mask_tokens, word_starts
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert.text.subword import SubwordTokenizer
 
 BOUNDARIES = ("marks", "spaces")
-# Added to the ids of pieces that continue a word, between tokenizing and packing.
+# Between tokenizing and packing, this number is added to the ids of pieces that continue a word.
 GOES_ON = 1 << 30
 
 
@@ -72,7 +72,7 @@ class MaskingPreprocessor(BertPreprocessor):
             random_token_rate,
             mask_selection_length,
             mask_unit,
-            may_hide_nothing=True,
+            may_mask_nothing=True,
         )
         check_choice("word_boundaries", word_boundaries, BOUNDARIES)
         self.mask_selection_rate = mask_selection_rate
@@ -96,9 +96,10 @@ class MaskingPreprocessor(BertPreprocessor):
         return words.with_values(pieces).merge_dims(1, 2)
 
     def _spaced(self, texts):
-        """Split texts (N,) at white space: ragged words (N, None), and these for the tokenizer.
+        """Split texts (N,) at white space.
 
-        After a space, a word gets the same byte pairs as within a text.
+        Return the words, ragged (N, None), and the words in the form for the tokenizer: with a
+        space before it, a word gets the same byte pairs as within a text.
         """
         if not ops.is_tensor(texts):
             texts = (text.decode() if isinstance(text, bytes) else text for text in texts)
@@ -114,7 +115,7 @@ class MaskingPreprocessor(BertPreprocessor):
         special = list(self.tokenizer.special_token_ids)
         ids = np.concatenate([np.asarray(segment.flat_values) for segment in segments]) % GOES_ON
         if not self.mask_selection_rate:
-            return  # Intended: the caller masks tokens.
+            return  # With a rate of 0 no token is selected, so there is nothing to warn about.
         if np.isin(ids, special).all():
             warn_of_nothing(
                 "No text has a token to mask: the texts are empty, or none of their words is in "
@@ -130,11 +131,11 @@ class MaskingPreprocessor(BertPreprocessor):
         Args:
             segments: tuple of one or two ragged int32 (B, None); see `tokenize`.
             sample_weight: floats (B,).
-            length: int. T; by default the bucket of the longest row.
-            seed: ints (2,); `None` draws one.
+            length: int. T; `None` means the bucket of the longest row.
+            seed: ints (2,); `None` draws a random seed.
 
         Returns:
-            `(features, mask_ids, weights)`, the last two (B, P).
+            `(features, mask_ids, weights)`; the last two are (B, P).
         """
         features = self.pack(segments, length)
         starts = None
@@ -174,8 +175,8 @@ class MaskingPreprocessor(BertPreprocessor):
 
         Args:
             texts: list of N strings.
-            masks: list of M tuples `(row, start, end, before)`: text index and character offsets of
-                each mask, and the token before it; -1 for none.
+            masks: list of M tuples `(row, start, end, before)`: the text index and the character
+                offsets of each mask, and the id of the token before it, or -1 if there is none.
             tokens: ints (M, K). Candidates for each mask.
 
         Returns:
@@ -194,7 +195,7 @@ class MaskingPreprocessor(BertPreprocessor):
             for _ in candidates:
                 name, prefix, whole = next(names).strip(), next(left), next(both)
                 added = whole[len(prefix) :]
-                # A token's text either begins with a space or continues the previous word.
+                # A token that does not begin with a space continues the word before it.
                 joins = before >= 0 and prefix and added and whole.startswith(prefix)
                 joins = joins and not added[0].isspace()
                 filled.append((name, (head.rstrip() + added if joins else head + name) + tail))
@@ -208,8 +209,8 @@ class MaskingPreprocessor(BertPreprocessor):
 
         Args:
             texts: strings (N,).
-            rows, starts, ends: ints (M,). Text index and character offsets of each mask.
-            before: int32 (M,). The token before each mask; -1 for none.
+            rows, starts, ends: ints (M,). The text index and the character offsets of each mask.
+            before: int32 (M,). Id of the token before each mask; -1 if there is none.
             tokens: int32 (M, K). Candidates for each mask.
 
         Returns:
@@ -219,7 +220,7 @@ class MaskingPreprocessor(BertPreprocessor):
 
         def text_of(*columns):
             ids = ops.stack([ops.reshape(column, [-1]) for column in columns], 1)
-            # Byte-level tokens may hold part of a character.
+            # A byte-level token may be a part of a character, which is not valid UTF-8.
             found = valid_utf8(self.tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
             return ops.reshape(found, ops.shape(tokens))
 
@@ -231,7 +232,7 @@ class MaskingPreprocessor(BertPreprocessor):
         cut = ops.minimum(tf.strings.length(left), tf.strings.length(both))
         begins = tf.strings.substr(both, ops.zeros_like(cut), cut) == left
         added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
-        # A token's text either begins with a space or continues the previous word.
+        # A token that does not begin with a space continues the word before it.
         joins = (before >= 0)[:, None] & begins & (left != "") & (added != "")
         joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
         bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
@@ -244,23 +245,25 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
 
     Called on texts without labels, it returns `(x, y, sample_weight)`: `x` also has
     `mask_positions` int32 (B, P), `y` holds the original tokens, int32 (B, P), and weights (B, P)
-    are 0 in unused slots. Masks differ in each call and each epoch of `fit`;
-    `keras.utils.set_random_seed` makes them reproducible. `evaluate` always masks the same tokens.
+    are 0 in unused slots. Each call and each epoch of `fit` mask other tokens;
+    `keras.utils.set_random_seed` makes this reproducible. `evaluate` always masks the same tokens.
 
-    From a row of n tokens, max(1, round(mask_selection_rate * n)) are selected; special tokens
-    count in n, but are never selected. P is that number for n = T.
+    In a row of n tokens, max(1, round(mask_selection_rate * n)) tokens are selected; special tokens
+    are included in n, but are never selected. P is that number for n = T.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         mask_selection_rate: float. Share of tokens to predict; 0 for none.
-        mask_selection_length: int. Maximum number of these per row; `None` for no limit.
-        mask_token_rate: float. Share of these that the mask token replaces.
-        random_token_rate: float. Share of these that a random token replaces; the rest are kept.
+        mask_selection_length: int. Maximum number of tokens to predict per row; `None` for no
+            limit.
+        mask_token_rate: float. Share of the tokens to predict that the mask token replaces.
+        random_token_rate: float. Share of the tokens to predict that a random token replaces; the
+            others are kept.
         mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see
             `kerasbert.data.mask_tokens`.
-        word_boundaries: string. Where words begin, for units other than "token". "marks": by the
-            marks of tokens (`##`, `Ġ`, `▁`) and at punctuation. "spaces": only at white space in
-            the text, such as in Chinese after word segmentation.
+        word_boundaries: string. How to find where words begin, for units other than "token".
+            "marks": by the marks of tokens (`##`, `Ġ`, `▁`) and at punctuation. "spaces": only at
+            white space in the text, such as in Chinese after word segmentation.
 
     Raises:
         ValueError: for invalid rates, unknown units, labels, and inputs that are not text.

@@ -12,7 +12,7 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.base import decoding
 from kerasbert.heads.base.program import Program
 from kerasbert.heads.base.served import PROSE, Served
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.windows import take_windows
 
 _FILL = '''\
@@ -41,9 +41,10 @@ def best(logits, top_k):
 
 
 class ServedMaskedLM(Served):
-    """Signatures of `BertMaskedLM`."""
+    """SavedModel signatures of `BertMaskedLM`."""
 
-    # Limited, as each mask of a long text gets a window, and each candidate a copy of the text.
+    # Windows are limited, because each mask of a long text gets a window, and each candidate gets a
+    # copy of the text.
     settings = {"top_k": 5, "max_windows": 128}
     # Padding values for texts with fewer masks than others.
     fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
@@ -75,7 +76,7 @@ class ServedMaskedLM(Served):
         }
 
     def _tokens(self, text):
-        """Return tokens, their starts, and the positions of masks: ragged (N, None)."""
+        """Return tokens, their character offsets, and the positions of masks: ragged (N, None)."""
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
         ids, starts, _ = decoding.with_long_rows(tokenizer.tokenize_with_offsets(text))
         at = tf.where(ids.values == tokenizer.mask_token_id)[:, 0]
@@ -85,26 +86,26 @@ class ServedMaskedLM(Served):
         return ids, starts, places
 
     def _rows(self, ids, positions):
-        """Turn windows of tokens (R, None) and positions in them (R, None) into inputs."""
+        """Convert windows of tokens (R, None) and mask positions in them (R, None) to inputs."""
         features = self.packing.pack((ids,))
         return self.features_in_graph({**features, "mask_positions": positions.to_tensor()})
 
     def pack(self, text):
         ids, _, places = self._tokens(text)
-        room = self.preprocessor.sequence_length - 2
-        return self._rows(ids, tf.ragged.boolean_mask(places, places < room) + 1)
+        room, first = self.preprocessor.room, self.preprocessor.tokenizer.frame.first
+        return self._rows(ids, tf.ragged.boolean_mask(places, places < room) + first)
 
     def answer(self, text):
         preprocessor = self.preprocessor
         ids, starts, places = self._tokens(text)
-        room = preprocessor.sequence_length - 2
+        room = preprocessor.room
         counts = places.row_lengths()  # (N,)
         text_of, place = places.value_rowids(), places.values  # (masks,)
         window, rows, begins = mask_windows(ids.row_lengths(), places, room)
         rows = decoding.limit_windows(rows, tf.size(text, tf.int64), self.settings["max_windows"])
         with tf.control_dependencies([rows]):
-            text_of = tf.identity(text_of)  # The limit also bounds the copies of the texts.
-        position = place - tf.gather(begins, window) + 1
+            text_of = tf.identity(text_of)  # The limit also limits the copies of the texts.
+        position = place - tf.gather(begins, window) + preprocessor.tokenizer.frame.first
         size = tf.minimum(tf.gather(ids.row_lengths(), rows), room)
         taken = take_windows(ids, *(tf.cast(x, tf.int32) for x in (rows, begins, size)))
         slots = tf.RaggedTensor.from_value_rowids(
@@ -122,7 +123,7 @@ class ServedMaskedLM(Served):
             logits = tf.cast(logits, tf.float64)
             values = tf.cast(values, tf.float64)
             total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
-            # Stacked as floats, whose 24-bit precision holds any token id.
+            # Ids are stacked as floats, whose 24 bits of precision are enough for any token id.
             tokens = tf.cast(tokens, tf.float32)
             return tf.stack([tokens, tf.cast(tf.exp(values - total), tf.float32)], axis=-1)
 
@@ -135,7 +136,7 @@ class ServedMaskedLM(Served):
         previous = tf.gather(tf.concat([[-1], ids.values], 0), at)
         previous = tf.where(place > 0, previous, -1)
         start = tf.gather(starts.flat_values, at)
-        # Not the tokenizer's end offset: TensorFlow 2.12 counts the mask's placeholder differently.
+        # The tokenizer's end offset is not used, because in TensorFlow 2.12 it differs for masks.
         end = start + len(preprocessor.tokenizer.mask_token)
         names, texts = preprocessor.fill_in_graph(text, text_of, start, end, previous, tokens)
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}
@@ -201,8 +202,8 @@ def mask_windows(lengths, places, room):
         room: int. Maximum number of tokens per window.
 
     Returns:
-        `(window, rows, begins)`: the window of each mask, int64 (masks,), and the text and first
-        token of each window, int64 (R,).
+        `(window, rows, begins)`: the index of each mask's window, int64 (masks,), and the text
+        index and the first token of each window, int64 (R,).
     """
     counts, fits = places.row_lengths(), lengths <= room
     windows = tf.where(fits, tf.minimum(counts, 1), counts)

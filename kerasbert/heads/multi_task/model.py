@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 import kerasbert.distribution as distribution
+from kerasbert.backend import compiles_shapes
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_choice
 from kerasbert.base.finite import with_finite_check
@@ -22,9 +23,12 @@ from kerasbert.base.from_preset import check_content
 from kerasbert.base.keywords import arguments, config_of
 from kerasbert.base.parts import same_tokens
 from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.heads.base.inputs import is_raw, preprocessed
+from kerasbert.heads.base.regularizing import prepare_parts
 from kerasbert.heads.base.sampling import SAMPLING, array_batches, plan_steps
+from kerasbert.heads.base.steps import metrics_kept
 from kerasbert.heads.base.task import BertTask
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,15 +41,17 @@ if TYPE_CHECKING:
 class BertMultiTask(BertTask):
     """Multi-task model: one encoder with a head for each of several tasks (MT-DNN).
 
-    The tasks are any task models built on the same encoder. Each step of `fit` uses a batch and the
-    loss of one task; one optimizer updates the encoder and all heads, with zero gradients for the
-    other heads. Trained tasks are used as usual: `model.tasks["topic"].classify(texts)`. `fit` has
-    its own loop, because Keras' loop on TensorFlow needs batches of one structure.
+    The tasks are any task models on the same encoder. Each step of `fit` uses a batch and the loss
+    of one task. One optimizer updates the encoder and all heads; heads of the other tasks get zero
+    gradients. A trained task is used as any task model: `model.tasks["topic"].classify(texts)`.
+    `fit` has its own loop, because all batches in Keras' loop on TensorFlow must have the same
+    structure.
 
-    `from_preset(..., sequence_length=128)` applies to all tasks.
+    `from_preset(..., sequence_length=128)` sets the length of all tasks.
 
     Args:
-        tasks: dict of name to task model. Their preprocessors, if any, must have equal tokenizers.
+        tasks: dict of name to task model. If they have preprocessors, these must have equal
+            tokenizers.
 
     Example:
 
@@ -74,7 +80,7 @@ class BertMultiTask(BertTask):
     kind = "multi_task"
 
     def __init__(self, tasks: Mapping[str, Any], **kwargs: Any) -> None:
-        # Only for saving the tokenizer; each task has its own preprocessor.
+        # This preprocessor is only for saving the tokenizer; each task has its own.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         inputs = {
@@ -106,10 +112,10 @@ class BertMultiTask(BertTask):
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def default_loss(self) -> Any:
-        """None: each task keeps its compiled loss."""
+        """Return `None`: each task keeps the loss that it was compiled with."""
 
     def default_metrics(self) -> Any:
-        """None: each task keeps its compiled metrics."""
+        """Return `None`: each task keeps the metrics that it was compiled with."""
 
     # === Hooks of Keras' training step; `x`, `y` and the like are dicts of one task ===
 
@@ -134,12 +140,12 @@ class BertMultiTask(BertTask):
             size = ops.shape(keras.tree.flatten(outputs)[0])[0]
             keras_internals.loss_tracker(task).update_state(one, sample_weight=size)
             loss = loss + one
-        # Adding zero gives every weight a gradient, which JAX needs.
+        # Adding zero times the other weights gives every weight a gradient, which JAX needs.
         others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
         return loss + 0.0 * ops.cast(others, loss.dtype)
 
     def _not_in(self, names):
-        """Return trainable weights that these tasks do not use."""
+        """Return the trainable weights that the tasks `names` do not use."""
         tasks = map(self.tasks.get, names)
         used = {id(weight) for task in tasks for weight in task.trainable_weights}
         return [weight for weight in self.trainable_weights if id(weight) not in used]
@@ -160,7 +166,7 @@ class BertMultiTask(BertTask):
 
     @property
     def metrics(self) -> list[Any]:
-        """The metrics of all tasks; Keras leaves out those of nested models."""
+        """The metrics of all tasks; Keras would leave out those of models inside this one."""
         tasks = getattr(self, "tasks", {}).values()
         return [*super().metrics, *(metric for task in tasks for metric in task.metrics)]
 
@@ -185,8 +191,9 @@ class BertMultiTask(BertTask):
             data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, with raw texts or
                 preprocessed arrays as for the task's `fit`, or to a `tf.data.Dataset` of batches.
                 A task that runs out of batches starts over in a new order.
-            sampling: how steps are divided among tasks. "size": by their number of batches, so an
-                epoch has every example once; "sqrt": by its square root, which favors small tasks;
+            sampling: string. How the steps of an epoch are divided among tasks. "size": in
+                proportion to their numbers of batches, so that an epoch has every example once;
+                "sqrt": in proportion to the square roots of these, which favors small tasks;
                 "uniform": equally.
             batch_size: int, or a dict of name to int.
             epochs: int.
@@ -194,18 +201,19 @@ class BertMultiTask(BertTask):
             validation_data: like `data`, for `evaluate` after each epoch.
             callbacks: list of `keras.callbacks.Callback`.
             verbose: as in `keras.Model.fit`.
-            seed: int. Seed of the order of tasks and examples. `None` draws one from Python's
-                generator, so `keras.utils.set_random_seed` makes runs reproducible.
+            seed: int. Seed of the order of tasks and examples. `None` draws a seed with Python's
+                generator, so that `keras.utils.set_random_seed` makes runs reproducible.
             initial_epoch: int.
 
         Returns:
-            A `keras.callbacks.History` with the `loss` of all steps, and loss and metrics of each
-            task trained in the epoch, as `name_loss`, `name_accuracy`, ...
+            A `keras.callbacks.History` with the mean `loss` of all steps, and the loss and metrics
+            of each task that was trained in the epoch, named `name_loss`, `name_accuracy`, ...
         """
         if distribution.sharing is not None:
             raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
         check_choice("sampling", sampling, SAMPLING)
         self._check_names(data)
+        prepare_parts(self, self.tasks)
         seed = random.randrange(2**31) if seed is None else seed
         sizes, sources = [], []
         for name, task in self.tasks.items():
@@ -258,7 +266,7 @@ class BertMultiTask(BertTask):
     def _train_on(self, name, batch):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = None if sample_weight is None else {name: sample_weight}
-        with self._metrics_kept():
+        with metrics_kept(self):
             return keras.Model.train_on_batch(self, {name: x}, {name: y}, weights, return_dict=True)
 
     def _batches(self, name, data, batch_size, seed):
@@ -268,7 +276,7 @@ class BertMultiTask(BertTask):
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
             if y is None:
                 raise ValueError(f"The data of the task '{name}' has no labels; pass (x, y).")
-            if not task._is_raw(x):
+            if not is_raw(task, x):
                 task.check_arrays(x, y)
                 arrays = tuple(_as_arrays(part) for part in (x, y, sample_weight))
                 sizes = {len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None}
@@ -280,10 +288,15 @@ class BertMultiTask(BertTask):
                 (size,) = sizes
                 return -(-size // batch_size), array_batches(arrays, batch_size, seed)
             data = task.preprocessor.batches(
-                x, y, sample_weight, batch_size, seed=seed, buckets=self._compiles_shapes()
+                x,
+                y,
+                sample_weight,
+                batch_size,
+                seed=seed,
+                buckets=compiles_shapes(self.jit_compile),
             )
         else:
-            data = task._preprocess_dataset(data)
+            data = preprocessed(task, data)
         size = int(data.cardinality())
         if size < 0:
             raise ValueError(
@@ -308,7 +321,8 @@ class BertMultiTask(BertTask):
             verbose: as in `keras.Model.evaluate`.
 
         Returns:
-            A dict of `name_loss`, `name_accuracy` and so on, and `loss`, the mean of their losses.
+            A dict of `name_loss`, `name_accuracy` and so on, and `loss`, the mean of the tasks'
+            losses.
         """
         self._check_names(data)
         results, losses = {}, []
@@ -384,7 +398,7 @@ class BertMultiTask(BertTask):
 
     @classmethod
     def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
-        """Return a config that passes each task's preprocessor the settings that it knows."""
+        """Update each task's preprocessor in a config with the settings that it has; return it."""
         tasks = {}
         for name, saved in config.get("tasks", {}).items():
             preprocessor = saved["preprocessor"]
@@ -419,7 +433,7 @@ class BertMultiTask(BertTask):
 
 
 def _checked(tasks):
-    """Return the tasks' encoder, and a preprocessor with their tokenizer or `None`."""
+    """Check tasks; return their encoder, and a preprocessor with their tokenizer or `None`."""
     if not isinstance(tasks, dict) or not tasks:
         raise ValueError(f"tasks must be a dict of name to task model, got {tasks!r}.")
     for name, task in tasks.items():
@@ -458,7 +472,7 @@ def _checked(tasks):
 
 
 def _rows(batch_size, name, default=None):
-    """Return the batch size of a task, from a dict or a common number."""
+    """Return a task's batch size, given a dict of these or one number for all tasks."""
     return batch_size.get(name, default) if isinstance(batch_size, dict) else batch_size
 
 
@@ -477,10 +491,7 @@ def _as_arrays(value):
 
 @contextlib.contextmanager
 def _without_optimizer(task):
-    """Remove a task's optimizer inside the context, because Keras would build it needlessly.
-
-    An optimizer is twice as large as the encoder.
-    """
+    """Remove a task's optimizer within the context, because Keras would build its large state."""
     optimizer, task.optimizer = task.optimizer, None
     try:
         yield

@@ -1,10 +1,11 @@
-"""Serving of `BertMultiTask`: the signatures of all its tasks, prefixed with the task's name."""
+"""Serving of `BertMultiTask`: the signatures of all its tasks; names begin with the task's name."""
 
-from kerasbert.heads.base.served import Served, served
+from kerasbert.heads.base.served import Served
+from kerasbert.heads.base.served_models import served
 
 
 class ServedTasks(Served):
-    """Signatures of `BertMultiTask`."""
+    """SavedModel signatures of `BertMultiTask`."""
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
         super().__init__(model)
@@ -15,7 +16,7 @@ class ServedTasks(Served):
 
     @property
     def labels(self):
-        """A dict of task name to labels, for tasks that have labels."""
+        """A dict of task name to labels, without tasks that have no labels."""
         return {name: part.labels for name, part in self.parts.items() if part.labels}
 
     @labels.setter
@@ -49,7 +50,7 @@ class ServedTasks(Served):
         return task if signature == "serving_default" else f"{task}_{signature}"
 
     def batches(self):
-        """Yield `(signature, features)` of all tasks, for `tokens`."""
+        """Yield `(signature, features)` of the token signatures of all tasks."""
         for name, part in self.parts.items():
             for signature, features in part.batches():
                 yield self._name(name, signature), features
@@ -62,7 +63,10 @@ class ServedTasks(Served):
         ]
 
     def _part(self, signature):
-        """Return a signature's task (the longest matching name), and its name in that task."""
+        """Return the task of a signature, and the signature's name in that task.
+
+        The task is the one with the longest name that matches.
+        """
         names = [n for n in self.parts if signature == n or signature.startswith(f"{n}_")]
         name = max(names, key=len)
         return self.parts[name], signature[len(name) + 1 :] or "serving_default"

@@ -22,7 +22,7 @@ class MultipleChoice(Data):
             choices = [self._list(row, table, i) for i, row in enumerate(rows)]
         else:
             columns = [texts_of(table, column_of(task, table, name)) for name in task.choices]
-            # Rows with fewer choices leave the last columns empty.
+            # In rows with fewer choices, the last columns are empty.
             choices = [_without_empty(list(row)) for row in zip(*columns)]
         if task.choice_start:
             starts = texts_of(table, column_of(task, table, task.choice_start))
@@ -37,7 +37,7 @@ class MultipleChoice(Data):
         for position, label in enumerate(y or ()):
             if not 0 <= label < len(choices[position]):
                 raise ValueError(
-                    f"{table.place(position)}: the label {label} is not the number of one of its "
+                    f"{table.place(position)}: the label {label} is not the index of one of its "
                     f"{len(choices[position])} choices, counted from 0."
                 )
         return examples_of((prompts, choices), y, ids_of(task, table), gold=y)
@@ -54,7 +54,7 @@ class MultipleChoice(Data):
         text = written(value)
         if not text.isdecimal():
             raise ValueError(
-                f"{table.place(position)}: the label {value!r} is not the number of a choice, "
+                f"{table.place(position)}: the label {value!r} is not the index of a choice, "
                 "counted from 0."
             )
         return int(text)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import PLACES
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
+from kerasbert.heads.base.inputs import as_lists, is_raw
 from kerasbert.heads.multiple_choice.preprocessor import BertMultipleChoicePreprocessor
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
 from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
@@ -30,7 +30,7 @@ class BertMultipleChoice(HeadedTask):
 
     `fit`, `evaluate` and `predict` take raw strings: prompts, each with a list of any number of
     choices. Preprocessed arrays are (B, C, T); the `padding_mask` of a missing choice is all 0.
-    The output is one logit per choice, (B, C), and -1e9 for missing choices.
+    The output is one logit per choice, (B, C); the logit of a missing choice is -1e9.
 
     Args:
         backbone: a `BertBackbone`.
@@ -68,8 +68,7 @@ class BertMultipleChoice(HeadedTask):
         bilstm_units: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         self._make_head(
             1,
             HeadSettings(
@@ -80,18 +79,18 @@ class BertMultipleChoice(HeadedTask):
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
         }
         logits = self._logits(ChoicesToRows(name="choices_to_rows")(inputs))  # (B * C, 1)
-        # Losses need float32.
+        # Logits are float32, because losses need it.
         outputs = RowsToChoices(dtype="float32", name="rows_to_choices")(
             logits, padding_mask=inputs["padding_mask"]
         )  # (B, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy over the choices."""
+        """Return the cross-entropy over the choices."""
         return ClassCrossEntropy(from_logits=True)
 
     def default_metrics(self) -> Any:
-        """Accuracy."""
+        """Return the accuracy."""
         return [ClassAccuracy()]
 
     def metric_forms(self) -> Any:
@@ -100,10 +99,10 @@ class BertMultipleChoice(HeadedTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits (N, C) of raw texts or arrays, in the order of `x`.
 
-        Raw texts run as one row per choice, batched by length; `batch_size` counts these rows. C
-        is the largest number of choices.
+        Each pair of a prompt and a choice is a row, and rows are batched by length; `batch_size`
+        counts these rows. C is the largest number of choices.
         """
-        if not self._is_raw(x):
+        if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
         (prompts, choices), _ = self.preprocessor.columns(x)
         (prompts, choices), is_there = by_pairs(prompts, choices)
@@ -136,7 +135,7 @@ class BertMultipleChoice(HeadedTask):
             )
         y = None if y is None else _array(y, "y")
         if y is None or y.size != len(present):
-            return  # Keras raises its own error, or each example has a row of labels.
+            return  # Keras raises its own error, unless each example has a row of labels.
         y = y.reshape(-1)
         inside = (y >= 0) & (y < shape[1])
         inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
@@ -147,7 +146,7 @@ class BertMultipleChoice(HeadedTask):
             )
 
     def choose(self, prompt: Texts, choices: Any, batch_size: int = 32) -> Any:
-        """Pick one of each prompt's choices.
+        """Choose one of the choices of each prompt.
 
         Args:
             prompt: a string or a list of N strings.
@@ -156,9 +155,9 @@ class BertMultipleChoice(HeadedTask):
 
         Returns:
             For each prompt, a dict of `choice`, its `index`, its `score` (probability) and the
-            `scores` of all choices in order. One dict for a single prompt.
+            `scores` of all choices in order. If `prompt` is a string, a single dict.
         """
-        (prompts, choices), single = self._as_lists((prompt, choices), "choose()")
+        (prompts, choices), single = as_lists(self, (prompt, choices), "choose()")
         logits = self.predict((prompts, choices), batch_size=batch_size, verbose=0)
         results = []
         for row, names in zip(logits.astype("float64"), choices, strict=True):

@@ -12,7 +12,7 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.text import ops
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.texts import choice_columns, number_rows, numbers_in_graph
 
 if TYPE_CHECKING:
@@ -27,17 +27,19 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
     `x` is a tuple of prompts (a list, array or column of strings) and choices (a list of lists of
     strings), a list of such pairs, or a dict or table of `prompt` and `choices`. Each prompt has
-    one or more choices. In arrays, tables and dense tensors of choices, as `padded_batch` makes,
-    empty strings at the end of a row are padding; ragged tensors and lists need none.
+    one or more choices. If the choices are an array, a table or a dense tensor, such as
+    `padded_batch` makes, empty strings at the end of a row are padding; ragged tensors and lists
+    need no padding.
 
     The result is a dict of `token_ids`, `segment_ids` and `padding_mask` as for
     `BertPreprocessor`, each (B, C, T). C is the largest number of choices in the batch; the mask of
-    missing choices is all false. Labels `y` are indices of the correct choices, int32 (B,).
+    a missing choice is all false. Labels `y` are indices of the correct choices, int32 (B,).
 
-    Takes the arguments of `BertPreprocessor`.
+    The arguments are those of `BertPreprocessor`.
 
     Raises:
-        ValueError: for prompts without choices, labels outside these, and inputs that are not text.
+        ValueError: for prompts without choices, labels that are not the index of a choice, and
+            inputs that are not text.
 
     Example:
 
@@ -114,26 +116,22 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         prompts, flat = super()._tokenize_in_graph((prompts, choices.values))
         return prompts, choices.with_values(flat)
 
-    def _is_cut(self, segments):
-        if len(segments[1].shape) == 2:
-            return super()._is_cut(segments)
-        rows = segments[1].value_rowids()
-        cut = super()._is_cut(_pairs(segments))  # (R,)
-        return np.bincount(rows, cut, len(segments[0])) > 0
-
     # === Packing: the base class gets R pairs ===
 
-    def packed_lengths(self, segments: Any) -> Any:
-        """Return the length of each example's longest row, or of each pair: int32 (N,)."""
+    def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
+        """Return lengths in tokens, int32 (N,), of each example's longest row.
+
+        If the segments are pairs without an axis for choices, return the length of each pair.
+        """
         if len(segments[1].shape) == 2:
-            return super().packed_lengths(segments)
-        lengths = super().packed_lengths(_pairs(segments))  # (R,)
+            return super().packed_lengths(segments, truncated)
+        lengths = super().packed_lengths(_pairs(segments), truncated)  # (R,)
         return ops.reduce_max(segments[1].with_values(lengths), axis=1)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Pack tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
 
-        Second segments (B, None) are packed as pairs.
+        If the second segments are (B, None), they are packed as pairs, into (B, T).
         """
         if len(segments[1].shape) == 2:
             return super().pack(segments, length)
@@ -151,7 +149,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
         counts = ops.cast(segments[1].row_lengths(), "int32")
-        # Datasets have not been checked yet.
+        # Choices in a data set have not been checked before.
         ops.check(counts > 0, "A prompt has no choices; give each at least one.")
         if y is not None:
             good = (y >= 0) & (y < counts)
@@ -161,6 +159,6 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
 
 def _pairs(segments):
-    """Return prompt and choice of each pair: ragged (R, None)."""
+    """Return the prompt and the choice of each pair, as two ragged (R, None)."""
     prompts, choices = segments
     return ops.gather(prompts, choices.value_rowids()), choices.values

@@ -23,7 +23,7 @@ def choose(prompt, choices):
 
 
 class ServedChooser(Served):
-    """Signatures of `BertMultipleChoice`."""
+    """SavedModel signatures of `BertMultipleChoice`."""
 
     columns = ("prompt", "choices")
 
@@ -38,7 +38,7 @@ class ServedChooser(Served):
 
     def answer(self, prompt, choices):
         scores = tf.nn.softmax(self.graph(self.pack(prompt, choices))["logits"])
-        # Packing removes choices that are padding in every row; their columns are restored here.
+        # Packing removes columns of choices that are padding in all rows, so add them again.
         missing = tf.shape(choices)[1] - tf.shape(scores)[1]
         scores = tf.pad(scores, [[0, 0], [0, missing]])
         index = tf.argmax(scores, axis=-1, output_type=tf.int32)
@@ -48,9 +48,6 @@ class ServedChooser(Served):
             "score": tf.reduce_max(scores, axis=-1),
             "scores": scores,
         }
-
-    def _shapes(self):
-        return [(2, 3, min(16, self._longest())), (1, 1, self._longest())]
 
     def probes(self):
         prompts = [*SHORT[:4], PROSE]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import head_settings
 from kerasbert.heads.base.head_metrics import CLASSES
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings, pair_pooling
+from kerasbert.heads.base.inputs import as_lists
 from kerasbert.heads.next_sentence_predictor.preprocessor import (
     BertNextSentencePredictorPreprocessor,
 )
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class BertNextSentencePredictor(HeadedTask):
     """Next-sentence predictor: predicts whether text B of a pair follows text A.
 
-    The output is logits (B, 2), as in BERT: class 0 if B follows A, 1 if not. A sentence-order head
-    predicts which of two adjacent texts comes first: 0 for A, 1 for B.
+    The output is logits (B, 2), as in BERT: class 0 if text B follows text A, and 1 if not. With
+    `sentence_order`, the head predicts which of two adjacent texts comes first: 0 for A, 1 for B.
 
     Args:
         backbone: a `BertBackbone` with a pooler, or a causal one, which uses mean pooling.
@@ -63,9 +63,7 @@ class BertNextSentencePredictor(HeadedTask):
         sentence_order: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_encoder(backbone)
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         row = head_settings(backbone.family, self.kind)
         self._set_given({"sentence_order": sentence_order}, row)
         self._make_head(2, HeadSettings(dropout, pair_pooling(backbone)))
@@ -74,11 +72,11 @@ class BertNextSentencePredictor(HeadedTask):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy."""
+        """Return the cross-entropy."""
         return ClassCrossEntropy(from_logits=True)
 
     def default_metrics(self) -> Any:
-        """Accuracy."""
+        """Return the accuracy."""
         return [ClassAccuracy()]
 
     def metric_forms(self) -> Any:
@@ -95,7 +93,7 @@ class BertNextSentencePredictor(HeadedTask):
         Returns:
             float64 (N,), or a float for a single pair.
         """
-        texts, single = self._as_lists((a, b), "follows()")
+        texts, single = as_lists(self, (a, b), "follows()")
         logits = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
         scores = 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))
         return float(scores[0]) if single else scores

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 
 if TYPE_CHECKING:
     from typing import Any
@@ -45,9 +45,9 @@ class BertNextSentencePredictorPreprocessor(BertTextClassifierPreprocessor):
             tokenizer, sequence_length, truncate, num_segments, num_classes=2, **kwargs
         )
 
-    def _kept(self, segments):
+    def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
         if len(segments) != 2:
             raise ValueError(
                 "Got single texts where pairs are needed; pass a tuple of two columns, or pairs."
             )
-        return super()._kept(segments)
+        return super().packed_lengths(segments, truncated)

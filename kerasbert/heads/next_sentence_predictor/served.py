@@ -3,7 +3,7 @@
 import keras
 
 from kerasbert.heads.base.program import of_texts
-from kerasbert.heads.base.served import ServedTexts, of_classes
+from kerasbert.heads.base.served_texts import ServedTexts, of_classes
 
 _ODDS = """\
 gap = outputs["logits"][:, 0] - outputs["logits"][:, 1]
@@ -12,7 +12,7 @@ return (1 / (1 + np.exp(-gap))).tolist()
 
 
 class ServedNextSentence(ServedTexts):
-    """Signatures of `BertNextSentencePredictor`."""
+    """SavedModel signatures of `BertNextSentencePredictor`."""
 
     columns = ("text", "text_b")
     takes = ("serving_default",)

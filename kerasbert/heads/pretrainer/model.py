@@ -13,11 +13,12 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert.base.errors import check_value
-from kerasbert.base.parts import own_preprocessor, same_tokens
+from kerasbert.base.parts import same_tokens
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families import head_settings
 from kerasbert.heads.base.head_metrics import CLASSES, TOKEN_CLASSES
 from kerasbert.heads.base.headed_task import pair_pooling
+from kerasbert.heads.base.inputs import is_raw
 from kerasbert.heads.masked_lm.model import MaskedHeadSettings, MaskedTask
 from kerasbert.heads.pretrainer.preprocessor import BertPretrainerPreprocessor
 from kerasbert.heads.text_embedder.model import BertTextEmbedder
@@ -37,21 +38,23 @@ class BertPretrainer(MaskedTask):
     """BERT with both pre-training heads: masked tokens and next sentences.
 
     The inputs are those of `BertMaskedLM`. The outputs are a dict of `mlm_logits` (B, P, V) and
-    `nsp_logits` (B, 2): class 0 if B follows A, 1 if not. With `sentence_order`, B is always
-    adjacent to A: class 0 if it comes after A, 1 if before. Labels and sample weights are dicts
-    with the same names, (B, P) and (B,), or tuples of the two; weights of `nsp_logits` are
-    optional. The loss is the mean over the masked tokens plus the mean over the pairs. `fit` and
-    `evaluate` take pairs of raw strings, whose tokens they mask, with labels 0 and 1.
+    `nsp_logits` (B, 2): class 0 if text B follows text A, and 1 if not. With `sentence_order`, the
+    texts are always adjacent: class 0 if B comes after A, and 1 if it comes before A. Labels and
+    sample weights are dicts with the same names, (B, P) and (B,), or tuples of the two; weights of
+    `nsp_logits` are optional. The loss is the mean over the masked tokens plus the mean over the
+    pairs. `fit` and `evaluate` take pairs of raw strings with labels 0 and 1, and mask their
+    tokens.
 
     Args:
         backbone: a `BertBackbone`. `next_sentence` needs one with a pooler, or a causal one, which
             uses mean pooling.
         preprocessor: a `BertPretrainerPreprocessor`, or `None` for preprocessed arrays.
         next_sentence: bool. `False` leaves out the second task and `nsp_logits` (RoBERTa).
-        sentence_order: bool. Predict the order of A and B (ALBERT) instead of whether B follows A.
-            Defaults to the family's setting, as does `dropout`.
-        dropout: float. Dropout before `nsp_logits`.
-        head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights: see `BertMaskedLM`.
+        sentence_order: bool. Whether to predict the order of A and B (ALBERT) instead of whether B
+            follows A. Defaults to the family's setting.
+        dropout: float. Dropout before `nsp_logits`. Defaults to the family's setting.
+        head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim: see
+            `BertMaskedLM`.
         teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's
             width, or `None`. The masked text's mean-pooled embedding, the output `vectors`
             (B, D), learns to match the teacher's embedding of the original text:
@@ -77,6 +80,7 @@ class BertPretrainer(MaskedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = BertPretrainerPreprocessor
     kind = "pretrainer"
+    allows_r_drop = False
     _teacher = None
 
     def __init__(
@@ -93,25 +97,22 @@ class BertPretrainer(MaskedTask):
         tie_weights: bool | None = None,
         teacher: BertTextEmbedder | None = None,
         teacher_weight: float = 10.0,
+        head_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_encoder(backbone)
+        self._set_parts(backbone, preprocessor, next_sentence=next_sentence)
         self.pooling = pair_pooling(backbone) if next_sentence else None
         if self.uses_pooler and not backbone.pooler:
             raise ValueError(
                 "next_sentence=True needs an encoder with a pooler, but this one has pooler=False; "
                 "set next_sentence=False, or pooler=True on the encoder."
             )
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(
-            backbone, preprocessor, self.preprocessor_cls, next_sentence=next_sentence
-        )
         self.next_sentence = next_sentence
         row = head_settings(backbone.family, self.kind)
         self._set_given({"sentence_order": sentence_order, "dropout": dropout}, row)
         self._make_mlm_head(
             MaskedHeadSettings(
-                head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+                head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim
             )
         )
         inputs = self._masked_inputs()
@@ -137,7 +138,7 @@ class BertPretrainer(MaskedTask):
             self._vector_loss = keras.metrics.Mean(name="vector_loss")
 
     def _set_teacher(self, teacher, weight):
-        # Keras must not track the teacher, which is not saved.
+        # Keras must not track the teacher, because it is not saved.
         object.__setattr__(self, "_teacher", teacher)
         self.teacher_weight = weight
         if teacher is None:
@@ -168,12 +169,12 @@ class BertPretrainer(MaskedTask):
 
     @property
     def non_trainable_variables(self) -> list[Any]:
-        # JAX's compiled steps only receive listed variables.
+        # The teacher's variables are listed, because compiled steps on JAX get only listed ones.
         own = super().non_trainable_variables
         return own if self._teacher is None else [*own, *self._teacher.variables]
 
     def _next_sentence_logits(self, pooled):
-        """Map (B, D) to (B, 2) with layers named as in `BertNextSentencePredictor`."""
+        """Map (B, D) to (B, 2) with layers that have the names of `BertNextSentencePredictor`."""
         dtype = self.backbone.dtype_policy
         initializer = keras.initializers.TruncatedNormal(stddev=self.backbone.initializer_range)
         self.dropout_layer = keras.layers.Dropout(
@@ -199,17 +200,17 @@ class BertPretrainer(MaskedTask):
         return "logits/kernel" if has_pairs else super().output_weight(settings)
 
     def default_loss(self) -> Any:
-        """Mean cross-entropy over the masked tokens, and mean cross-entropy over the pairs."""
+        """Return the mean cross-entropy over the masked tokens, and that over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
-            # Padding rows of the last batch have weight 0.
+            # Weighted means are needed, because padding rows of the last batch have weight 0.
             losses["nsp_logits"] = ClassCrossEntropy(
                 from_logits=True, reduction="mean_with_sample_weight"
             )
         return losses
 
     def default_metrics(self) -> Any:
-        """Accuracy of each task, and perplexity of the masked tokens."""
+        """Return the accuracy of each task, and the perplexity of the masked tokens."""
         metrics = {"mlm_logits": [TokenAccuracy(), Perplexity()]}
         if self.next_sentence:
             metrics["nsp_logits"] = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
@@ -241,7 +242,7 @@ class BertPretrainer(MaskedTask):
         ids, labels = x["token_ids"], y["mlm_logits"]
         weights = (sample_weight or {}).get("mlm_logits")
         is_used = ops.ones(ops.shape(labels)[:1]) if weights is None else ops.any(weights > 0, 1)
-        is_used = ops.cast(is_used, "float32")  # (B,); padding rows mask nothing.
+        is_used = ops.cast(is_used, "float32")  # (B,), 0 for padding rows, which have no masks.
         is_hidden, was = at_tokens(ops.shape(ids)[1], x["mask_positions"], labels)
         ids = ops.where(is_hidden, ops.cast(was, ids.dtype), ids)
         given = self._teacher.fill_in({"token_ids": ids, "padding_mask": x["padding_mask"]})
@@ -257,7 +258,7 @@ class BertPretrainer(MaskedTask):
         return super().compute_metrics(x, y, _logits(y_pred), sample_weight)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        if self.next_sentence and self._is_raw(x):
+        if self.next_sentence and is_raw(self, x):
             raise ValueError(
                 "predict() of a model with next_sentence=True takes preprocessed arrays, got raw "
                 "texts; call fill_mask(texts), or evaluate(pairs, labels)."
@@ -272,7 +273,7 @@ class BertPretrainer(MaskedTask):
         return y, sample_weight
 
     def _named(self, parts):
-        """Return labels or weights as a dict; a bare array belongs to the masked tokens."""
+        """Return labels or weights as a dict; an array alone belongs to the masked tokens."""
         if parts is None or isinstance(parts, dict):
             return parts
         parts = parts if isinstance(parts, (tuple, list)) else (parts,)
@@ -291,5 +292,5 @@ class BertPretrainer(MaskedTask):
 
 
 def _logits(outputs):
-    """Return the outputs that have labels."""
+    """Return the outputs that have labels: all but `vectors`."""
     return {name: values for name, values in outputs.items() if name != "vectors"}

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 class BertPretrainerPreprocessor(MaskingPreprocessor):
     """Packs text pairs and masks tokens, for both of BERT's pre-training tasks.
 
-    Called on pairs and labels `y` (B,), 0 if B follows A and 1 if not, it returns
+    Called on pairs and labels `y` (B,), 0 if text B follows text A and 1 if not, it returns
     `(x, y, sample_weight)`: `x` as for `BertMaskedLMPreprocessor`, and labels and weights as dicts
     of `mlm_logits` (B, P), for the masked tokens, and `nsp_logits` (B,), for the pairs. With
-    `next_sentence=False`, it takes texts or pairs without labels and omits `nsp_logits`.
+    `next_sentence=False`, it takes texts or pairs without labels, and there is no `nsp_logits`.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         mask_selection_rate, mask_selection_length, mask_token_rate, random_token_rate, mask_unit,
             word_boundaries: see `BertMaskedLMPreprocessor`.
-        next_sentence: bool. Whether pairs have labels to predict.
+        next_sentence: bool. Whether the labels of pairs are predicted.
 
     Example:
 

@@ -10,7 +10,7 @@ from kerasbert.heads.next_sentence_predictor.served import follows
 
 
 class ServedPretrainer(ServedMaskedLM):
-    """Signatures of `BertPretrainer`."""
+    """SavedModel signatures of `BertPretrainer`."""
 
     _logits = "mlm_logits"
 

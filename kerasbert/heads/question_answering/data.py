@@ -2,18 +2,25 @@
 
 import math
 import re
-import warnings
 from dataclasses import replace
 
 from kerasbert.base.strict_json import to_json
 from kerasbert.data.text_files import ending_of
 from kerasbert.heads.base import file_readers
-from kerasbert.heads.base.data import Data, column_of, examples_of, ids_of, is_test, texts_of
+from kerasbert.heads.base.data import (
+    Data,
+    column_of,
+    examples_of,
+    found_answers,
+    ids_of,
+    is_test,
+    texts_of,
+)
 from kerasbert.metrics import METRICS, with_threshold
 
 
 class QuestionAnswering(Data):
-    """Questions, contexts, and answers in SQuAD's format."""
+    """Data of questions with contexts, and with answers in SQuAD's format."""
 
     columns = ("question", "context")
     column_counts = (2,)
@@ -52,16 +59,7 @@ class QuestionAnswering(Data):
         y = [aligned(row["text"], row["answer_start"], text) for row, text in zip(rows, contexts)]
         lost = [i for i, (row, found) in enumerate(zip(rows, y)) if row["text"] and found is None]
         data = examples_of((questions, contexts), y, ids, gold=[row["text"] for row in rows])
-        if lost:
-            warnings.warn(
-                f"{len(lost)} of the {len(rows)} answers of {table.source} are not in their "
-                f"contexts, the first one for question {ids[lost[0]]!r}; "
-                + ("they are left out." if split == "train" else "they are scored anyway."),
-                stacklevel=2,
-            )
-        if lost and split == "train":
-            data = data.take(sorted({*range(len(rows))} - {*lost}))
-        return data
+        return found_answers(data, lost, split, table.source, "in their contexts", "question")
 
     def _answers(self, row, context, table, position):
         """Return a dict of lists `text` and `answer_start`, or `None` for unlabeled data."""
@@ -69,7 +67,7 @@ class QuestionAnswering(Data):
             return None
         if isinstance(row, list) and all(isinstance(one, dict) for one in row):
             row = {name: [one.get(name) for one in row] for name in ("text", "answer_start")}
-        if isinstance(row, str):  # A plain table has no position; search for the answer.
+        if isinstance(row, str):  # A table may have answers without positions; search for them.
             return {"text": [row] if row else [], "answer_start": [max(context.find(row), 0)]}
         if isinstance(row, dict) and {"text", "answer_start"} <= set(row):
             text, starts = row["text"], row["answer_start"]
@@ -102,7 +100,7 @@ class QuestionAnswering(Data):
             answers = with_threshold(answers, nulls, threshold)
         files = {task.submission: dict(zip(data.ids, answers))}
         if "squad2" in task.metrics:
-            odds = (math.exp(-abs(score)) for score in nulls)  # At most 1, so no overflow.
+            odds = (math.exp(-abs(score)) for score in nulls)  # At most 1, which cannot overflow.
             files["na_prob.json"] = {
                 i: (1 if score > 0 else odd) / (1 + odd)
                 for i, score, odd in zip(data.ids, nulls, odds)
@@ -116,8 +114,9 @@ class QuestionAnswering(Data):
 def aligned(texts, starts, context):
     """Find the span `(start, end)` of an answer in its context, `end` exclusive.
 
-    Returns the first answer found at its given position. Without one, returns the nearest
-    occurrence of the first answer found elsewhere, with any white space between words, or `None`.
+    Return the span of the first answer that is at its position. If there is none, return the
+    nearest occurrence of the first answer that is anywhere in the context; white space between its
+    words may differ. If no answer is in the context, return `None`.
 
     >>> aligned(["Rome"], [9], "In old Rome")
     (7, 11)

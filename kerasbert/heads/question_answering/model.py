@@ -12,11 +12,12 @@ import numpy as np
 from keras import ops
 
 from kerasbert.base.errors import check_whole
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import PLACES
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
+from kerasbert.heads.base.inputs import as_lists
 from kerasbert.heads.base.spans import MASKED, best_spans
+from kerasbert.heads.base.steps import predict_texts
 from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
 from kerasbert.text.windows import most_context
 
@@ -33,14 +34,14 @@ class BertQuestionAnswering(HeadedTask):
     """Extractive question answering on contexts of any length, with or without an answer.
 
     The output is a dict of `start_logits` and `end_logits`, float32 (B, T), for the first and the
-    last token of the answer. The span at the first token, `[CLS]`, means no answer. Padding has
-    the logit -1e9, so it affects neither losses nor answers. Labels are token positions, int (B,),
-    in a dict with the same names.
+    last token of the answer. A span that is only the first token, `[CLS]`, means "no answer".
+    Padding has the logit -1e9, so it affects neither losses nor answers. Labels are token
+    positions, int (B,), in a dict with the same names.
 
     `fit` and `evaluate` take raw questions, contexts and answers; each window of a context is an
-    example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row per
-    window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row. `answer`
-    combines the windows.
+    example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row for
+    each window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row.
+    `answer` combines the windows of a context.
 
     Args:
         backbone: a `BertBackbone`.
@@ -78,8 +79,7 @@ class BertQuestionAnswering(HeadedTask):
         bilstm_units: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         self._make_head(
             2,
             HeadSettings(
@@ -93,7 +93,7 @@ class BertQuestionAnswering(HeadedTask):
             ),
         )
         inputs = backbone.input
-        # Losses need float32.
+        # Logits are float32, because losses need it.
         logits, mask = self._in_order(self._logits(inputs), inputs["padding_mask"])
         logits = ops.cast(logits, "float32")  # (B, T, 2)
         is_token = ops.cast(mask, "bool")  # (B, T)
@@ -102,22 +102,18 @@ class BertQuestionAnswering(HeadedTask):
         }
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
-    def _in_order(self, logits, padding_mask):
-        """Return logits and mask in the order `[CLS] question [SEP] context [SEP]`, padding."""
-        return logits, padding_mask
-
     def default_loss(self) -> Any:
-        """Cross-entropy over the positions, for the start and the end."""
+        """Return the cross-entropy over the positions, for the start and for the end."""
         return {
             name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS
         }
 
     def default_loss_weights(self) -> Any:
-        """Weights that average the two losses."""
+        """Return weights with which the loss is the mean of the two losses."""
         return dict.fromkeys(_OUTPUTS, 0.5)
 
     def default_metrics(self) -> Any:
-        """Accuracy of the start and the end."""
+        """Return the accuracy of the start and that of the end."""
         return {
             name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS
         }
@@ -144,8 +140,8 @@ class BertQuestionAnswering(HeadedTask):
             null_threshold: float, tuned on a validation set. A `null_score` above it means no
                 answer; `None` always returns an answer.
             max_answer_length: int. Maximum number of tokens in an answer.
-            n_best: int. Number of best starts and ends to combine per window, and of best spans
-                whose probabilities sum to 1.
+            n_best: int. Number of starts and of ends that are combined per window. Also the number
+                of best spans whose probabilities sum to 1.
             batch_size: int.
 
         Returns:
@@ -156,20 +152,20 @@ class BertQuestionAnswering(HeadedTask):
             - `score`: the probability among the `n_best` spans and, with a threshold, "no answer",
             - `null_score`: the logits of "no answer" minus those of the best span.
 
-            One list for a single question.
+            If `question` is a string, a single list.
 
-        Source: released code of Devlin et al. 2019 (see `best_spans`); if its rules find no span,
-        tokens beyond `n_best` are tried too.
+        Source: released code of Devlin et al. 2019 (see `best_spans`). If its rules find no span,
+        tokens beyond the `n_best` are paired too.
         """
         check_whole("top_k", top_k)
         check_whole("max_answer_length", max_answer_length)
         check_whole("n_best", n_best)
         if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
             raise ValueError(f"null_threshold must be a number or None, got {null_threshold!r}.")
-        texts, _ = self._as_lists((question, context), "answer()")
+        texts, _ = as_lists(self, (question, context), "answer()")
         single = isinstance(question, (str, bytes))
         windows = self.preprocessor.windows(texts)
-        logits = self._predict_texts(windows, batch_size, verbose=0)
+        logits = predict_texts(self, windows, batch_size, verbose=0)
         results = []
         for example, rows in enumerate(_rows_of(windows.examples)):
             ends = _in_context(windows, rows, logits["start_logits"].shape[1])
@@ -209,7 +205,10 @@ def _in_context(windows, rows, length):
 
 
 def _counting(windows, rows):
-    """Return whether each context token may be a start, concatenated over windows."""
+    """Return which context tokens may start an answer, for all windows in one array.
+
+    Of overlapping windows, only the one in which a token has the most context counts.
+    """
     begins = windows.begins[rows]
     return most_context(np.zeros_like(begins), begins, begins + windows.lengths[rows])
 

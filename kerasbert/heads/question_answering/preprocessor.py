@@ -14,10 +14,18 @@ import numpy as np
 
 from kerasbert.base.errors import check_whole, is_whole
 from kerasbert.text import ops
+from kerasbert.text.examples_in_memory import tokenize_column
 from kerasbert.text.label_warnings import warn_of_nothing
-from kerasbert.text.packing import BertPreprocessor, _graph_columns
-from kerasbert.text.texts import assert_all, columns_of, label_rows, text_columns, weights
-from kerasbert.text.windows import cut_windows_in_graph, take_windows
+from kerasbert.text.preprocessor import BertPreprocessor
+from kerasbert.text.texts import (
+    assert_all,
+    columns_of,
+    graph_columns,
+    label_rows,
+    text_columns,
+    weights,
+)
+from kerasbert.text.windows import take_windows, windows_of
 
 if TYPE_CHECKING:
     from typing import Any, Self
@@ -34,14 +42,14 @@ class Windows:
     """Context tokens of each window.
 
     Attributes:
-        examples: int (W,). Example of each window; windows of an example are adjacent.
-        begins: int (W,). First context token of each window.
+        examples: int (W,). Index of each window's example; windows of an example are adjacent.
+        begins: int (W,). Index of each window's first context token.
         lengths: int (W,). Number of context tokens in each window.
-        positions: int (W,). Row position of each window's first context token.
+        positions: int (W,). Position in the row of each window's first context token.
         starts: list of N int arrays (P,). Start of each context token, in characters.
-        ends: list of N int arrays (P,). End of each.
+        ends: list of N int arrays (P,). End of each context token, in characters.
         contexts: list of N strings.
-        rows: tuple of the question and context tokens of each row, ragged (W, None).
+        rows: tuple of the question tokens and the context tokens of each row, ragged (W, None).
     """
 
     examples: np.ndarray
@@ -66,13 +74,13 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     `y` holds one answer per example:
 
     - `(start, end)` in characters of the context, end exclusive;
-    - as in SQuAD, a dict of `text` and `answer_start`, whose first answer counts (or one table or
-      dict of these two columns for all examples);
+    - as in SQuAD, a dict of `text` and `answer_start`, of whose answers the first counts (or, for
+      all examples together, one table or dict of these two columns);
     - `None`, an empty list or (-1, -1) for no answer.
 
-    It is returned as a dict of `start_logits` and `end_logits`, int32 (W,): row positions of the
-    smallest token span that covers the answer, both 0 (`[CLS]`) in windows without the whole
-    answer. A sample weight applies to all windows of its example.
+    `y` is returned as a dict of `start_logits` and `end_logits`, int32 (W,): the positions in the
+    row of the smallest token span that covers the answer. Both are 0 (`[CLS]`) in windows that do
+    not contain the whole answer. A sample weight applies to all windows of its example.
 
     In `tf.data`, map the preprocessor over batches; answers are then integers (B, 2).
 
@@ -80,15 +88,15 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, special tokens included.
         max_query_length: int. Maximum tokens per question; longer ones are truncated.
-        doc_stride: int. Tokens between the starts of consecutive windows. `None` is half of the
-            room left by a question of `max_query_length`, at most 128.
+        doc_stride: int. Number of tokens between the starts of consecutive windows. `None` means
+            half of the room that a question of `max_query_length` leaves, but at most 128.
         num_segments: int. See `BertPreprocessor`.
 
-    Answers that fit into no window train as "no answer", with a single warning.
+    Answers that fit into no window are trained as "no answer", with a single warning.
 
     Raises:
-        ValueError: for settings without room for contexts, answers outside their context, and
-            inputs that are not text, with the position.
+        ValueError: for settings that leave no room for contexts, for answers outside their context,
+            and for inputs that are not text. The message has the position of the example.
 
     Example:
 
@@ -105,6 +113,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 4.2; windows as in its released code.
     """
 
+    truncates = False
     settings = ("sequence_length", "num_segments", "max_query_length", "doc_stride")
 
     def __init__(
@@ -126,7 +135,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         self._check_room()
 
     def _check_room(self):
-        """Check that contexts fit, because `sequence_length` may change after construction."""
+        """Check that contexts fit; `sequence_length` may change after construction."""
         most = self._room(0) - 1
         if self.max_query_length > most:
             raise ValueError(
@@ -139,21 +148,21 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         preprocessor = super().from_own_preset(directory, **kwargs)
         if "sequence_length" in kwargs and "doc_stride" not in kwargs:
-            # Earlier versions saved this default, which does not fit other lengths.
+            # Earlier versions saved this default, which is wrong for other sequence lengths.
             is_default = preprocessor.doc_stride == _LONGEST_STRIDE
             preprocessor.doc_stride = None if is_default else preprocessor.doc_stride
         return preprocessor
 
     @property
     def stride(self) -> int:
-        """Tokens between window starts: `doc_stride`, or the default for `sequence_length`."""
+        """Number of tokens between window starts: `doc_stride`, or its default."""
         if self.doc_stride is not None:
             return self.doc_stride
         return max(1, min(_LONGEST_STRIDE, self._room(self.max_query_length) // 2))
 
     def _room(self, question_lengths):
         """Return how many context tokens fit beside a question."""
-        return self.sequence_length - 2 - self.tokenizer.num_separators - question_lengths
+        return self.sequence_length - self.tokenizer.frame.count(2) - question_lengths
 
     # === Columns ===
 
@@ -166,7 +175,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return columns, True
 
     def columns_in_graph(self, x: Any) -> list[Any]:
-        columns = _graph_columns(_pair(x))
+        columns = graph_columns(_pair(x))
         if len(columns) != 2 or columns[0].shape.rank != 1:
             raise ValueError(
                 "The dataset must yield batches of questions and contexts: ((questions, "
@@ -202,10 +211,10 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     # === Tokens ===
 
     def _tokenize_columns(self, columns, most=None):
-        """Return questions, contexts and context offsets, all ragged."""
+        """Return the tokens of questions and contexts, and the contexts' offsets, all ragged."""
         (questions,) = super()._tokenize_columns(columns[:1], self.max_query_length)
-        parts = self._tokenize_column(
-            columns[1], lambda texts: self.tokenizer.ragged(texts, offsets=True)
+        parts = tokenize_column(
+            self, columns[1], lambda texts: self.tokenizer.ragged(texts, offsets=True)
         )
         return questions, *(ops.cast(part, "int32") for part in parts)
 
@@ -217,7 +226,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     # === Windows ===
 
     def windows(self, x: Any) -> Any:
-        """Return the context tokens of each row of a call or `predict` on `x`.
+        """Return the context tokens of each row that a call, or `predict`, makes from `x`.
 
         Args:
             x: as for a call.
@@ -246,11 +255,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
                 )
         lengths = ops.cast(segments[1].row_lengths(), "int32")
         rooms = self._room(ops.cast(segments[0].row_lengths(), "int32"))
-        return cut_windows_in_graph(lengths, rooms, self.stride)
+        return windows_of(lengths, rooms, self.stride)
 
     def begin_of_context(self, questions: Any) -> Any:
         """Return the position in the row where each context begins: int32 (N,)."""
-        return 1 + ops.cast(questions.row_lengths(), "int32") + self.tokenizer.num_separators
+        return self.tokenizer.frame.second + ops.cast(questions.row_lengths(), "int32")
 
     def _in_windows(self, segments, y, sample_weight):
         """Split N examples with whole contexts into W windows, and locate answers in them."""
@@ -270,7 +279,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return segments, y, sample_weight
 
     def _report_lost(self, has_answer, is_whole, rows, questions):
-        """Warn once about answers that fit into no window."""
+        """Warn, once for all examples, about answers that fit into no window."""
         answered, found = (
             np.bincount(rows, weights=part, minlength=len(questions)) > 0
             for part in (has_answer, is_whole)
@@ -288,7 +297,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         )
 
     def _examples(self, x, y, sample_weight):
-        # `fit` batches windows, not texts.
+        # `fit` makes batches of windows, not of texts.
         if isinstance(x, Windows):
             return x.rows, [None, None]
         columns, _ = self.columns(x)
@@ -300,7 +309,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        if len(segments) > 2:  # whole contexts of a call, not yet windows
+        if len(segments) > 2:  # In a call, contexts are not split into windows yet.
             segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
         if y is not None:
             y = {"start_logits": y[:, 0], "end_logits": y[:, 1]}
@@ -323,8 +332,8 @@ def _pair(x):
 def _tokens_of(spans, starts, ends):
     """Return the first and last token of the smallest token span that covers `spans` (N, 2).
 
-    Byte-level tokens may share characters. Returns two int32 (N,), far below all windows for "no
-    answer".
+    Byte-level tokens may share characters. Returns two int32 (N,). For "no answer" they are
+    negative numbers far outside of all windows.
     """
     row = starts.value_rowids()
     token = ops.range(ops.size(row)) - ops.cast(ops.gather(starts.row_starts(), row), "int32")
@@ -332,7 +341,7 @@ def _tokens_of(spans, starts, ends):
     of_token = ops.gather(spans, row)
 
     def in_rows(choose, values, where):
-        """Return the minimum or maximum per row, and the same repeated for each token."""
+        """Return the minimum or maximum of each row, and the same repeated for each token."""
         chosen = choose(*ops.rows_where(where, values, row), ops.shape(spans, out_type="int64")[0])
         return chosen, ops.gather(chosen, row)
 
@@ -359,7 +368,7 @@ def _tokens_of(spans, starts, ends):
 
 
 def _spans(y, contexts):
-    """Convert answers of any form to character spans: int32 (N, 2), (-1, -1) for none."""
+    """Convert answers of any form to character spans, int32 (N, 2); (-1, -1) for no answer."""
     table = columns_of(y)
     if isinstance(y, dict) and len(contexts) == 1 and not _holds_lists(y.get("answer_start")):
         rows = [y]

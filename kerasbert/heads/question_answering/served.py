@@ -3,14 +3,17 @@
 N questions, W windows per context, R windows of all contexts, T tokens per row, K answers.
 """
 
+import inspect
+
 import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.heads.base import decoding
+from kerasbert.heads.base import decoding, spans
 from kerasbert.heads.base.program import Program
-from kerasbert.heads.base.served import MOST_WINDOWS, SHORT, Served
+from kerasbert.heads.base.served import MOST_WINDOWS, SHORT, Served, long_text
 from kerasbert.text.characters import code_points, substrings
+from kerasbert.text.windows import context_windows
 
 _READ = '''\
 LENGTH = tokenizer.truncation["max_length"]
@@ -37,7 +40,9 @@ def windows(question, context):
     return [row, *row.overflowing]
 
 
-def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
+{best_spans}
+
+def best_span(question, context):
     rows = windows(question, context)
     outputs = run(packed(rows))
     # Mask of the context in each row; then, for each of its tokens, the row with most context.
@@ -50,49 +55,40 @@ def best_span(question, context, n_best={n_best}, longest={max_answer_length}):
             token = window * min(STRIDE, int(lengths[0])) + place
             if token not in chosen or most > chosen[token][0]:
                 chosen[token] = most, window, int(inside[window].argmax()) + place
+    if not chosen:
+        return "", -1, -1, 0.0
     starts = np.zeros_like(inside)
     for _, window, place in chosen.values():
         starts[window, place] = True
-    logits = [outputs[name].astype("float64") for name in ("start_logits", "end_logits")]
-
-    def spans_of(best):
-        """Yield (sum, row, first, last) for spans of the `best` starts and ends of each row."""
-        for window, (start, end) in enumerate(zip(*logits)):
-            for first in np.argsort(-start, kind="stable")[:best]:
-                for last in np.argsort(-end, kind="stable")[:best]:
-                    counts = starts[window, first] and inside[window, last]
-                    if counts and 0 <= last - first < longest:
-                        yield start[first] + end[last], window, first, last
-
-    spans = list(spans_of(n_best)) or list(spans_of(inside.shape[1]))
-    if not spans:
-        return "", -1, -1, 0.0
-    spans.sort(key=lambda span: -span[0])
-    total = sum(np.exp(span[0] - spans[0][0]) for span in spans[:n_best])
-    _, window, first, last = spans[0]
+    logits = outputs["start_logits"], outputs["end_logits"]
+    spans, scores, _ = best_spans(*logits, starts, inside, {n_best}, {max_answer_length})
+    window, first, last = spans[0]
     start, end = rows[window].offsets[first][0], rows[window].offsets[last][1]
-    return context[start:end], start, end, float(1 / total)
+    return context[start:end], start, end, float(scores[0])
 '''
 
 
 class ServedReader(Served):
-    """Signatures of `BertQuestionAnswering`."""
+    """SavedModel signatures of `BertQuestionAnswering`."""
 
     columns = ("question", "context")
-    # Settings of the model's `answer`, and one for servers.
+    # Arguments of the model's `answer`, and `max_windows`, which only servers have.
     _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
     settings = {**_of_answer, "max_windows": MOST_WINDOWS}
 
     @property
     def answer_settings(self):
-        """The settings for the model's `answer`."""
+        """The settings that are arguments of the model's `answer`."""
         return {name: self.settings[name] for name in self._of_answer}
 
     def program(self):
         own = self.preprocessor
         if own is None:
             return None
-        body = _READ.format(question=own.max_query_length, stride=own.stride, **self.settings)
+        # The program contains the code with which `answer` decodes.
+        code = "\n\n".join(map(inspect.getsource, (spans.best_spans, spans.pairs)))
+        settings = {**self.settings, "question": own.max_query_length, "stride": own.stride}
+        body = _READ.format(best_spans=code, **settings)
         note = "Contexts may be of any length."
         return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
 
@@ -107,9 +103,9 @@ class ServedReader(Served):
         }
 
     def pack(self, question, context):
-        """Pack windows (N, W, T), of which the first `count` (N,) are real.
+        """Pack windows (N, W, T); in each row the first `count` (N,) windows are not padding.
 
-        Windows have their own axis, because a batching server splits outputs by request.
+        Windows have their own axis, because a server that batches requests splits outputs by rows.
         """
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))
@@ -124,7 +120,7 @@ class ServedReader(Served):
         return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
 
     def answer(self, question, context, limited=True):
-        """See `Served`; with `limited=False`, a context may have any number of windows."""
+        """Compute answers; `limited=False` allows any number of windows. See `Served`."""
         preprocessor = self.preprocessor
         points = code_points(context)
         segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
@@ -141,7 +137,7 @@ class ServedReader(Served):
 
         logits = decoding.in_windows(both, features, (length, 2))  # (R, T, 2)
         firsts = tf.gather(contexts.row_starts(), rows) + tf.cast(begins, tf.int64)
-        *_, chosen = decoding.most_context(firsts, lengths, tf.size(contexts.values))
+        *_, chosen = context_windows(firsts, lengths, tf.size(contexts.values))
         shift = tf.gather(preprocessor.begin_of_context(questions), rows)  # (R,)
         position = tf.range(length) - shift[:, None]  # (R, T)
         inside = (position >= 0) & (position < lengths[:, None])
@@ -177,10 +173,10 @@ class ServedReader(Served):
         return {**columns, "null_score": null_scores}
 
     def probes(self):
-        # The model itself rejects contexts without tokens.
+        # Contexts without tokens are left out, because the model raises an error for them.
         contexts = [
             *SHORT,
-            self.prose(self.preprocessor.stride),
+            long_text(self, self.preprocessor.stride),
             "Anna met Bob in Rome (Italy) in 1999, not in Paris: 東京ではない。",
         ]
         tokens = self.preprocessor.tokenizer.tokenize(contexts)

@@ -11,10 +11,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import TOKEN_FLAGS
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
+from kerasbert.heads.base.inputs import is_raw, sorted_batches
+from kerasbert.heads.base.steps import batch_outputs
 from kerasbert.heads.replaced_token_detector.preprocessor import (
     BertReplacedTokenDetectorPreprocessor,
 )
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 class BertReplacedTokenDetector(HeadedTask):
     """Detector of replaced tokens, such as ELECTRA's discriminator.
 
-    ELECTRA's published discriminators load with their heads. The output is logits (B, T), above 0
-    for replaced tokens; labels are 1 for these and 0 for others, with sample weights (B, T) of 0
-    at padding and special tokens. `fit`, `evaluate` and `predict` also take raw texts and words.
+    ELECTRA's published discriminators are loaded with their heads. The output is logits (B, T),
+    above 0 for replaced tokens. Labels are 1 for replaced tokens and 0 for others, with sample
+    weights (B, T) of 0 at padding and special tokens. `fit`, `evaluate` and `predict` also take raw
+    texts and lists of words.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
@@ -63,11 +65,10 @@ class BertReplacedTokenDetector(HeadedTask):
         **kwargs: Any,
     ) -> None:
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         activation = backbone.activation if head_activation is None else head_activation
         self._make_head(1, HeadSettings(dropout=0.0, pooling="tokens", head_activation=activation))
-        # Losses need float32.
+        # Logits are float32, because losses need it.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         outputs = self.output_activation(self._logits(backbone.input))  # (B, T, 1)
         super().__init__(inputs=backbone.input, outputs=ops.squeeze(outputs, -1), **kwargs)
@@ -77,24 +78,24 @@ class BertReplacedTokenDetector(HeadedTask):
         return False
 
     def default_loss(self) -> Any:
-        """Binary cross-entropy, averaged over the tokens with sample weights."""
+        """Return the binary cross-entropy, averaged over tokens by their sample weights."""
         return BinaryTokenCrossEntropy()
 
     def default_metrics(self) -> Any:
-        """Accuracy over the tokens with a weight above 0."""
+        """Return the accuracy over the tokens with a weight above 0."""
         return [BinaryTokenAccuracy()]
 
     def metric_forms(self) -> Any:
         return TOKEN_FLAGS, None
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return logits (B, T) of preprocessed arrays, or logits per subword of raw input.
+        """Return logits (B, T) for preprocessed arrays, or logits per subword for raw input.
 
         Returns:
             For texts and lists of words of any length, a list of N arrays (P,): one logit per
             subword of `tokenizer.tokenize`.
         """
-        if not self._is_raw(x):
+        if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
         pieces = self.preprocessor.read(x)
         return np.split(self._logits_of(pieces, batch_size, **kwargs), pieces.splits[1:-1])
@@ -118,7 +119,7 @@ class BertReplacedTokenDetector(HeadedTask):
         single = isinstance(x, (str, bytes))
         pieces = self.preprocessor.read([x] if single else x)
         logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
-        # A word or character of several subwords gets their mean.
+        # A word or character that has several subwords gets their mean probability.
         sums = np.append(0, np.cumsum(1 / (1 + np.exp(-logits))))
         scores = sums[pieces.first + pieces.count] - sums[pieces.first]
         scores = scores / np.maximum(pieces.count, 1)
@@ -139,9 +140,9 @@ class BertReplacedTokenDetector(HeadedTask):
         return found[0] if single else found
 
     def _logits_of(self, pieces, batch_size, **kwargs):
-        """Return logits (subwords of all texts,)."""
-        dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
-        outputs = self._batch_outputs(dataset, **kwargs)
+        """Return the logits of the subwords of all texts in one array."""
+        dataset, order = sorted_batches(self, pieces, batch_size=batch_size)
+        outputs = batch_outputs(self, dataset, **kwargs)
         rows = (np.asarray(row)[:, None] for _, batch in outputs for row in batch)
         return self.preprocessor.join_windows(pieces, rows, order)[:, 0]
 

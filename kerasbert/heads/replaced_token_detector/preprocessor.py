@@ -1,4 +1,4 @@
-"""Preprocessing for replaced-token detection: pieces labeled as original or replaced."""
+"""Preprocessing for replaced-token detection: labels pieces as original or replaced."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ _REPLACED = "replaced"
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
-    """Packs words or texts and labels the pieces that were replaced.
+    """Packs words or texts, and labels the pieces (subwords) that were replaced.
 
-    Unlike in `BertTokenClassifierPreprocessor`, labels of lists of words are 1 for replaced words,
-    0 for others, and `None` for words to ignore; all pieces of a word get its label. Labels of
-    texts are the replaced spans, `(start, end)` in characters; pieces that touch one get 1.
+    Unlike in `BertTokenClassifierPreprocessor`, the labels of a list of words are 1 for replaced
+    words, 0 for others, and `None` for words to ignore; all pieces of a word get its label. The
+    labels of a text are the replaced spans, `(start, end)` in characters; pieces that touch a span
+    get 1.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Pieces between the starts of consecutive windows; `None` is half a window.
+        stride: int. Number of pieces between the starts of consecutive windows; `None` means half a
+            window.
         num_segments: int. See `BertPreprocessor`.
 
     Example:

@@ -1,10 +1,11 @@
 """Serving of `BertReplacedTokenDetector`: the probability that each token was replaced."""
 
 from kerasbert.backend.tensorflow import tf
-from kerasbert.heads.base import decoding
 from kerasbert.heads.base.program import of_texts
+from kerasbert.heads.base.served import filled, padded
 from kerasbert.heads.token_classifier.served import ServedPieces
 from kerasbert.text.characters import substrings
+from kerasbert.text.pieces import pieces_as_units, units_of_texts
 
 # N texts, U units of all texts: tokens, merged if they share a character.
 
@@ -18,7 +19,7 @@ return found
 
 
 class ServedDetector(ServedPieces):
-    """Signatures of `BertReplacedTokenDetector`."""
+    """SavedModel signatures of `BertReplacedTokenDetector`."""
 
     fills = {"text": "", "start": -1, "end": -1, "score": 0.0}
 
@@ -27,9 +28,7 @@ class ServedDetector(ServedPieces):
 
     def answer(self, text):
         points, pieces, logits = self.of_pieces(text)
-        rows, starts, ends, first, count = decoding.units_of(
-            pieces, tuple(decoding.piece_units(*pieces))
-        )
+        rows, starts, ends, first, count, _ = units_of_texts(pieces, pieces_as_units(*pieces))
         odds = tf.sigmoid(tf.cast(logits, tf.float64))
         sums = tf.concat([tf.zeros([1], tf.float64), tf.cumsum(odds)], 0)
         scores = tf.gather(sums, first + count) - tf.gather(sums, first)
@@ -39,12 +38,13 @@ class ServedDetector(ServedPieces):
             "end": tf.cast(ends, tf.int32),
             "score": tf.cast(scores / tf.cast(tf.maximum(count, 1), tf.float64), tf.float32),
         }
-        return self.padded(
+        return padded(
+            self.fills,
             {
                 name: tf.RaggedTensor.from_value_rowids(x, rows, points.nrows(), validate=False)
                 for name, x in columns.items()
-            }
+            },
         )
 
     def expected(self, signature, inputs):
-        return self.filled(self.model.detect(inputs["text"]))
+        return filled(self.fills, self.model.detect(inputs["text"]))

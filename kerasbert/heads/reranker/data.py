@@ -7,9 +7,9 @@ from kerasbert.heads.base.data import Data, column_of, first_table, index_file
 
 
 class Reranking(Data):
-    """Relevance grades of at least 0 for query-text pairs, with metrics per query.
+    """Data of query-text pairs with relevance grades of at least 0, and metrics per query.
 
-    Models are trained on grades divided by the highest one in the training file.
+    Models are trained on grades that are divided by the highest grade in the training file.
     """
 
     columns = ("query", "text")

@@ -11,11 +11,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import PAIRS
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
-from kerasbert.heads.base.inputs import best_first, check_ranked, is_dataset
+from kerasbert.heads.base.inputs import as_lists, best_first, check_ranked, is_dataset, is_raw
+from kerasbert.heads.base.steps import discard_steps
 from kerasbert.heads.multiple_choice.model import by_pairs
 from kerasbert.heads.reranker.preprocessor import BertRerankerPreprocessor
 from kerasbert.layers.heads import MISSING, ChoicesToRows, RowsToChoices
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor, Texts
 
 ACTIVATIONS = ("sigmoid", "linear")
-# Keras' own losses treat a batch of numbers (B,) as a single row.
+# Losses that replace Keras' own, which treat a batch of numbers (B,) as a single row.
 _LOSSES = {
     "bce": PairCrossEntropy,
     "binarycrossentropy": PairCrossEntropy,
@@ -42,9 +42,9 @@ class BertReranker(HeadedTask):
     """Cross-encoder: reads a query and a text together and scores their relevance.
 
     `fit`, `evaluate` and `predict` take raw strings; the output is one logit per pair, (B,).
-    Labels are between 0 and 1, or any numbers with `compile(loss="mse")`. Listwise training takes
-    queries with lists of texts, of any length, and lists of grades, such as 0 to 3. The output is
-    then (B, C), with -1e9 for missing texts, as losses and metrics of keras-rs
+    Labels are between 0 and 1, or any numbers with `compile(loss="mse")`. For listwise training,
+    pass queries with lists of texts, of any length, and lists of grades, such as 0 to 3. The output
+    is then (B, C), with -1e9 for missing texts, as the losses and metrics of keras-rs
     (`pip install keras-rs`) expect:
 
         reranker = BertReranker.from_preset("bert_base_en_uncased", new_head=True)
@@ -58,7 +58,7 @@ class BertReranker(HeadedTask):
             or `None` (unchanged). Checkpoints of sentence-transformers set it; losses on lists
             or on labels outside 0 to 1 need "linear".
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
-            output_bias: see `BertTextClassifier`.
+            output_bias, long: see `BertTextClassifier`.
 
     Example:
 
@@ -77,6 +77,7 @@ class BertReranker(HeadedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = BertRerankerPreprocessor
     kind = "reranker"
+    takes_long = True
     output_padding = MISSING
 
     def __init__(
@@ -92,6 +93,7 @@ class BertReranker(HeadedTask):
         dropout_first: bool | None = None,
         bilstm_units: int | None = None,
         output_bias: bool | None = None,
+        long: Any = None,
         **kwargs: Any,
     ) -> None:
         self.activation = "linear" if activation is None else activation
@@ -99,8 +101,7 @@ class BertReranker(HeadedTask):
             raise ValueError(
                 f"activation={activation!r} is unknown; use one of {', '.join(ACTIVATIONS)}."
             )
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor, long=long)
         self._make_head(
             1,
             HeadSettings(
@@ -116,15 +117,16 @@ class BertReranker(HeadedTask):
         )
         self.lists_to_pairs = ChoicesToRows(name="lists_to_pairs")
         self.pairs_to_lists = RowsToChoices(dtype="float32", name="pairs_to_lists")
-        # Losses need float32.
-        outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
-        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
-        self.input_spec = None  # Lists have one more axis than the graph's inputs.
+        # Logits are float32, because losses need it.
+        inputs = self._window_inputs()
+        outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self.input_spec = None  # Inputs with lists of texts have one more axis than the graph's.
 
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
     ) -> Tensor:
-        if len(inputs["token_ids"].shape) < 3:
+        if len(inputs["token_ids"].shape) == self._pair_rank:
             return super().call(inputs, training=training, **kwargs)
         inputs = self.fill_in(inputs)
         logits = super().call(self.lists_to_pairs(inputs), training=training, **kwargs)  # (B * C,)
@@ -132,27 +134,24 @@ class BertReranker(HeadedTask):
 
     # === Pairs and lists, whose arrays differ in rank ===
 
+    @property
+    def _pair_rank(self):
+        """Number of axes of the token ids of pairs; those of lists have one more."""
+        return 3 if self.long.has_windows else 2
+
     def _has_open_outputs(self, batches):
-        return super()._has_open_outputs(batches) or _rank(batches) == 3
+        return super()._has_open_outputs(batches) or _rank(batches) == self._pair_rank + 1
 
-    def _call_keras(self, method, x, *args, **kwargs):
-        self._expect_rank(method.__name__, x)
-        return super()._call_keras(method, x, *args, **kwargs)
-
-    def _each_batch(self, kind, step, batches, **kwargs):
-        self._expect_rank(kind, batches if is_dataset(batches) else batches[0])
-        return super()._each_batch(kind, step, batches, **kwargs)
-
-    def _expect_rank(self, name, x):
-        step = {"fit": "train", "evaluate": "test"}.get(name, name.partition("_")[0])
-        self._expect(_rank(x), step)
+    def _expect_batches(self, method, batches):
+        step = {"fit": "train", "evaluate": "test"}.get(method, method.partition("_")[0])
+        discard_steps(self, _rank(batches), step)
 
     def default_loss(self) -> Any:
-        """Binary cross-entropy of each pair; all lists have the same weight."""
+        """Return the binary cross-entropy of pairs, in which all lists have the same weight."""
         return PairCrossEntropy()
 
     def default_metrics(self) -> Any:
-        """Accuracy."""
+        """Return the accuracy."""
         return [PairAccuracy()]
 
     def metric_forms(self) -> Any:
@@ -164,11 +163,11 @@ class BertReranker(HeadedTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            optimizer: see there.
-            loss: "auto" and "bce" take labels from 0 to 1, "mse" any numbers, or for lists grades
-                of at least 0; all lists have the same weight. Or, for lists, a loss of keras-rs.
-            metrics: "auto" is accuracy with the default loss, and none with others.
-            **kwargs: see there.
+            optimizer, **kwargs: see `BertTask.compile`.
+            loss: "auto" and "bce" take labels from 0 to 1; "mse" takes any numbers, or for lists
+                grades of at least 0. All lists have the same weight. Or, for lists, a loss of
+                keras-rs.
+            metrics: "auto" is accuracy with the default loss, and no metrics with other losses.
         """
         if isinstance(loss, str):
             is_auto = loss == "auto"
@@ -179,8 +178,7 @@ class BertReranker(HeadedTask):
             metrics = None
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
-    def _check_labelled(self, y, is_raw):
-        super()._check_labelled(y, is_raw)
+    def _check_labels(self, y):
         if y is None or not isinstance(getattr(self, "loss", None), PairCrossEntropy):
             return
         rows = keras.ops.convert_to_numpy(y) if keras.ops.is_tensor(y) else y
@@ -195,12 +193,13 @@ class BertReranker(HeadedTask):
                     )
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> np.ndarray:
-        """Return logits in the order of `x`, raw or arrays: (N,) for pairs, (N, C) for lists.
+        """Return logits of raw texts or arrays, in the order of `x`.
 
-        Raw lists run as one row per text, batched by length; `batch_size` counts these rows. C is
-        the largest number of texts; missing ones have -1e9.
+        They are (N,) for pairs and (N, C) for lists, where C is the largest number of texts and
+        missing texts have -1e9. In raw lists, each text is a row, and rows are batched by length;
+        `batch_size` counts these rows.
         """
-        if not self._is_raw(x):
+        if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
         columns, batched = self.preprocessor.columns(x)
         if not batched or isinstance(columns[1][0], (str, bytes)):
@@ -211,7 +210,7 @@ class BertReranker(HeadedTask):
         return logits
 
     def score(self, pairs: Texts, batch_size: int = 32) -> Any:
-        """Score each text's relevance to its query, with `activation` applied.
+        """Score the relevance of each text to its query: logits with `activation` applied.
 
         Args:
             pairs: a list of pairs, a tuple of queries and texts, or a tuple `(query, text)`.
@@ -221,7 +220,7 @@ class BertReranker(HeadedTask):
             float32 (N,), or a float for a single pair. For queries with lists of texts, a list
             of such arrays.
         """
-        (queries, texts), single = self._as_lists(pairs, "score()")
+        (queries, texts), single = as_lists(self, pairs, "score()")
         logits = self.predict((queries, texts), batch_size=batch_size, verbose=0)
         scores = self._scores(logits)
         if scores.ndim == 2:
@@ -250,7 +249,7 @@ class BertReranker(HeadedTask):
             texts: list of strings.
             top_k: int. Number of texts to return; `None` for all.
             batch_size: int.
-            return_texts: bool. Return the texts too.
+            return_texts: bool. Whether to return the texts too.
 
         Returns:
             A list of dicts, best first: `corpus_id` (the index in `texts`), `score` and optionally
@@ -259,13 +258,13 @@ class BertReranker(HeadedTask):
         texts = check_ranked(query, texts, top_k)
         if not texts:
             return []
-        (queries, read), _ = self._as_lists(([query] * len(texts), texts), "rank()")
-        # Duplicates run once, because rounding may differ between rows.
+        (queries, read), _ = as_lists(self, ([query] * len(texts), texts), "rank()")
+        # Equal texts run once, so that they get the same score: rounding may differ between rows.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         pairs = queries[: len(places)], list(places)
         logits = self.predict(pairs, batch_size=batch_size, verbose=0)
         logits = logits[[places[text] for text in read]]
-        # Rank by logits, because the sigmoid of all high logits is 1.
+        # Rank by logits, because the sigmoid rounds all high logits to 1.
         return best_first(logits, self._scores(logits), texts, top_k, return_texts)
 
     def get_config(self) -> dict[str, Any]:
@@ -273,8 +272,12 @@ class BertReranker(HeadedTask):
 
 
 def _rank(x):
-    """Return the rank of the token ids in features, a batch or a dataset; `None` if unknown."""
+    """Return the number of axes of the token ids in features, a batch, batches or a dataset.
+
+    Return `None` if it is unknown.
+    """
     x = x.element_spec if is_dataset(x) else x
-    x = x[0] if isinstance(x, (tuple, list)) else x
+    while isinstance(x, (tuple, list)) and x:
+        x = x[0]
     ids = x.get("token_ids") if isinstance(x, dict) else None
     return None if ids is None else np.ndim(ids) if isinstance(ids, list) else len(ids.shape)

@@ -11,10 +11,11 @@ import keras
 import numpy as np
 
 from kerasbert.backend.tensorflow import tf
+from kerasbert.heads.base.long_preprocessor import LongTextPreprocessor
 from kerasbert.heads.multiple_choice.preprocessor import BertMultipleChoicePreprocessor
 from kerasbert.text import ops
 from kerasbert.text.label_warnings import counted, warn_of_equal
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.texts import (
     choice_columns,
     holds_lists,
@@ -35,20 +36,21 @@ UNKNOWN = -1.0
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
+class BertRerankerPreprocessor(BertMultipleChoicePreprocessor, LongTextPreprocessor):
     """Packs each text with its query: `[CLS] query [SEP] text [SEP]`.
 
-    `x` is pairs, as for `BertPreprocessor`, with labels `y` as floats (B,); or lists: a tuple of
-    queries and a list of texts for each, a list of such pairs, or a dict or table of `query` and
-    `texts`. For lists, features are (B, C, T), as for `BertMultipleChoicePreprocessor`, and each
-    query has a list of labels of at least 0, or -1 for unjudged texts. These become float32 (B, C),
-    with -1 for missing texts.
+    `x` is pairs, as for `BertPreprocessor`, with labels `y` as floats (B,). Or it is lists: a tuple
+    of queries and a list of texts for each query, a list of such pairs, or a dict or table of
+    `query` and `texts`. For lists, features are (B, C, T), as for `BertMultipleChoicePreprocessor`,
+    and each query has a list of labels of at least 0, or -1 for unjudged texts. These become
+    float32 (B, C), with -1 for missing texts.
 
-    Takes the arguments of `BertPreprocessor`.
+    The arguments are those of `BertPreprocessor`, and `long` as for
+    `BertTextClassifierPreprocessor`; `long="windows"` divides texts, not queries.
 
     Raises:
         ValueError: for single texts, queries without texts, labels that are not finite numbers, and
-            lists of labels whose length differs from the texts'.
+            lists of labels that do not have as many items as there are texts.
 
     Example:
 
@@ -63,8 +65,9 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     ((2, 2, 8), [[1.0, 0.0], [2.0, -1.0]])
     """
 
-    # Key of the sequence length in checkpoints.
+    # Key under which checkpoints have the sequence length.
     kind = "reranker"
+    settings = LongTextPreprocessor.settings
 
     def columns(self, x: Any) -> tuple[Any, ...]:
         if holds_lists(x):
@@ -125,7 +128,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
     def _tokenize_columns(self, columns, most=None):
         if _are_lists(columns):
             return super()._tokenize_columns(columns, most)
-        return BertPreprocessor._tokenize_columns(self, columns, most)
+        return LongTextPreprocessor._tokenize_columns(self, columns, most)
 
     def _tokenize_in_graph(self, columns):
         if columns[1].shape.rank == 2:
@@ -142,7 +145,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor):
                 y = ops.ensure_shape(y, (None, 1))[:, 0]
             return BertPreprocessor.assemble(self, segments, y, sample_weight, length)
         counts = segments[1].row_lengths()
-        # Datasets have not been checked yet.
+        # Texts in a data set have not been checked before.
         ops.check(counts > 0, "A query has no texts; give each at least one.")
         if y is not None:
             most = ops.reduce_max(counts)
@@ -159,7 +162,7 @@ def _are_lists(columns):
 
 
 def _relevance(y, texts):
-    """Check each query's list of labels, and pad them to float32 (N, C)."""
+    """Check the list of labels of each query, and pad the lists to float32 (N, C)."""
     rows = label_rows(y, len(texts))
     most = max(map(len, texts))
     padded = np.full((len(texts), most), UNKNOWN, "float32")
@@ -170,7 +173,7 @@ def _relevance(y, texts):
                 f"The labels at position {position} are {str(row)[:60]}, for a query with "
                 f"{len(its)} texts; pass a list of {len(its)} numbers."
             )
-        # Rectangular labels are padded like rectangular texts.
+        # Labels in a rectangular array are padded where the texts are.
         row, rest = row[: len(its)], row[len(its) :]
         if any(value != UNKNOWN for value in rest):
             raise ValueError(

@@ -3,7 +3,7 @@
 import keras
 
 from kerasbert.heads.base.program import of_texts
-from kerasbert.heads.base.served import ServedTexts
+from kerasbert.heads.base.served_texts import ServedTexts
 
 _SCORES = {
     "sigmoid": 'return (1 / (1 + np.exp(-outputs["logits"]))).tolist()',
@@ -12,7 +12,7 @@ _SCORES = {
 
 
 class ServedReranker(ServedTexts):
-    """Signatures of `BertReranker`."""
+    """SavedModel signatures of `BertReranker`."""
 
     columns = ("text", "text_b")
     takes = ("serving_default",)

@@ -12,9 +12,10 @@ import numpy as np
 
 from kerasbert import backend
 from kerasbert.base.errors import check_whole
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.comparing_task import ComparingTask, check_alike
+from kerasbert.heads.base.inputs import as_lists, sorted_batches
+from kerasbert.heads.base.steps import batch_outputs
 from kerasbert.heads.masked_lm.model import HasVocabularyHead, MaskedHeadSettings
 from kerasbert.heads.sparse_embedder.preprocessor import BertSparseEmbedderPreprocessor
 from kerasbert.layers.heads import WordWeights
@@ -30,28 +31,30 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
-    """SPLADE embedder: weights the vocabulary's words for a text by a masked language model.
+    """SPLADE embedder: gives each word of the vocabulary a weight for a text.
 
-    The output is float32 (B, V), mostly 0 after training; dot products measure similarity. `fit`
-    takes the data of `BertTextEmbedder.fit`, with the query as the first text of a row: pairs,
-    triplets and more, pairs with scores, texts with classes or with embeddings. The default loss
-    compares dot products, and `kerasbert.losses.Sparse` keeps embeddings sparse.
+    The weights come from a masked language model. The output is float32 (B, V), mostly 0 after
+    training; dot products measure similarity. `fit` takes the data of `BertTextEmbedder.fit`, with
+    the query as the first text of a row: pairs, triplets and longer tuples, pairs with scores,
+    texts with classes, or texts with embeddings. The default loss compares dot products, and
+    `kerasbert.losses.Sparse` keeps embeddings sparse.
 
         embedder = BertSparseEmbedder.from_preset("distilbert_base_en_uncased")
         embedder.shift_logits(passages[:200])
         embedder.fit((questions, passages), epochs=1)
         embedder.decode(embedder.embed("how tall are giraffes?"), top_k=5)
 
-    `from_preset` takes masked language models of any format and directories of
-    sentence-transformers' SparseEncoder.
+    `from_preset` takes masked language models of any format, and directories that a SparseEncoder
+    of sentence-transformers wrote.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
         preprocessor: a `BertSparseEmbedderPreprocessor`, or `None` for preprocessed arrays.
         pooling: "max" or "sum" over the tokens.
-        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu" to apply log(1 + x)
-            once more.
-        head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights: see `BertMaskedLM`.
+        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu", which applies
+            log(1 + x) to them once more.
+        head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim: see
+            `BertMaskedLM`.
 
     Example:
 
@@ -80,15 +83,14 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         head_norm_epsilon: float | None = None,
         output_bias: bool | None = None,
         tie_weights: bool | None = None,
+        head_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_encoder(backbone)
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         self.pooling = pooling
         self.activation = activation
         head = MaskedHeadSettings(
-            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights
+            head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim
         )
         self._make_mlm_head(head, WordWeights, pooling=pooling, sparsity=activation)
         inputs = backbone.input
@@ -97,25 +99,25 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """A loss selected by the labels, with a sparsity penalty; see `kerasbert.losses.Sparse`."""
+        """Return a loss that depends on the labels, with a sparsity penalty; see `Sparse`."""
         return Sparse(EmbeddingLoss(similarity="dot"))
 
     def default_metrics(self) -> Any:
-        """Cosine similarity of positive pairs, and number of active words."""
+        """Return the cosine similarity of positive pairs, and the number of active words."""
         return [MatchingCosine(), ActiveWords()]
 
     def shift_logits(self, texts: Texts, active_words: int = 50, batch_size: int = 32) -> float:
-        """Shift all logits by one number that gives texts `active_words` active words on average.
+        """Add a number to all logits, so that texts have `active_words` active words on average.
 
-        Softmax treats logits around 0 and around 10 alike, so the shift does not change the
-        predictions of a masked language model. Word weights, however, are 0 only for negative
-        logits: if almost all logits are positive, all texts are alike, the loss is in the hundreds,
-        and training breaks the model before it can separate them. Call this method before `fit`, on
-        a hundred texts like the training data.
+        The softmax of a masked language model does not change if a number is added to all logits.
+        Word weights, however, are 0 only for negative logits: if almost all logits are positive,
+        all texts have similar embeddings, the loss is in the hundreds, and training breaks the
+        model before it can separate them. Call this method before `fit`, on a hundred texts like
+        the training data.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.
-            active_words: int. Mean number of words with a weight per text, below V.
+            active_words: int. Mean number of words per text with a weight above 0; less than V.
             batch_size: int.
 
         Returns:
@@ -135,8 +137,8 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
                 "shift_logits() changes the output bias, but this head has none; build the model "
                 "with output_bias=True."
             )
-        texts, _ = self._as_lists(texts, "shift_logits()")
-        batches, _ = self._sorted_batches(texts, batch_size=batch_size)
+        texts, _ = as_lists(self, texts, "shift_logits()")
+        batches, _ = sorted_batches(self, texts, batch_size=batch_size)
         found = []
         for batch in batches:
             features = self.fill_in(keras.utils.unpack_x_y_sample_weight(batch)[0])
@@ -169,12 +171,12 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         if top_k is not None:
             check_whole("top_k", top_k)
-        texts, _ = self._as_lists(texts, "embed()")
-        batches, order = self._sorted_batches(
-            texts, batch_size=batch_size, preprocessor=self._for_role(role)
+        texts, _ = as_lists(self, texts, "embed()")
+        batches, order = sorted_batches(
+            self, texts, batch_size=batch_size, preprocessor=self._for_role(role)
         )
         parts = []
-        for _, weights in self._batch_outputs(batches, verbose=0):
+        for _, weights in batch_outputs(self, batches, verbose=0):
             weights = np.array(weights, "float32")
             if top_k is not None and top_k < weights.shape[1]:
                 least = np.argpartition(-weights, top_k - 1, axis=1)[:, top_k:]
@@ -183,15 +185,15 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         return sparse.vstack(parts, format="csr")[np.argsort(order)]
 
     def decode(self, vectors: ArrayLike, top_k: int | None = None) -> list[Any]:
-        """Return words and their weights, like `decode` of sentence-transformers.
+        """Return the words of sparse embeddings and their weights, as in sentence-transformers.
 
         Args:
             vectors: (N, V), sparse or dense, or (V,).
             top_k: int. Number of words per text; `None` for all.
 
         Returns:
-            A list of N lists of tuples `(token, weight)`, largest first; one list for (V,). Rows
-            of the embedding table beyond the tokenizer's vocabulary are left out.
+            A list of N lists of tuples `(token, weight)`, the largest weight first; a single list
+            for (V,). Columns beyond the tokenizer's vocabulary are left out.
 
         Raises:
             ValueError: for vectors of another width.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertSparseEmbedderPreprocessor(BertTextEmbedderPreprocessor):
-    """Like `BertTextEmbedderPreprocessor`; embeddings as labels may also be a SciPy sparse matrix.
+    """Packs texts as `BertTextEmbedderPreprocessor` does; labels may be a SciPy sparse matrix.
 
-    Takes the arguments of `BertPreprocessor`.
+    The arguments are those of `BertPreprocessor`.
     """
 
     kind = "sparse_embedder"

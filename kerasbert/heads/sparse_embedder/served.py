@@ -20,7 +20,7 @@ return found
 
 
 class ServedSparseEmbedder(ServedInRoles):
-    """Signatures of `BertSparseEmbedder`."""
+    """SavedModel signatures of `BertSparseEmbedder`."""
 
     settings = {"top_k": 256}
 
@@ -29,7 +29,7 @@ class ServedSparseEmbedder(ServedInRoles):
         return of_texts("the heaviest words", _WORDS.format(**self.settings), prompt=prompt)
 
     def decode(self, outputs, features):
-        """Return ids and weights of the K heaviest words; missing ones are -1 and 0."""
+        """Return ids and weights of the K words with the largest weights; missing are -1 and 0."""
         tokens = self.preprocessor.tokenizer.vocabulary_size()
         weights = outputs["embedding"][:, :tokens]  # (N, V)
         weights, ids = ops.top_k(weights, min(self.settings["top_k"], tokens))
@@ -42,7 +42,7 @@ class ServedSparseEmbedder(ServedInRoles):
 
     def answer_rows(self, features):
         found = super().answer_rows(features)
-        # The id -1 maps to the last, empty name.
+        # The id -1, of a missing word, maps to the last name, which is empty.
         names = tf.constant([*self.preprocessor.tokenizer.get_vocabulary(), ""])
         places = tf.where(found["token_id"] < 0, tf.size(names) - 1, found["token_id"])
         return {"token": tf.gather(names, places), **found}
@@ -53,7 +53,8 @@ class ServedSparseEmbedder(ServedInRoles):
             return found
         names = np.array([*self.preprocessor.tokenizer.get_vocabulary(), ""], object)
         weights = found["weight"]
-        # Words of nearly equal weights may swap places; their weights may not.
+        # Two words with nearly equal weights may be in the other order, so only weights count
+        # there.
         gaps = weights[:, :-1] - weights[:, 1:]
         gaps = np.where(weights[:, :-1] > 0, gaps, np.inf).min(axis=1, initial=np.inf)
         last = np.where(weights[:, -1] > 0, 0.0, np.inf)  # The next weight is unknown.

@@ -13,6 +13,8 @@ import numpy as np
 from kerasbert.base.errors import check_whole
 from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
+from kerasbert.heads.base.inputs import is_raw, sorted_batches
+from kerasbert.heads.base.steps import batch_outputs
 from kerasbert.heads.base.task import BertTask
 from kerasbert.heads.structural_probe.preprocessor import BertStructuralProbePreprocessor
 from kerasbert.layers.probe import StructuralProbe, WordMean
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 class BertStructuralProbe(BertTask):
     """Structural probe: measures how much syntax one layer's embeddings contain.
 
-    `fit` and `evaluate` take sentences, lists of words or trees, each with a
-    `kerasbert.data.DependencyTree` as label. Only the probe's matrix is trained, without dropout in
-    the encoder. Outputs are float32: squared distances (B, W, W) or depths (B, W). W is the input's
-    number of words; for sentences, it is padded to T.
+    `fit` and `evaluate` take a list of sentences, each a string, a list of words or a
+    `kerasbert.data.DependencyTree`; labels are a `DependencyTree` for each sentence. Only the
+    probe's matrix is trained, without dropout in the encoder. Outputs are float32: squared
+    distances (B, W, W) or depths (B, W). W is the width of the inputs `word_starts` and
+    `word_counts`; the preprocessor pads these to W = T.
 
         trees = kerasbert.tasks.read_conllu("en_ewt-ud-train.conllu")
         probe = BertStructuralProbe.from_preset("bert_base_en_uncased", layer=7, new_head=True)
@@ -82,7 +85,7 @@ class BertStructuralProbe(BertTask):
                 f"embeddings) to {backbone.num_layers}."
             )
         # === Layers ===
-        # Not tracked, as layers above `layer` are not in this model.
+        # Keras must not track the encoder, because layers above `layer` are not in this model.
         object.__setattr__(self, "_backbone", backbone)
         self.preprocessor = own_preprocessor(
             backbone, preprocessor, self.preprocessor_cls, kind=kind
@@ -115,34 +118,36 @@ class BertStructuralProbe(BertTask):
         return self.backbone.weights
 
     def default_loss(self) -> Any:
-        """L1 loss of the paper; see `kerasbert.losses.TreeLoss`."""
+        """Return the L1 loss of the paper; see `kerasbert.losses.TreeLoss`."""
         return TreeLoss()
 
     def default_metrics(self) -> Any:
-        """None: tree metrics are in `kerasbert.metrics`."""
+        """Return no metrics; compute tree metrics with the functions of `kerasbert.metrics`."""
         return []
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Predict distances or depths, for preprocessed arrays or sentences.
 
         Returns:
-            For sentences, a list of N arrays, (W, W) or (W,), in order.
+            For sentences, a list of N arrays, (W, W) or (W,), in order; W is the number of words of
+            each sentence.
 
         Raises:
             ValueError: for a sentence longer than `sequence_length`.
         """
-        if not self._is_raw(x):
+        if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
         pieces = self.preprocessor.read(x)
-        most = self.preprocessor.sequence_length - 2
+        most = self.preprocessor.room
         for position, count in enumerate(np.diff(pieces.splits)):
             if count > most:
                 raise ValueError(
                     f"The sentence at position {position} has {count} subwords, but "
-                    f"sequence_length={most + 2} leaves room for {most}; split it."
+                    f"sequence_length={self.preprocessor.sequence_length} leaves room for {most}; "
+                    "split it."
                 )
-        dataset, order = self._sorted_batches(pieces, batch_size=batch_size)
-        rows = [row for _, batch in self._batch_outputs(dataset, **kwargs) for row in batch]
+        dataset, order = sorted_batches(self, pieces, batch_size=batch_size)
+        rows = [row for _, batch in batch_outputs(self, dataset, **kwargs) for row in batch]
         lengths = np.diff(pieces.unit_splits)
         found = [None] * len(rows)
         for place, row in zip(order, rows, strict=True):
@@ -151,7 +156,7 @@ class BertStructuralProbe(BertTask):
         return found
 
     def parse(self, words: Any, batch_size: int = 32) -> Any:
-        """Predict the edges of sentences: the minimum spanning tree over their words' distances.
+        """Predict the edges of sentences: minimum spanning trees of the distances between words.
 
         Args:
             words: one sentence, as a list of words or a string to split into words; or a list of
@@ -159,8 +164,8 @@ class BertStructuralProbe(BertTask):
             batch_size: int.
 
         Returns:
-            For each sentence, a list of pairs of word indices from 0, smaller first. One list for
-            a single sentence.
+            For each sentence, a list of pairs of word indices, counted from 0, the smaller one
+            first. A single list for a single sentence.
         """
         if self.probe.kind != "distance":
             raise ValueError(

@@ -15,8 +15,9 @@ from kerasbert.data.trees import DependencyTree
 from kerasbert.heads.token_classifier.preprocessor import BertTokenClassifierPreprocessor
 from kerasbert.layers.probe import PROBES
 from kerasbert.text import ops
-from kerasbert.text.packing import BertPreprocessor, as_tensors
+from kerasbert.text.batches import as_tensors
 from kerasbert.text.pieces import Pieces
+from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.texts import weights
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ NO_LABEL = -1
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertStructuralProbePreprocessor(BertPreprocessor):
-    """Packs sentences and locates the pieces of their words.
+    """Packs sentences and locates the pieces (subwords) of their words.
 
-    `x` is lists of words, `kerasbert.data.DependencyTree` objects, whose words are read, or texts,
-    split into words at white space, punctuation and CJK characters. `y` has a `DependencyTree` for
-    each sentence, or the heads of its words, counted from 1, with 0 for the root.
+    `x` is a list of sentences: lists of words, `kerasbert.data.DependencyTree` objects, whose words
+    are read, or texts, which are split into words at white space, punctuation and CJK characters.
+    `y` has a `DependencyTree` for each sentence, or the heads of its words, counted from 1, with 0
+    for the root.
 
     The result is the dict of `BertPreprocessor` with `word_starts`, the position of each word's
     first piece, and `word_counts`, its number of pieces, int32 (B, W), padded with 0. Labels are
@@ -48,7 +50,8 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for heads that are not a tree or do not match the words, with the position.
+        ValueError: for heads that are not a tree or do not match the words; the message has the
+            position of the sentence.
 
     Example:
 
@@ -66,6 +69,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
     Representations", NAACL.
     """
 
+    truncates = False
     settings = ("sequence_length", "truncate", "num_segments", "kind")
 
     def __init__(
@@ -81,7 +85,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         self.kind = kind
 
     def read(self, x: Any) -> Any:
-        """Tokenize lists of words, trees or texts into a `Pieces`, or return one unchanged."""
+        """Tokenize lists of words, trees or texts into a `Pieces`; return a `Pieces` unchanged."""
         if isinstance(x, Pieces):
             return x
         if isinstance(x, DependencyTree):
@@ -119,7 +123,7 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         return (ids, starts, counts), [y, sample_weight]
 
     def _trees(self, pieces, y):
-        """Convert `y` to a tree for each sentence."""
+        """Convert `y` to a list with one tree per sentence."""
         y = list(y)
         if len(y) != len(pieces.rows):
             raise ValueError(
@@ -160,17 +164,18 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
 
     # === Packing: segments are pieces, and starts and counts of words ===
 
-    def packed_lengths(self, segments: Any) -> Any:
-        return super().packed_lengths(segments[:1])
+    def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
+        return super().packed_lengths(segments[:1], truncated)
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         features = super().pack(segments[:1], length)
         width = ops.shape(features["token_ids"])[1]
         starts, counts = (_to_width(words.to_tensor(0), width, 0) for words in segments[1:])
-        there = (counts > 0) & (starts + counts <= self._kept(segments[:1])[0][:, None])
+        kept = self.packed_lengths(segments)[:, None] - self.tokenizer.frame.count(1)
+        there = (counts > 0) & (starts + counts <= kept)
         return {
             **features,
-            "word_starts": ops.where(there, starts + 1, 0),  # [CLS] precedes them.
+            "word_starts": ops.where(there, starts + self.tokenizer.frame.first, 0),
             "word_counts": ops.where(there, counts, 0),
         }
 

@@ -10,10 +10,11 @@ from kerasbert.heads.base import decoding
 from kerasbert.heads.base.served import PROSE, SHORT, Served
 from kerasbert.metrics.trees import spanning_edges
 from kerasbert.text.characters import code_points, substrings
+from kerasbert.text.pieces import units_of_texts
 
 
 class ServedProbe(Served):
-    """Signatures of `BertStructuralProbe`."""
+    """SavedModel signatures of `BertStructuralProbe`."""
 
     fills = {"word": "", "start": -1, "end": -1, "first": -1, "second": -1, "depth": -1.0}
 
@@ -29,7 +30,7 @@ class ServedProbe(Served):
         batches = super().random_features()
         for batch in batches:
             rows, length = batch["token_ids"].shape
-            # Words have alternately one and two pieces; the last word is padding.
+            # Words have one and two pieces in turn; words that do not fit are padding.
             counts = np.tile(np.arange(length) % 2 + 1, (rows, 1))
             starts = 1 + np.cumsum(counts, axis=1) - counts
             there = starts + counts < length
@@ -41,7 +42,7 @@ class ServedProbe(Served):
         return self._packed(text)[0]
 
     def _packed(self, text):
-        """Return the network's inputs, and the rows, starts and ends of the words, (U,)."""
+        """Return the network's inputs, and the text indices, starts and ends of the words, (U,)."""
         preprocessor = self.preprocessor
         points = code_points(text)
         ids, starts, ends = decoding.with_long_rows(
@@ -49,8 +50,8 @@ class ServedProbe(Served):
         )
         pieces = ids.value_rowids(), starts.flat_values, ends.flat_values
         units = tuple(decoding.word_units(points))
-        rows, starts, ends, first, count = decoding.units_of(pieces, units)
-        first -= tf.gather(ids.row_starts(), rows)  # Relative to the word's own text.
+        rows, starts, ends, first, count, _ = units_of_texts(pieces, units)
+        first -= tf.gather(ids.row_starts(), rows)  # Count from the start of the word's text.
         of_words = (
             tf.RaggedTensor.from_value_rowids(tf.cast(x, "int32"), rows, ids.nrows(), False)
             for x in (first, count)
@@ -60,10 +61,10 @@ class ServedProbe(Served):
 
     def answer(self, text):
         features, (points, rows, starts, ends) = self._packed(text)
-        # Truncated words have no pieces.
+        # Words that were truncated have no pieces.
         words = features["word_counts"] > 0  # (N, T)
         count = tf.reduce_sum(tf.cast(words, "int32"), axis=1)
-        # At least one column, because a server cannot split empty outputs by rows.
+        # Keep at least one column, because a server cannot split empty outputs by rows.
         most = tf.reduce_max(tf.concat([count, [1]], 0))
         words = words[:, :most]  # (N, W)
         columns = {
@@ -122,7 +123,7 @@ def _lead(distances, edges):
     for edge in edges:
         tree[edge] = tree[edge[::-1]] = distances[edge]
     outside = np.isinf(tree)
-    # The longest edge on the path between any two words (Floyd-Warshall).
+    # Compute the longest edge on the path between any two words (Floyd-Warshall).
     longest = tree
     for word in range(len(tree)):
         longest = np.minimum(longest, np.maximum(longest[:, word, None], longest[word]))

@@ -30,9 +30,10 @@ _SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 
 
 class TextClassification(Data):
-    """Class names: one per text, or any number with the model's `multi_label`.
+    """Data of texts with one class each, or with any number if the model has `multi_label`.
 
-    Labels of several classes are lists of names, or one column of 0 and 1 for each class.
+    Labels are class names. With `multi_label` they are lists of names, or one column of 0 and 1 for
+    each class.
     """
 
     takes_label_columns = True
@@ -64,7 +65,7 @@ class TextClassification(Data):
         if model.multi_label:
             fields = {"metrics": _OF_SEVERAL, "model": {"multi_label": True}}
         if model.labels is None:
-            # Files contain class numbers if the classes have no names.
+            # If the model's classes have no names, files contain class indices.
             numbers = tuple(map(str, range(len(model.label_names))))
             fields["source"] = Source(values=numbers)
         return fields
@@ -109,7 +110,7 @@ class TextClassification(Data):
     def _label(self, task, value, table, position):
         place = table.place(position)
         if task.has_one_class:
-            if isinstance(value, list) and len(value) == 1:  # As written by annotation tools.
+            if isinstance(value, list) and len(value) == 1:  # Annotation tools write such lists.
                 value = value[0]
             if isinstance(value, list):
                 raise ValueError(
@@ -155,7 +156,10 @@ class TextClassification(Data):
             )
 
     def _names(self, task, model):
-        """Return the model's class names as the task writes them; unnamed classes get its names."""
+        """Return the model's class names in the task's spelling.
+
+        Unnamed classes get the names of the task.
+        """
         if model.labels is None and model.num_classes == len(task.labels):
             return list(task.labels)
         return [known_name(name, task.labels) or name for name in model.label_names]
@@ -211,7 +215,7 @@ def _scores_of_several(task, gold, predictions):
 
 
 def _classes(task, given):
-    """Return the classes of the training file, and whether a text may have any number of them."""
+    """Return the classes in the training file, and whether a text may have any number of them."""
     table = first_table(task)
     if isinstance(task.label, tuple):
         for name in task.label:
@@ -262,7 +266,7 @@ def _plain(name):
 
 
 def _warn_of_joined(names, source):
-    """Warn if names look like several classes joined, which would count as separate classes."""
+    """Warn if names look like several joined class names: each such name is a class of its own."""
     parts = {name: _SEPARATORS.split(name) for name in names}
     counts = Counter(part for several in parts.values() for part in set(several))
     joined = [
@@ -273,7 +277,7 @@ def _warn_of_joined(names, source):
     if joined:
         one = min(joined)
         warnings.warn(
-            f"{len(joined)} of the {len(names)} classes of {source} are others joined, such as "
+            f"{len(joined)} of the {len(names)} classes of {source} join other classes, such as "
             f"{one!r}, and count as separate classes. For several classes per text, write lists "
             f"({parts[one]}), or one column of 0 and 1 for each class.",
             stacklevel=2,

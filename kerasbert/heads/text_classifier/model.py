@@ -5,17 +5,22 @@ B batch, T tokens, D width, C classes.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from kerasbert.base.parts import own_preprocessor
+from kerasbert.base.errors import check_value
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import CLASSES, SEVERAL
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings, check_classes, class_names
+from kerasbert.heads.base.inputs import as_lists
+from kerasbert.heads.text_classifier.confidence import class_thresholds, describe, log_odds
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
 from kerasbert.losses.logits import ClassAccuracy, ClassCrossEntropy
+from kerasbert.metrics.calibration import fit_temperature
+from kerasbert.metrics.thresholds import best_threshold, conformal_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,26 +37,33 @@ class BertTextClassifier(HeadedTask):
 
     Args:
         backbone: a `BertBackbone`.
-        num_classes: int. Not needed with `labels`.
+        num_classes: int. Not needed if `labels` are given.
         preprocessor: a `BertTextClassifierPreprocessor`, or `None` for preprocessed arrays.
         labels: list of class names, or a dict such as {0: "ham", 1: "spam"}; saved in the preset.
-        multi_label: bool. Each class is an independent yes or no; labels are (B, C).
+        multi_label: bool. Whether each class is an independent yes or no; labels are then (B, C).
         activation: output activation; `None` gives logits.
         dropout: float. Dropout before the logits.
-        pooling: "pooler" (`pooled_output`), "cls", "last", "mean" or "max". The default is "last"
-            for GPT and "mean" for other causal encoders, whose [CLS] attends only to itself.
+        pooling: "pooler" (`pooled_output`), "cls", "last", "mean", "max", or "late", the mean after
+            the head's dense layer (EuroBERT). The default is "last" for GPT and "mean" for other
+            causal encoders, whose [CLS] attends only to itself.
         head_activation: string. Activation of a dense layer before the logits; "none" for no such
             layer, even if the family has one.
-        head_bias: bool. Bias of that layer.
-        head_norm: bool. Norm after that layer.
-        dropout_first: bool. Dropout before that layer too.
+        head_bias: bool. Whether that layer has a bias.
+        head_norm: bool. Whether a norm follows that layer.
+        dropout_first: bool. Whether there is dropout before that layer too.
         bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
-            defaults to "mean"; 0 for none. The paper's ablation adds one to a left-to-right
-            encoder.
-        output_bias: bool. Bias of the logits.
-        normalize: bool. Scale the pooled embedding to unit length, as some SetFit models do.
+            defaults to "mean"; 0 for none. In BERT's paper, an ablation adds a BiLSTM to a
+            left-to-right encoder.
+        output_bias: bool. Whether the logits have a bias.
+        normalize: bool. Whether the pooled embedding is scaled to unit length, as in some SetFit
+            models.
+        temperature: float. Divisor of the logits for calibrated probabilities; see `calibrate`.
+        long: string, dict or `kerasbert.data.LongTexts`. What to do with texts that do not fit into
+            a row; `None` means the preprocessor's setting. With "windows", preprocessed arrays are
+            (B, W, T), and the `padding_mask` of a missing window is all 0.
 
-    The last eight default to the settings of the encoder's family.
+    The eight arguments from `pooling` to `normalize` default to the settings of the encoder's
+    family.
 
     Example:
 
@@ -69,6 +81,9 @@ class BertTextClassifier(HeadedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = BertTextClassifierPreprocessor
     kind = "text_classifier"
+    takes_long = True
+    # Divisor of the logits; the same in an ensemble, whose constructor does not set it.
+    temperature = 1.0
 
     def __init__(
         self,
@@ -87,15 +102,16 @@ class BertTextClassifier(HeadedTask):
         bilstm_units: int | None = None,
         output_bias: bool | None = None,
         normalize: bool | None = None,
+        temperature: float = 1.0,
+        long: Any = None,
         **kwargs: Any,
     ) -> None:
         num_classes, labels = check_classes(num_classes, labels)
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(
+        self._set_parts(
             backbone,
             preprocessor,
-            self.preprocessor_cls,
+            long=long,
             labels=labels,
             multi_label=multi_label,
             num_classes=num_classes,
@@ -112,7 +128,7 @@ class BertTextClassifier(HeadedTask):
             normalize,
         )
         self._make_head(num_classes, head)
-        # Losses need float32.
+        # Outputs are float32, because losses need it.
         self.output_activation = keras.layers.Activation(
             activation, dtype="float32", name="predictions"
         )
@@ -122,18 +138,20 @@ class BertTextClassifier(HeadedTask):
         self.labels = labels
         self.multi_label = multi_label
         self.activation = keras.activations.get(activation)
-        inputs = backbone.input
+        check_value("temperature", temperature, "positive")
+        self.temperature = float(temperature)
+        inputs = self._window_inputs()
         outputs = self.output_activation(self._logits(inputs))  # (B, C)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Cross-entropy; with `multi_label`, binary cross-entropy for each class."""
+        """Return the cross-entropy or, with `multi_label`, the binary cross-entropy per class."""
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=self.gives_logits())
         return ClassCrossEntropy(from_logits=self.gives_logits())
 
     def default_metrics(self) -> Any:
-        """Accuracy."""
+        """Return the accuracy."""
         if self.multi_label:
             return [keras.metrics.BinaryAccuracy(name="accuracy")]
         return [ClassAccuracy()]
@@ -147,14 +165,17 @@ class BertTextClassifier(HeadedTask):
 
     @property
     def label_names(self) -> list[str]:
-        """`labels`, or "LABEL_0", "LABEL_1", ... without them."""
+        """`labels`, or the names "LABEL_0", "LABEL_1", ... if there are none."""
         return class_names(self.num_classes, self.labels)
 
     def predict_proba(self, texts: Texts, batch_size: int = 32) -> Any:
-        """Return probabilities (N, C) of N texts in order."""
+        """Return probabilities (N, C) of N texts in order, calibrated by the `temperature`."""
         outputs = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
         if not self.gives_logits():
-            return outputs
+            if self.temperature == 1:
+                return outputs
+            outputs = log_odds(outputs, self.multi_label)
+        outputs = outputs / self.temperature
         if self.multi_label:
             return 1 / (1 + np.exp(-outputs))
         outputs = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
@@ -167,11 +188,12 @@ class BertTextClassifier(HeadedTask):
         labels: Sequence[str] | None = None,
         template: str = "This example is {}.",
         multi_label: bool = False,
+        threshold: Any = None,
     ) -> Any:
         """Classify texts.
 
-        An entailment (NLI) model can also classify zero-shot, with any `labels`: it predicts the
-        label whose sentence the text entails.
+        An entailment (NLI) model can also classify zero-shot, with any `labels`. The predicted
+        label is the one whose sentence the text entails.
 
             nli = BertTextClassifier.from_preset("hf://cross-encoder/nli-MiniLM2-L6-H768")
             nli.classify("The match ended 2:1.", labels=["sports", "politics"])
@@ -181,27 +203,174 @@ class BertTextClassifier(HeadedTask):
             batch_size: int.
             labels: list of strings. Zero-shot classes, for an entailment model and single texts.
             template: string. Sentence for each of `labels`, with "{}" in place of the label.
-            multi_label: bool. Score each of `labels` independently.
+            multi_label: bool. Whether each of `labels` is scored independently.
+            threshold: the probability that a class must exceed: a number for all classes, a list of
+                one number per class, or a dict by name, such as `tune_thresholds` returns. `None`
+                means 0.5 with `multi_label`, otherwise no threshold. In a dict for two classes, one
+                threshold is enough, and the other is 1 minus it.
 
         Returns:
             For each text, a dict of `label`, `score` (its probability) and `probabilities` by
-            name; with `multi_label`, `labels` (probability above 0.5) instead of the first two.
-            One dict for a single text.
+            name. The label is the most probable class that exceeds its threshold; if none does,
+            the label is `None`, and the score is the highest probability. With `multi_label`,
+            `labels`, all that exceed their thresholds, replaces the first two. If `texts` is a
+            single text, a single dict.
 
         Raises:
-            ValueError: for `labels` if no class of the model is named "entailment".
+            ValueError: for `labels` if no class of the model is named "entailment", and for
+                thresholds that do not fit the classes.
 
         Source of `labels`: Yin et al. 2019, arXiv 1909.00161.
         """
-        texts, single = self._as_lists(texts, "classify()")
+        texts, single = as_lists(self, texts, "classify()")
         if labels is None:
             names, rows = self.label_names, self.predict_proba(texts, batch_size)
             multi_label = self.multi_label
         else:
             names = _check_labels(labels, template, texts)
             rows = self._entailed(texts, names, template, multi_label, batch_size)
-        results = [_describe(names, row, multi_label) for row in rows]
+        limits = None if threshold is None else class_thresholds(threshold, names, multi_label)
+        results = [describe(names, row, multi_label, limits) for row in rows]
         return results[0] if single else results
+
+    # === Confidence ===
+
+    def forget_calibration(self) -> None:
+        if self.temperature != 1:
+            warnings.warn(
+                f"Training resets the temperature of {self.temperature:.3g}, with which the "
+                "classifier was calibrated, to 1; call calibrate() again afterwards.",
+                stacklevel=3,
+            )
+            self.temperature = 1.0
+
+    def _held_out(self, x, y, batch_size, method):
+        """Return class indices (N,), or rows of 0 and 1 (N, C), and the probabilities (N, C)."""
+        texts, single = as_lists(self, x, f"{method}()")
+        if single or not len(texts[0] if isinstance(texts, tuple) else texts):
+            raise ValueError(f"{method}() needs held-out texts with labels; pass lists of both.")
+        count = len(texts[0] if isinstance(texts, tuple) else texts)
+        y = self.preprocessor.check_labels(y, count)
+        if not np.isin(y, (0, 1)).all() and y.ndim == 2:
+            raise ValueError(f"{method}() needs class names as labels, got probabilities.")
+        y = y.argmax(axis=-1) if y.ndim == 2 and not self.multi_label else y
+        return y, self.predict_proba(texts, batch_size)
+
+    def calibrate(self, x: Any, y: Any, batch_size: int = 32) -> float:
+        """Fit the temperature to held-out texts, so that probabilities match frequencies.
+
+        Presets and exports keep the temperature; training resets it. The predicted classes stay the
+        same.
+
+        Args:
+            x: texts outside the training data, as for `fit`.
+            y: their labels.
+            batch_size: int.
+
+        Returns:
+            The temperature; above 1, the classifier was overconfident.
+
+        Raises:
+            ValueError: for an ensemble, which is saved as its members.
+
+        Source: Guo et al. 2017, arXiv 1706.04599, section 4.2.
+        """
+        if hasattr(self, "members"):
+            raise ValueError(
+                "An ensemble cannot be calibrated, because it is saved as its members."
+            )
+        before, self.temperature = self.temperature, 1.0
+        try:
+            y, rows = self._held_out(x, y, batch_size, "calibrate")
+            if self.multi_label:  # Each class is a question with the answers no and yes.
+                y, rows = y.astype(int).ravel(), np.stack([1 - rows, rows], axis=-1).reshape(-1, 2)
+            before = fit_temperature(y, rows)
+        finally:
+            self.temperature = before
+        return self.temperature
+
+    def tune_thresholds(
+        self, x: Any, y: Any, precision: float | None = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Return the best threshold of each class on held-out texts, for `classify`.
+
+        Each class is tuned alone, except that with one class per text, two classes and no
+        `precision`, the F1 of the second class is maximized, as in `finetune`. With more classes, a
+        text gets the most probable class of those that exceed their thresholds.
+
+        Args:
+            x: texts outside the training data, as for `fit`.
+            y: their labels.
+            precision: float. `None` maximizes F1; otherwise, recall is maximized with at least this
+                precision.
+            batch_size: int.
+
+        Raises:
+            ValueError: if a class has no text, or cannot reach the precision.
+        """
+        y, rows = self._held_out(x, y, batch_size, "tune_thresholds")
+        names = self.label_names
+        is_of = y > 0 if self.multi_label else y[:, None] == np.arange(len(names))
+        found = {}
+        for number, name in enumerate(names):
+            if not is_of[:, number].any():
+                raise ValueError(
+                    f"None of the {len(y)} held-out texts is of the class {name!r}, so it has no "
+                    "threshold; add some."
+                )
+            try:
+                found[name] = best_threshold(is_of[:, number], rows[:, number], precision)
+            except ValueError as error:
+                raise ValueError(f"The class {name!r}: {error}") from None
+        if len(names) == 2 and not self.multi_label and precision is None:
+            found[names[0]] = 1 - found[names[1]]
+        return found
+
+    def conformal_threshold(
+        self, x: Any, y: Any, coverage: float = 0.9, batch_size: int = 32
+    ) -> float:
+        """Return the threshold of `class_sets` for a coverage, from held-out texts.
+
+        Args:
+            x: texts outside the training data, as for `fit`.
+            y: their labels.
+            coverage: float. Minimum probability that the set of a new text contains the true class.
+            batch_size: int.
+
+        Raises:
+            ValueError: for a multi-label classifier, and for too few texts.
+
+        Source: see `kerasbert.metrics.conformal_threshold`.
+        """
+        if self.multi_label:
+            raise ValueError(
+                "conformal_threshold() is for one class per text, but this classifier is "
+                "multi-label; use tune_thresholds(precision=...)."
+            )
+        return conformal_threshold(
+            *self._held_out(x, y, batch_size, "conformal_threshold"), coverage
+        )
+
+    def class_sets(self, texts: Texts, threshold: float, batch_size: int = 32) -> Any:
+        """Return all classes whose probability is at least `threshold`, the most probable first.
+
+        Args:
+            texts: as for `classify`.
+            threshold: float. With the result of `conformal_threshold`, the set of a new text
+                contains the true class with at least the probability `coverage`. A set may be
+                empty.
+            batch_size: int.
+
+        Returns:
+            A list of class names per text; for a single text, one list.
+        """
+        class_thresholds(threshold, self.label_names[:1], False)
+        texts, single = as_lists(self, texts, "class_sets()")
+        names, sets = self.label_names, []
+        for row in self.predict_proba(texts, batch_size):
+            order = np.argsort(-row, kind="stable")
+            sets.append([names[i] for i in order if row[i] >= threshold])
+        return sets[0] if single else sets
 
     def _entailed(self, texts, labels, template, multi_label, batch_size):
         """Return probabilities (N, L) that each of N texts entails each of L labels."""
@@ -218,22 +387,16 @@ class BertTextClassifier(HeadedTask):
         return found / found.sum(axis=-1, keepdims=True)
 
     def get_config(self) -> dict[str, Any]:
+        # The default is left out, so that earlier versions can read the config.
+        temperature = {} if self.temperature == 1 else {"temperature": self.temperature}
         return {
             **super().get_config(),
+            **temperature,
             "num_classes": self.num_classes,
             "labels": self.labels,
             "multi_label": self.multi_label,
             "activation": keras.activations.serialize(self.activation),
         }
-
-
-def _describe(names, row, multi_label):
-    probabilities = {name: float(value) for name, value in zip(names, row, strict=True)}
-    if multi_label:
-        found = [name for name, value in probabilities.items() if value > 0.5]
-        return {"labels": found, "probabilities": probabilities}
-    best = int(np.argmax(row))
-    return {"label": names[best], "score": float(row[best]), "probabilities": probabilities}
 
 
 def _check_labels(labels, template, texts):
@@ -249,7 +412,7 @@ def _check_labels(labels, template, texts):
 
 
 def _entailment(names):
-    """Return the class numbers of entailment and contradiction (or no entailment)."""
+    """Return the class indices of "entailment", and of "contradiction" or "not_entailment"."""
     lower = [name.lower() for name in names]
     yes = [i for i, name in enumerate(lower) if name.startswith(("entail", "함의", "含意"))]
     no = [i for i, name in enumerate(lower) if name.startswith(("contra", "모순", "矛盾", "not"))]

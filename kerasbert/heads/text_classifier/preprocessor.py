@@ -1,4 +1,4 @@
-"""Preprocessing for text and pair classification: labels as class numbers or names.
+"""Preprocessing for classification of texts and pairs; labels are class indices or names.
 
 B batch, C classes.
 """
@@ -12,12 +12,12 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_value, did_you_mean
+from kerasbert.heads.base.long_preprocessor import LongTextPreprocessor
 from kerasbert.text import ops
 from kerasbert.text.alignment import in_form
 from kerasbert.text.class_numbers import class_numbers
 from kerasbert.text.label_warnings import counted, warn_of_columns, warn_of_equal
 from kerasbert.text.names import composed, known_name
-from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import (
     assert_all,
     columns_of,
@@ -33,25 +33,27 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertTextClassifierPreprocessor(BertPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does, and converts labels to class numbers.
+class BertTextClassifierPreprocessor(LongTextPreprocessor):
+    """Packs texts or pairs as `BertPreprocessor` does, and converts labels to class indices.
 
-    Labels `y` are class numbers or names (B,), returned as int32 (B,). Where class names are
-    numbers, as with `labels=[1, 2, 3]`, numeric labels are read as names; ambiguous ones, as with
-    `labels=[1, 0]`, raise an error. Rows of C numbers (one-hot or soft labels, for losses that take
-    them) are returned as float32 (B, C). With `multi_label`, labels are rows of C zeros and ones or
-    lists of names, returned as float32 (B, C).
+    Labels `y` are class indices or names (B,), and are returned as int32 (B,). If class names are
+    numbers, as with `labels=[1, 2, 3]`, numeric labels are read as names; if that is ambiguous, as
+    with `labels=[1, 0]`, an error is raised. Rows of C numbers (one-hot or soft labels, for losses
+    that take them) are returned as float32 (B, C). With `multi_label`, labels are rows of C zeros
+    and ones, or lists of names, and are returned as float32 (B, C).
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
-        labels: list of strings. Class names by number; or a dict of number to name, or of name to
-            number.
+        labels: list of strings. Class names in the order of their indices; or a dict of index to
+            name, or of name to index.
         multi_label: bool. Whether texts may have any number of labels.
         num_classes: int. Number of classes, if they have no names.
+        long: string, dict or `kerasbert.data.LongTexts`. What to do with texts that do not fit into
+            a row.
 
     Raises:
-        ValueError: for labels that are not classes, with their position, and inputs that are not
-            text.
+        ValueError: for labels that are not classes, and for inputs that are not text. The message
+            has the position.
 
     Example:
 
@@ -64,7 +66,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
     [1, 0, 1]
     """
 
-    settings = (*BertPreprocessor.settings, "labels", "multi_label", "num_classes")
+    settings = (*LongTextPreprocessor.settings, "labels", "multi_label", "num_classes")
 
     def __init__(
         self,
@@ -75,9 +77,10 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         labels: Any = None,
         multi_label: bool = False,
         num_classes: int | None = None,
+        long: Any = "truncate",
         **kwargs: Any,
     ) -> None:
-        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, long=long, **kwargs)
         self.labels = label_list(labels)
         check_value("multi_label", multi_label, "flag")
         self.multi_label = multi_label
@@ -114,7 +117,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return self._one([row for (row,) in rows] if is_array and len(rows[0]) == 1 else rows)
 
     def _by_class(self, table):
-        """Order a table's label columns by class, if named after the classes."""
+        """Order the label columns of a table by class, if their names are those of the classes."""
         names = self.names
         columns = [known_name(str(name), names) or str(name) for name in table]
         if not set(names) & set(columns) or columns == names:
@@ -142,13 +145,13 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             return self._rows(y)
         if y.ndim != 1:
             raise ValueError(
-                f"The labels have shape {y.shape}; pass one class number or name for each text."
+                f"The labels have shape {y.shape}; pass one class index or name for each text."
             )
         if numbers and np.isfinite(y).all():
             return numbers.numbers(y)
         for position in np.flatnonzero(~(y == np.floor(y)))[:1]:
             raise ValueError(
-                f"The label at position {position} is {y[position]}, not a class number; pass "
+                f"The label at position {position} is {y[position]}, not a class index; pass "
                 "whole numbers, or use a regressor for scores."
             )
         for position in np.flatnonzero((y < 0) | (y >= (self.class_count() or np.inf)))[:1]:
@@ -156,7 +159,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return y.astype("int32")
 
     def check_number(self, number: int, position: int) -> int:
-        """Return the class of a numeric label: the same number, unless class names are numbers."""
+        """Return the class index of a numeric label: the same number, unless names are numbers."""
         if numbers := class_numbers(self.names):
             return numbers.number(number, f"The label {number} at position {position}")
         classes = self.class_count()
@@ -190,7 +193,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         return y
 
     def _named_sets(self, sets, rows):
-        """Read lists of numeric class names as float32 (B, C); `None` for anything else."""
+        """Convert lists of numeric class names to float32 (B, C); `None` for other labels."""
         numbers = class_numbers(self.names)
         if numbers is None or any(len(set(row)) < len(row) for row in sets):
             return None
@@ -208,9 +211,9 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         if not np.array_equal(given, y):
             position = int(np.argmax((given != y).any(axis=1)))
             raise ValueError(
-                f"The labels {rows[position]!r} at position {position} may be class names or "
-                f"a zero or one for each of {', '.join(map(repr, self.names))}; pass names as "
-                "strings, or zeros and ones as an array."
+                f"The labels {rows[position]!r} at position {position} can be read as class "
+                f"names, or as a zero or one for each of {', '.join(map(repr, self.names))}; pass "
+                "names as strings, or zeros and ones as an array."
             )
         return y
 
@@ -237,7 +240,7 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
         if not isinstance(name, str):
             raise ValueError(
                 f"The label at position {position} is {name!r} among names; use names for "
-                "all labels, or class numbers for all."
+                "all labels, or class indices for all."
             )
         if not names:
             raise ValueError(
@@ -283,11 +286,11 @@ class BertTextClassifierPreprocessor(BertPreprocessor):
             flags = numbers.of_flags() if y.dtype == "bool" else None
             return ops.gather(flags, ops.cast(y, "int32")) if flags else numbers.in_graph(y)
         if y.dtype.is_floating:
-            assert_all(ops.equal(y, ops.floor(y)), y, "Labels must be whole class numbers; got:")
+            assert_all(ops.equal(y, ops.floor(y)), y, "Labels must be whole class indices; got:")
         y = ops.cast(y, "int32")
         good = (y >= 0) & (y < classes) if classes else y >= 0
         wanted = f"from 0 to {classes - 1}" if classes else "of at least 0"
-        assert_all(good, y, f"Labels must be class numbers {wanted}; got:")
+        assert_all(good, y, f"Labels must be class indices {wanted}; got:")
         return y
 
     def _names_in_graph(self, y):

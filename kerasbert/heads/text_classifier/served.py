@@ -7,7 +7,8 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.base.program import of_texts
-from kerasbert.heads.base.served import CLASSIFY, ServedTexts, of_classes
+from kerasbert.heads.base.served import CLASSIFY
+from kerasbert.heads.base.served_texts import ServedTexts, of_classes
 
 _SOFTMAX = """\
 odds = np.exp(outputs["logits"] - outputs["logits"].max(axis=-1, keepdims=True))
@@ -22,7 +23,7 @@ return [sorted(zip(labels, map(float, row)), key=lambda x: -x[1]) for row in odd
 
 
 class ServedClassifier(ServedTexts):
-    """Signatures of `BertTextClassifier`."""
+    """SavedModel signatures of `BertTextClassifier`."""
 
     of_examples = ("classify", CLASSIFY, "probabilities")
 
@@ -32,17 +33,20 @@ class ServedClassifier(ServedTexts):
 
     @functools.cached_property
     def net(self):
-        # Without the model's final activation.
-        return keras.Model(self.model.input, self.model.output_activation.input)
+        # The graph ends before the model's final activation. Its logits are calibrated.
+        logits = self.model.output_activation.input
+        if self.model.temperature != 1:
+            logits = logits / self.model.temperature
+        return keras.Model(self.model.input, logits)
 
     def probabilities(self, logits):
-        """Convert logits (N, C) to probabilities by the model's activation or kind of labels."""
+        """Convert logits (N, C) to probabilities, by the model's activation or kind of labels."""
         if self.model.activation != keras.activations.linear:
             return self.model.activation(logits)
         return keras.ops.sigmoid(logits) if self.model.multi_label else keras.ops.softmax(logits)
 
     def _odds(self):
-        """Return "softmax" or "sigmoid", if that yields the probabilities, else `None`."""
+        """Return "softmax" or "sigmoid" if it gives the probabilities, otherwise `None`."""
         return {
             keras.activations.linear: "sigmoid" if self.model.multi_label else "softmax",
             keras.activations.sigmoid: "sigmoid",

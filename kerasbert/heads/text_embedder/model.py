@@ -11,18 +11,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.backend import unit_length
+from kerasbert.backend.layers import unit_length
 from kerasbert.base.errors import check_whole
 from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.comparing_task import ComparingTask, check_alike
 from kerasbert.heads.base.head_metrics import VECTORS
 from kerasbert.heads.base.headed_task import check_vector_norm
-from kerasbert.heads.base.inputs import best_first, check_ranked
+from kerasbert.heads.base.inputs import as_lists, best_first, check_ranked, is_raw, sorted_batches
+from kerasbert.heads.base.steps import batch_outputs
 from kerasbert.heads.text_embedder.preprocessor import BertTextEmbedderPreprocessor
 from kerasbert.layers.block import only_blocks_remat
-from kerasbert.layers.dense import activation_function
-from kerasbert.layers.heads import Pooling, ScalarMix
+from kerasbert.layers.heads import ChoicesToRows, Pooling, ScalarMix
+from kerasbert.layers.token_layers import activation_function
+from kerasbert.layers.windows import WindowPooling
 from kerasbert.losses import EmbeddingLoss, MatchingCosine, max_similarity
 
 if TYPE_CHECKING:
@@ -48,12 +50,12 @@ POOLINGS = (*_LISTED, "pooler", "tokens")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextEmbedder(ComparingTask):
-    """Embedder: encodes texts or text pairs as dense vectors, pretrained or fine-tuned.
+    """Embedder: computes dense embeddings of texts or text pairs, pretrained or fine-tuned.
 
     The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding.
-    D' is `truncate_dim`, else `projection_dim`, else the encoder's width, times 4 for
-    "concat_last_four", times the number of poolings in a list. Unused parts of the encoder are not
-    computed.
+    D' is `truncate_dim` or, if that is not set, `projection_dim`. If neither is set, D' is the
+    encoder's width, times 4 for "concat_last_four", times the number of poolings in a list. Unused
+    parts of the encoder are not computed.
 
     The data of `fit` depend on the loss. The default, `kerasbert.losses.EmbeddingLoss`, selects a
     loss by the data:
@@ -70,10 +72,10 @@ class BertTextEmbedder(ComparingTask):
     `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. An
     embedder can be part of another Keras model.
 
-    `pooling="tokens"` with a projection is late interaction (ColBERT). Another input,
-    `vector_mask`, selects the tokens with embeddings, by default all but padding. Trained on pairs,
-    triplets or a teacher's scores, with embeddings (B, C, T, D') for the loss, it ranks texts for a
-    query by MaxSim:
+    `pooling="tokens"` with a projection is late interaction (ColBERT). Then a further input,
+    `vector_mask`, selects the tokens that have embeddings, by default all but padding. Such an
+    embedder is trained on pairs, triplets or a teacher's scores; the loss gets embeddings
+    (B, C, T, D'). It ranks texts for a query by MaxSim:
 
         colbert = BertTextEmbedder.from_preset(
             "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
@@ -90,15 +92,17 @@ class BertTextEmbedder(ComparingTask):
         layers: layers to pool: "embeddings" (before the first layer), "second_to_last", "last",
             "sum_last_four", "concat_last_four", "sum_all" (all layers without the embeddings), or
             "scalar_mix", a trained weighted average of embeddings and all layers.
-        normalize: bool. Scale embeddings to unit length. Defaults to `False`, or to `True` with
-            `pooling_mode`, as in KerasHub.
+        normalize: bool. Whether to scale embeddings to unit length. Defaults to `False`, or to
+            `True` if `pooling_mode` is given, as in KerasHub.
         pooling_mode: KerasHub's name for `pooling`.
         projection_dim: int. Width of a dense layer before `normalize`; `None` for no such layer.
-            If given, `from_preset` makes a new layer.
-        projection_bias: bool. Bias of that layer.
+            If it is passed to `from_preset`, the layer is new.
+        projection_bias: bool. Whether that layer has a bias.
         projection_activation: string. Activation of that layer, such as "tanh".
-        truncate_dim: int. Keep only the first `truncate_dim` features after `normalize`, in
-            training too, without normalizing again, as in sentence-transformers.
+        truncate_dim: int. Number of features that are kept after `normalize`, in training too.
+            Embeddings are not normalized again, as in sentence-transformers.
+        long: see `BertTextClassifier`. Windows are pooled before the projection; "windows" does not
+            support `pooling="tokens"`.
 
     Example:
 
@@ -117,6 +121,7 @@ class BertTextEmbedder(ComparingTask):
     preprocessor_cls = BertTextEmbedderPreprocessor
     kind = "text_embedder"
     needs_head = False
+    takes_long = True
 
     def __init__(
         self,
@@ -130,6 +135,7 @@ class BertTextEmbedder(ComparingTask):
         projection_bias: bool = False,
         projection_activation: str | None = None,
         truncate_dim: int | None = None,
+        long: Any = None,
         **kwargs: Any,
     ) -> None:
         if pooling_mode is not None:
@@ -157,10 +163,18 @@ class BertTextEmbedder(ComparingTask):
             check_whole("truncate_dim", truncate_dim)
 
         # === Layers ===
-        # The encoder is not tracked, as in KerasHub on Torch: Keras would warn of its unused
-        # weights without gradients, and weight decay would shrink them.
+        # Keras does not track the encoder, as in KerasHub on PyTorch: it would warn about the
+        # unused weights, which have no gradients, and weight decay would shrink them.
         object.__setattr__(self, "_backbone", backbone)
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls, long)
+        self._set_long(long, preprocessor)
+        if self.long.has_windows and pooling == "tokens":
+            raise ValueError(
+                "long='windows' pools the windows of a text into one embedding, but "
+                "pooling='tokens' keeps those of all tokens; use another pooling, or "
+                "long='head_tail' or 'truncate'."
+            )
+        self.preprocessor = preprocessor
         self.scalar_mix = None
         if layers == "scalar_mix":
             self.scalar_mix = ScalarMix(dtype="float32", name="scalar_mix")
@@ -184,9 +198,9 @@ class BertTextEmbedder(ComparingTask):
         self.projection_bias = projection_bias
         self.projection_activation = projection_activation
         self.truncate_dim = truncate_dim
-        # The model extends the encoder's graph, without unused layers. Embeddings are float32 even
-        # in mixed precision.
-        inputs = dict(backbone.input)
+        # The model's graph continues the encoder's graph, without unused layers. Embeddings are
+        # float32 even in mixed precision.
+        inputs = self._window_inputs()
         if self.has_late_interaction:
             inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
         modes = [pooling] if isinstance(pooling, str) else pooling
@@ -195,7 +209,18 @@ class BertTextEmbedder(ComparingTask):
             for mode in modes
             if mode in _LISTED
         ]
-        x = self._vectors(self._combine(backbone.hidden_states), inputs["padding_mask"])
+        x = self._pooled(self._combine(backbone.hidden_states), backbone.input["padding_mask"])
+        self.windows_to_rows = self.window_pooling = self.window_encoder = None
+        if self.long.has_windows:
+            self.windows_to_rows = ChoicesToRows(name="windows_to_rows")
+            self.window_pooling = WindowPooling(
+                self.long.pooling, dtype="float32", name="window_pooling"
+            )
+            self.window_encoder = keras.Model(backbone.input, x, name="window_encoder")
+            only_blocks_remat([self.window_encoder, *self.window_encoder.operations])
+            rows = self.window_encoder(self.windows_to_rows(inputs))
+            x = self.window_pooling(rows, padding_mask=inputs["padding_mask"])
+        x = self._projected(x)
         if pooling == "tokens":
             mask = inputs.get("vector_mask", inputs["padding_mask"])
             x = ops.where(ops.cast(mask, "bool")[:, :, None], x, 0.0)
@@ -217,13 +242,17 @@ class BertTextEmbedder(ComparingTask):
             return ops.concatenate(chosen, axis=-1)
         return sum(chosen[1:], chosen[0])
 
-    def _vectors(self, x, padding_mask):
-        """Pool outputs (B, T, D) to embeddings (B, D'), or (B, T, D') for tokens."""
+    def _pooled(self, x, padding_mask):
+        """Pool outputs (B, T, D) to (B, D), or return them for tokens."""
         if self.pooling == "pooler":
             x = ops.cast(self.backbone.pooled_dense(x[:, 0, :]), "float32")
         elif self._poolings:
             pooled = [pool(x, padding_mask=padding_mask) for pool in self._poolings]
             x = pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+        return x
+
+    def _projected(self, x):
+        """Convert pooled outputs (..., D) to embeddings (..., D')."""
         x = x if self.projection is None else self.projection(x)
         x = unit_length(x) if self.normalize else x
         if self.truncate_dim is not None:
@@ -241,20 +270,25 @@ class BertTextEmbedder(ComparingTask):
                 "AdaptiveLayer needs layers='last' and a pooling other than 'tokens', got pooling="
                 f"{self.pooling!r} and layers={self.layers_used!r}."
             )
+        if self.long.has_windows:
+            raise ValueError(
+                "AdaptiveLayer does not support long='windows'; use 'truncate' or 'head_tail'."
+            )
         embeddings, *outputs = self.backbone.hidden_states
         norm = self.backbone.final_layer_norm
-        if norm is not None:  # Applied as if the model ended at each layer.
+        if norm is not None:  # Apply the final norm as if the model ended at each layer.
             outputs = [*map(norm, outputs[:-1]), outputs[-1]]
         mask = self.input["padding_mask"]
         layers = (ops.cast(x, "float32") for x in (embeddings, *outputs))
-        vectors = ops.stack([self._vectors(x, mask) for x in layers], axis=1)  # (B, L + 1, D')
+        vectors = [self._projected(self._pooled(x, mask)) for x in layers]
+        vectors = ops.stack(vectors, axis=1)  # (B, L + 1, D')
         model = keras.Model(self.input, vectors, name="all_layers")
         only_blocks_remat([model, *model.operations])
         return model
 
     @property
     def has_late_interaction(self) -> bool:
-        """Whether `vector_mask`, rather than `padding_mask`, selects the tokens with vectors."""
+        """Whether `vector_mask`, not `padding_mask`, selects the tokens that have embeddings."""
         return self.pooling == "tokens" and self.projection is not None
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
@@ -273,11 +307,11 @@ class BertTextEmbedder(ComparingTask):
         return self.pooling
 
     def default_loss(self) -> Any:
-        """A loss selected by the labels; see `kerasbert.losses.EmbeddingLoss`."""
+        """Return a loss that depends on the labels; see `kerasbert.losses.EmbeddingLoss`."""
         return EmbeddingLoss()
 
     def default_metrics(self) -> Any:
-        """Cosine similarity of positive pairs."""
+        """Return the cosine similarity of positive pairs."""
         return [MatchingCosine()]
 
     def metric_forms(self) -> Any:
@@ -291,7 +325,7 @@ class BertTextEmbedder(ComparingTask):
         With `pooling="tokens"`, T is the largest number of embeddings in a text; `embed` returns
         them without padding. For `role`, see `embed`.
         """
-        if self.pooling != "tokens" or not self._is_raw(x):
+        if self.pooling != "tokens" or not is_raw(self, x):
             return super().predict(x, batch_size, role, **kwargs)
         rows = self._token_vectors(x, batch_size, self._for_role(role), **kwargs)
         vectors = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[-1]), "float32")
@@ -309,11 +343,11 @@ class BertTextEmbedder(ComparingTask):
                 encode queries and texts differently. `None` uses no role.
 
         Returns:
-            float32 (N, D'), or (D',) for a single text. With `pooling="tokens"` a list of N
-            arrays (T, D'), one row per token, including special tokens but no padding or skipped
-            words; one array for a single text.
+            float32 (N, D'), or (D',) for a single text. With `pooling="tokens"`, a list of N
+            arrays (T, D') or, for a single text, one array. It has one row per token, including
+            special tokens, but not for padding and the words of `skiplist_words`.
         """
-        texts, single = self._as_lists(texts, "embed()")
+        texts, single = as_lists(self, texts, "embed()")
         if self.pooling == "tokens":
             vectors = self._token_vectors(texts, batch_size, self._for_role(role), verbose=0)
         else:
@@ -337,13 +371,13 @@ class BertTextEmbedder(ComparingTask):
         texts = check_ranked(query, texts, top_k)
         if not texts:
             return []
-        read, _ = self._as_lists(texts, "rank()")
-        # Duplicates run once, because rounding may differ between rows.
+        read, _ = as_lists(self, texts, "rank()")
+        # Equal texts run once, so that they get the same score: rounding may differ between rows.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         query = self.embed(query, role="query")
         vectors = self.embed(list(places), batch_size, role="text")
         if self.pooling == "tokens":
-            # Equals `max_similarity`, but needs no padding and no graph per shape.
+            # This equals `max_similarity`, but needs no padding and no graph per shape.
             starts = np.cumsum([0, *map(len, vectors[:-1])])
             products = np.concatenate(vectors) @ query.T  # (T of all texts, S)
             scores = np.maximum.reduceat(products, starts).sum(axis=1)
@@ -355,7 +389,7 @@ class BertTextEmbedder(ComparingTask):
     # === KerasHub's names, with the keyword arguments of `predict` ===
 
     def encode_text(self, text: str, **kwargs: Any) -> Any:
-        """Embed N texts as (N, D'); a single text counts as a list of one."""
+        """Embed N texts, and return (N, D'); a single text is treated as a list of one."""
         return self.predict([text] if isinstance(text, str) else text, **kwargs)
 
     def encode_documents(self, documents: Any, **kwargs: Any) -> Any:
@@ -363,9 +397,10 @@ class BertTextEmbedder(ComparingTask):
         return self.encode_text(documents, **kwargs)
 
     def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Tensor:
-        """Compute dot products of embeddings (M, D') and (N, D'), cosines with `normalize`.
+        """Compute dot products of embeddings (M, D') and (N, D').
 
-        Token embeddings (M, S, D') and (N, T, D') are compared by MaxSim.
+        With `normalize` they are cosine similarities. Token embeddings (M, S, D') and (N, T, D')
+        are compared by MaxSim.
 
         Returns:
             A tensor (M, N).
@@ -377,12 +412,12 @@ class BertTextEmbedder(ComparingTask):
         return ops.matmul(queries, ops.transpose(documents))
 
     def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):
-        """Return a list of float32 (T, D'), because Keras only joins batches of equal length."""
-        dataset, order = self._sorted_batches(
-            texts, batch_size=batch_size, preprocessor=preprocessor
+        """Return a list of float32 (T, D'); Keras can join only batches of equal length."""
+        dataset, order = sorted_batches(
+            self, texts, batch_size=batch_size, preprocessor=preprocessor
         )
         rows = []
-        for features, vectors in self._batch_outputs(dataset, **kwargs):
+        for features, vectors in batch_outputs(self, dataset, **kwargs):
             vectors = np.asarray(vectors, "float32")
             masks = features["padding_mask"]
             if self.has_late_interaction:
@@ -391,11 +426,13 @@ class BertTextEmbedder(ComparingTask):
         return [rows[i] for i in np.argsort(order)]
 
     def get_config(self) -> dict[str, Any]:
-        # Earlier versions can read configs without this setting.
-        truncation = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
+        # Defaults are left out, so that earlier versions can read the config.
+        later = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
+        if self.long.has_windows:
+            later["long"] = self.long.in_config()
         return {
             **super().get_config(),
-            **truncation,
+            **later,
             "pooling": self.pooling,
             "layers": self.layers_used,
             "normalize": self.normalize,

@@ -13,16 +13,11 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice, check_value, check_whole
 from kerasbert.base.keywords import config_of
+from kerasbert.heads.base.long_preprocessor import LongTextPreprocessor
 from kerasbert.text import ops
-from kerasbert.text.batching import (
-    Batches,
-    batch_dataset,
-    given_batches,
-    map_ahead,
-    runs_in_numpy,
-    similar_length_batches,
-)
-from kerasbert.text.packing import BertPreprocessor, as_tensors
+from kerasbert.text.batch_plans import given_batches, similar_length_batches
+from kerasbert.text.batches import Batches, as_tensors, batch_dataset, map_ahead, runs_in_numpy
+from kerasbert.text.text_warnings import looking, looks_of
 from kerasbert.text.texts import label_rows, number_rows, weights
 
 if TYPE_CHECKING:
@@ -34,40 +29,45 @@ if TYPE_CHECKING:
 
 # Built-in roles of texts in retrieval.
 ROLES = ("query", "text")
-# Number of batches to search for a row to swap.
+# Maximum number of batches that are searched for a row to swap.
 MOST_TRIED = 20
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertTextEmbedderPreprocessor(BertPreprocessor):
+class BertTextEmbedderPreprocessor(LongTextPreprocessor):
     """Packs texts or pairs as `BertPreprocessor` does; labels `y` are embeddings (B, D').
 
     For custom losses, labels may also be numbers (B,) or class names.
 
-    Texts to compare, such as a question and its passage, are passed in columns instead of packed
-    into one row; see `column_batches`.
+    Texts to compare, such as a question and its passage, are not packed into one row, but passed in
+    columns; see `column_batches`.
 
-    Queries and texts may be preprocessed differently, by `for_role(role)`. Without labels, or with
-    three or more columns, the first column has the role "query" and the others "text".
+    Queries and texts may be preprocessed differently, by `for_role(role)`. If there are no labels,
+    or if there are three or more columns, the first column has the role "query" and the others have
+    the role "text".
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: as for `BertPreprocessor`.
-        prompts: dict of role to prompt, for models trained with prompts before their texts:
+        prompts: dict of role to prompt, for models that were trained with prompts before texts:
             `{"query": "query: ", "text": "passage: "}`. Other roles are allowed.
         role: string. Default role of texts; `None` for none.
-        query_token, text_token: strings. Token to insert after the first one of each row; "" for
-            none. These are PyLate's prefixes.
-        query_length: int. Maximum tokens per query; `None` for `sequence_length`.
-        expand_queries: bool. Fill queries up to `query_length` with mask tokens, which have
-            embeddings.
-        attend_to_expansion: bool. Whether other tokens attend to these.
-        skiplist_words: list of strings. Tokens without embeddings in texts, such as punctuation.
+        query_token, text_token: strings. Token that is inserted after the first token of each
+            query or text; "" for none. These are PyLate's prefixes.
+        query_length: int. Maximum tokens per query; `None` means `sequence_length`.
+        expand_queries: bool. Whether queries are padded to `query_length` with mask tokens, which
+            have embeddings.
+        attend_to_expansion: bool. Whether other tokens attend to these mask tokens.
+        skiplist_words: list of strings. Tokens that have no embeddings in texts, such as
+            punctuation.
+        long: as for `BertTextClassifierPreprocessor`; "windows" needs embedders of texts, not of
+            tokens.
 
-    With any of the last six, features have a `vector_mask` (B, T), true for tokens with embeddings.
+    If any of the six settings before `long` is set, features have a `vector_mask` (B, T), true for
+    tokens with embeddings.
 
     Raises:
-        ValueError: for labels that are not vectors of finite numbers, all of the same width, with
-            their position; for prompts that are not strings; and for unknown tokens.
+        ValueError: for labels that are not vectors of finite numbers of the same width (the message
+            has their position), for prompts that are not strings, and for unknown tokens.
 
     Example:
 
@@ -89,10 +89,10 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     defaults of checkpoints as in PyLate 1.6.
     """
 
-    # Key of the sequence length in checkpoints.
+    # Key under which checkpoints have the sequence length.
     kind = "text_embedder"
     settings = (
-        *BertPreprocessor.settings,
+        *LongTextPreprocessor.settings,
         "prompts",
         "role",
         "query_token",
@@ -117,16 +117,17 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         expand_queries: bool = False,
         attend_to_expansion: bool = False,
         skiplist_words: Sequence[str] = (),
+        long: Any = "truncate",
         **kwargs: Any,
     ) -> None:
-        super().__init__(tokenizer, sequence_length, truncate, num_segments, **kwargs)
+        super().__init__(tokenizer, sequence_length, truncate, num_segments, long=long, **kwargs)
         for name, value in (
             ("expand_queries", expand_queries),
             ("attend_to_expansion", attend_to_expansion),
         ):
             check_value(name, value, "flag")
         if query_length is not None:
-            check_whole("query_length", query_length, 2 + tokenizer.num_separators)
+            check_whole("query_length", query_length, max(tokenizer.frame.count(2), 1))
         if isinstance(skiplist_words, str) or not all(isinstance(x, str) for x in skiplist_words):
             raise ValueError(f"skiplist_words={skiplist_words!r:.60} must be a list of strings.")
         for name, token in (("query_token", query_token), ("text_token", text_token)):
@@ -151,12 +152,18 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         self.expand_queries = expand_queries
         self.attend_to_expansion = attend_to_expansion
         self.skiplist_words = list(skiplist_words)
+        if self.long.has_windows and self.has_roles:
+            raise ValueError(
+                "long='windows' pools the tokens of a text into one embedding, but query_token, "
+                "text_token, query_length, expand_queries and skiplist_words are for embeddings of "
+                "tokens; use long='head_tail' or 'truncate', or leave these out."
+            )
 
     # === Roles ===
 
     @property
     def has_roles(self) -> bool:
-        """Whether roles differ in more than prompts."""
+        """Whether roles differ in other settings than prompts."""
         return bool(
             self.query_token
             or self.text_token
@@ -179,7 +186,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def for_role(self, role: str) -> Self:
         """Return the preprocessor for a role: "query", "text" or a key of `prompts`.
 
-        This is the preprocessor itself for `None`, and for roles without settings.
+        For `None`, and for roles without settings, this is the preprocessor itself.
         """
         self.check_role(role)
         if role is None or not (self.has_roles or role in self.prompts):
@@ -197,7 +204,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
 
     @property
     def prompt(self) -> str:
-        """Prompt before each text."""
+        """The prompt before each text."""
         return self.prompts.get(self.role, "")
 
     def _tokenize_columns(self, columns, most=None):
@@ -237,13 +244,11 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
                 features["padding_mask"] = ops.ones_like(mask)
             return features
         if self.role == "text" and self.skiplist_words:
-            skipped = np.asarray(self._skipped_ids(), "int32")
+            words = set(self.skiplist_words)
+            tokens = enumerate(self.tokenizer.get_vocabulary())
+            skipped = np.asarray([id for id, token in tokens if token in words], "int32")
             mask = mask & ~ops.reduce_any(ids[:, :, None] == skipped, axis=-1)
         return {**features, "vector_mask": mask}
-
-    def _skipped_ids(self):
-        words = set(self.skiplist_words)
-        return [id for id, token in enumerate(self.tokenizer.get_vocabulary()) if token in words]
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
         rows = label_rows(y, count)
@@ -293,14 +298,16 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         """Batch columns of texts for the losses of `kerasbert.losses` that compare embeddings.
 
         A batch is `(x, y)` or `(x, y, sample_weight)`, where `x` is a tuple of feature dicts, one
-        per column, padded independently. If possible, equal texts are in different batches.
+        per column; each column is padded independently. If possible, equal texts are put into
+        different batches.
 
         Args:
             x: a tuple of lists of strings, one list per column.
-            y: numbers (N,), or teacher scores (N, ...). `None` numbers the texts, with equal
-                numbers for equal texts: int32 (B, C).
+            y: numbers (N,), or scores of a teacher (N, ...). With `None`, the labels are numbers of
+                the texts, int32 (B, C); equal texts have equal numbers.
             sample_weight, batch_size, shuffle: as for `batches`.
-            coarse: bool. Pad to few lengths, for models compiled for each combination of lengths.
+            coarse: bool. Whether to pad to few different lengths, for models that are compiled for
+                each combination of lengths.
 
         Returns:
             A `tf.data.Dataset`; on JAX and PyTorch a `keras.utils.PyDataset`.
@@ -336,7 +343,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
     def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Make one batch of columns of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
 
-        Float labels stay floats, because other batches may have values besides 0 and 1.
+        Float labels stay floats, because other batches may have values other than 0 and 1.
         """
         return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
 
@@ -344,7 +351,8 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         """Check and tokenize columns.
 
         Returns:
-            The preprocessor and segment of each column; labels or text numbers; and weights.
+            `(readers, segments, y, sample_weight)`: the preprocessor of each column, the tokens of
+            each column, the labels or text numbers, and the weights.
         """
         columns = self._read_columns(x)
         count = len(columns[0])
@@ -357,13 +365,13 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             for one, column in zip(readers, columns)
         ]
         for one, column, segment in zip(readers, columns, segments):
-            one._look_for_cut([column], (segment,))
+            looks_of(one).at_cut(one, [column], (segment,))
         return readers, segments, y, sample_weight
 
     def _readers(self, count, is_alike):
         """Return the preprocessor for each column: the first holds queries, the others texts.
 
-        Similarity is symmetric, so two labeled or equal columns get no role prompts.
+        Two labeled or equal columns have no roles, because their similarity is symmetric.
         """
         if count == 2 and is_alike and not self.has_roles:
             return [self, self]
@@ -383,7 +391,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
             segments = [one._tokenize_in_graph([c])[0] for one, c in zip(readers, columns)]
             return _assemble_columns(readers, segments, y, sample_weight)
 
-        return map_ahead(self._looking(dataset), make)
+        return map_ahead(looking(self, dataset), make)
 
     def _read_columns(self, x):
         columns = [self.columns(column)[0] for column in x]
@@ -398,7 +406,7 @@ class BertTextEmbedderPreprocessor(BertPreprocessor):
         return columns
 
     def _column_labels(self, y, count):
-        """Check labels of columns: int32 if all are the integers 0 and 1, else float32."""
+        """Check labels of columns; return int32 if all are the integers 0 and 1, else float32."""
         for position, row in enumerate(label_rows(y, count)):
             if isinstance(row, str):
                 raise ValueError(
@@ -416,18 +424,19 @@ def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
     for one, segment in zip(readers, segments):
         length = ops.reduce_max(one.packed_lengths((segment,)))
         if coarse:
-            steps = [2**power for power in range(4, 20) if 2**power < one.sequence_length]
-            steps = np.array([*steps, one.sequence_length], "int32")
+            most = one.sequence_length
+            steps = [2**power for power in range(4, 20) if 2**power < most]
+            steps = np.array([*steps, *(x for x in one.long.buckets(most) if x >= most)], "int32")
             length = ops.gather(steps, ops.searchsorted(steps, [length])[0])
         x.append(one.pack((segment,), length))
     return keras.utils.pack_x_y_sample_weight(tuple(x), y, sample_weight)
 
 
 def _text_numbers(columns):
-    """Number the texts of C columns, with equal numbers for equal texts: int32 (N, C).
+    """Number the texts of C columns, int32 (N, C); equal texts have equal numbers.
 
-    Numbers are hashes, which agree across processes; two different texts collide with a probability
-    of one in two billion.
+    The numbers are hashes, so that all processes agree. Two different texts have the same number
+    with a probability of one in two billion.
     """
     read = (text if isinstance(text, bytes) else text.encode() for c in columns for text in c)
     numbers = np.fromiter((zlib.crc32(text) >> 1 for text in read), "int32")
@@ -435,7 +444,7 @@ def _text_numbers(columns):
 
 
 def _without_repeats(batches, numbers):
-    """Rearrange rows into batches of the same sizes, without repeated texts where possible.
+    """Rearrange rows into batches of the same sizes, with no repeated text in a batch if possible.
 
     Args:
         batches: list of int arrays (B,).
@@ -462,7 +471,7 @@ def _without_repeats(batches, numbers):
             repeating.append(len(found))
         found.append(rows + passed[:missing])
         waiting.extendleft(reversed(passed[missing:]))
-    # Repeats collect in the last batches; swap them with rows of other batches.
+    # Rows with repeated texts remain in the last batches; swap them with rows of other batches.
     for place in repeating:
         for i in range(len(found[place])):
             _swap(found, place, i, texts)
@@ -470,7 +479,7 @@ def _without_repeats(batches, numbers):
 
 
 def _swap(batches, place, i, texts):
-    """Swap a row whose texts repeat in its batch with one of another batch, if one fits."""
+    """If a row's texts repeat in its batch, swap it with a row of another batch, if one fits."""
     rows = batches[place]
     others = set().union(*(texts[row] for row in rows[:i] + rows[i + 1 :]))
     own = texts[rows[i]]

@@ -9,7 +9,8 @@ import keras
 
 from kerasbert.checkpoints import sentence_transformers
 from kerasbert.heads.base.program import of_texts
-from kerasbert.heads.base.served import SHORT, Served, ServedTexts, Signature
+from kerasbert.heads.base.served import SHORT, Served, Signature
+from kerasbert.heads.base.served_texts import ServedTexts
 from kerasbert.heads.encoder.served import vectors_of_tokens
 
 
@@ -44,11 +45,11 @@ class ServedInRoles(ServedTexts):
 
 
 class ServedEmbedder(ServedInRoles):
-    """Signatures of `BertTextEmbedder`."""
+    """SavedModel signatures of `BertTextEmbedder`."""
 
     def features_in_graph(self, features):
         if self.model.has_late_interaction:
-            # Preprocessors without roles do not return a vector_mask.
+            # A preprocessor that has no roles does not return a `vector_mask`.
             features = {"vector_mask": features["padding_mask"], **features}
         return super().features_in_graph(features)
 
@@ -73,7 +74,7 @@ class ServedEmbedder(ServedInRoles):
         return {**outputs, "count": keras.ops.sum(features["padding_mask"], axis=-1)}
 
     def run_as_transformers(self, features):
-        # sentence-transformers pools the tokens' embeddings itself.
+        # sentence-transformers pools the token embeddings itself, so the graph returns these.
         outputs = Served(self.model.backbone).run_as_transformers(features)
         return {"sequence_output": outputs["sequence_output"]}
 

@@ -6,7 +6,7 @@ from kerasbert.heads.base.data import Data, index_file
 
 
 class TextRegression(Data):
-    """One number per text."""
+    """Data of texts with one number each."""
 
     column_counts = (1, 2)
     metrics = ("pearson", "spearman", "mean_absolute_error")

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import NUMBERS
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
+from kerasbert.heads.base.inputs import as_lists
 from kerasbert.heads.text_regressor.preprocessor import BertTextRegressorPreprocessor
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SquaredError(keras.losses.Loss):
-    """Squared error of each number (B,); Keras' own loss treats (B,) as a single row.
+    """Squared error of each number (B,). Keras' own loss would treat (B,) as a single row.
 
     >>> y, weights = np.array([1.0, 2.0]), np.array([1.0, 0.0])
     >>> float(SquaredError()(y, y + 2, sample_weight=weights))
@@ -51,7 +51,7 @@ class BertTextRegressor(HeadedTask):
         backbone: a `BertBackbone`.
         preprocessor: a `BertTextRegressorPreprocessor`, or `None` for preprocessed arrays.
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
-            output_bias: see `BertTextClassifier`.
+            output_bias, long: see `BertTextClassifier`.
 
     Example:
 
@@ -68,6 +68,7 @@ class BertTextRegressor(HeadedTask):
     backbone_cls = BertBackbone
     preprocessor_cls = BertTextRegressorPreprocessor
     kind = "text_regressor"
+    takes_long = True
 
     def __init__(
         self,
@@ -81,10 +82,10 @@ class BertTextRegressor(HeadedTask):
         dropout_first: bool | None = None,
         bilstm_units: int | None = None,
         output_bias: bool | None = None,
+        long: Any = None,
         **kwargs: Any,
     ) -> None:
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor, long=long)
         self._make_head(
             1,
             HeadSettings(
@@ -98,16 +99,17 @@ class BertTextRegressor(HeadedTask):
                 output_bias,
             ),
         )
-        # Losses need float32.
-        outputs = ops.cast(self._logits(backbone.input)[:, 0], "float32")  # (B,)
-        super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
+        # Outputs are float32, because losses need it.
+        inputs = self._window_inputs()
+        outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Mean squared error."""
+        """Return the mean squared error."""
         return SquaredError()
 
     def default_metrics(self) -> Any:
-        """Mean absolute error."""
+        """Return the mean absolute error."""
         return [keras.metrics.MeanMetricWrapper(_absolute_error, name="mae")]
 
     def metric_forms(self) -> Any:
@@ -123,6 +125,6 @@ class BertTextRegressor(HeadedTask):
         Returns:
             float32 (N,), or a float for a single text.
         """
-        texts, single = self._as_lists(texts, "score()")
+        texts, single = as_lists(self, texts, "score()")
         scores = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float32")
         return float(scores[0]) if single else scores

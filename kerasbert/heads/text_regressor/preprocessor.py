@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from kerasbert.heads.base.long_preprocessor import LongTextPreprocessor
 from kerasbert.text.label_warnings import counted, warn_of_equal
-from kerasbert.text.packing import BertPreprocessor
 from kerasbert.text.texts import number_rows, numbers_in_graph
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class BertTextRegressorPreprocessor(BertPreprocessor):
+class BertTextRegressorPreprocessor(LongTextPreprocessor):
     """Packs texts or pairs as `BertPreprocessor` does; labels `y` are floats (B,).
 
-    Takes the arguments of `BertPreprocessor`.
+    Takes the arguments of `BertPreprocessor`, and `long` as `BertTextClassifierPreprocessor` does.
 
     Raises:
-        ValueError: for a label that is not a finite number, with its position.
+        ValueError: for a label that is not a finite number; the message has its position.
 
     Example:
 

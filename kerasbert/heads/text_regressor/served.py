@@ -1,11 +1,12 @@
 """Serving of `BertTextRegressor`: a score per text."""
 
 from kerasbert.heads.base.program import of_texts
-from kerasbert.heads.base.served import REGRESS, ServedTexts, of_classes
+from kerasbert.heads.base.served import REGRESS
+from kerasbert.heads.base.served_texts import ServedTexts, of_classes
 
 
 class ServedRegressor(ServedTexts):
-    """Signatures of `BertTextRegressor`."""
+    """SavedModel signatures of `BertTextRegressor`."""
 
     output = "score"
     of_examples = ("regress", REGRESS, "score")

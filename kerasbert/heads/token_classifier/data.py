@@ -18,26 +18,28 @@ from kerasbert.heads.base.data import (
     unknown_value,
     written,
 )
+from kerasbert.heads.token_classifier.tags import (
+    all_tags,
+    as_bio,
+    in_scheme,
+    spans_of_characters,
+    tags_of_characters,
+)
 from kerasbert.metrics import MACRO, METRICS, entities_by_type, scores_by_class
 from kerasbert.text.names import known_name, same_names
 from kerasbert.text.tagging import (
-    LETTERS,
     OUTSIDE,
-    SCHEMES,
-    SEPARATORS,
-    Spelling,
     TagSet,
-    is_outside,
     spelling_of,
     tag_names,
 )
 
 # Metrics for labels that do not form entities.
 _PLAIN = ("accuracy", "macro_f1")
-# Common column names of words, tags and sentence numbers, used if none is given.
+# Common names of the columns of words, tags and sentence numbers, used if the user names none.
 _WORDS = ("tokens", "words", "token", "word", "form", "text", "sentence")
 _TAGS = ("tags", "ner_tags", "tag", "ner_tag", "labels", "label", "entities", "spans")
-_ROWS = ("token", "word", "form")  # For one word per row.
+_ROWS = ("token", "word", "form")  # Names of the word column in tables with one word per row.
 _SENTENCES = (
     *("sentence", "sentence_id", "sent_id", "sentence #", "sentence_number", "sentence id"),
     *("문장", "문장번호", "문장 번호", "文", "文番号", "文id"),
@@ -45,7 +47,7 @@ _SENTENCES = (
 
 
 class TokenClassification(Data):
-    """Tags of words, or spans in whole texts."""
+    """Data of words with tags, or of whole texts with labeled spans."""
 
     columns = ("tokens",)
     label = "tags"
@@ -105,7 +107,7 @@ class TokenClassification(Data):
         return examples_of(x, y, gold=[row for group in tags for row in group], sentences=sentences)
 
     def _of_lines(self, task, columns, split):
-        """Return documents, lists of sentences `(words, tags, other cells)`."""
+        """Return documents: lists of sentences, each `(words, tags, other cells)`."""
         word, label = _places(task, columns)
         source, documents = columns.source, columns.documents
         needed = max(word, label) + 1 if label >= 0 else max(word + 1, 2)
@@ -133,13 +135,13 @@ class TokenClassification(Data):
         return result
 
     def _is_prose(self, task, documents, label):
-        """Return whether lines are plain texts: some have several words, none ends in a tag."""
+        """Return whether lines are plain texts: some have several words, and none ends in a tag."""
         if task.units == "characters":
             return False
         known = set(tag_names(task.labels, task.scheme))
         rows = [cells for document in documents for rows in document for _, cells in rows]
         ends = {cells[label] for cells in rows if -len(cells) <= label < len(cells)}
-        # Match tags of all schemes, so that a wrong tag is not mistaken for a word.
+        # Match tags of all schemes, so that a tag of another scheme is not mistaken for a word.
         tags = re.compile(r"[BIOESLU](-.+)?|-DOCSTART-")
         ends = in_scheme(sorted(ends), task.labels, task.scheme)
         return any(len(cells) > 1 for cells in rows) and not any(
@@ -151,7 +153,7 @@ class TokenClassification(Data):
         return [(cells, None, [[word] for word in cells]) for rows in document for _, cells in rows]
 
     def _of_table(self, task, table, form, split):
-        """Return documents as `_of_lines` does, each of one sentence."""
+        """Return documents as `_of_lines` does; each document has one sentence."""
         form, words, labels = form
         result = []
         for row, tags, positions in _sentences(table, form, words, labels):
@@ -175,7 +177,7 @@ class TokenClassification(Data):
         return result
 
     def _of_spans(self, task, table, words, labels):
-        """Return texts, with spans if labeled."""
+        """Return `Examples` of whole texts, with their spans unless they are unlabeled."""
         if task.units != "characters":
             raise ValueError(
                 f"{table.source} has texts with spans, but '{task.name}' has lists of words with "
@@ -205,7 +207,7 @@ class TokenClassification(Data):
         return examples_of(words, y, gold=y)
 
     def _tags(self, task, tags, places):
-        """Return validated tags in the task's scheme."""
+        """Convert tags to the task's scheme and check them."""
         tags = in_scheme([written(tag) for tag in tags], task.labels, task.scheme)
         if task.scheme == "BIO" and task.units == "words":
             tags = as_bio(tags)
@@ -306,7 +308,7 @@ class TokenClassification(Data):
             yield [*cells[place], *([] if right is None else [right[place]]), tag]
 
 
-# Fields of span tasks; spans may start or end within a word.
+# Fields of tasks with spans. Spans may start or end within a word, so all pieces have labels.
 _SPANS = {"units": "characters", "model": {"label_pieces": "all"}}
 
 
@@ -335,7 +337,7 @@ def _places(task, columns):
 
 
 def _form(task, table):
-    """Return the layout of a table: `(form, words, tags)`, with `None` for missing tags.
+    """Return the layout of a table: `(form, words, tags)`; the tags are `None` if missing.
 
     The form is "lists" for one sentence per row, "rows" for one word per row, or "spans" for texts
     with lists of spans.
@@ -360,7 +362,7 @@ def _form(task, table):
         return ("rows", words, None) if is_word else ("lists", [x.split() for x in words], None)
     if any(isinstance(row, list) and spans_in(row) is not None for row in labels):
         return "spans", words, labels
-    # Words separated by white space, with tags in the same form or in a list.
+    # Each text may be words separated by white space, with tags in the same form or in a list.
     tags = [row if isinstance(row, list) else written(row).split() for row in labels]
     rows = [text.split() for text in words]
     if max(map(len, rows)) > 1 and all(len(a) == len(b) for a, b in zip(rows, tags)):
@@ -369,7 +371,7 @@ def _form(task, table):
 
 
 def _named(task, name):
-    """Return a column's name in the files; numbers are for CoNLL columns."""
+    """Return a column's name in the files, as a string; CoNLL columns have numbers."""
     return str(task.source.columns.get(name, name))
 
 
@@ -389,7 +391,7 @@ def _sentences(table, form, words, labels):
     starts, numbers = [0], table.numbers
     current, *names = map(written, table.columns[name] if name else [""] * len(table))
     for position, sentence in enumerate(names, start=1):
-        # Only the first word may have the number; an empty line also ends a sentence.
+        # A sentence's number may be only at its first word. An empty line also ends a sentence.
         is_new = sentence not in ("", current)
         if is_new or numbers[position] > numbers[position - 1] + 1:
             starts.append(position)
@@ -405,7 +407,7 @@ def _sentences(table, form, words, labels):
 
 
 def _tags(task, given):
-    """Return the training file's tags or span types, and whether they are span types."""
+    """Return the tags or the span types in the training file, and whether they are span types."""
     table = TokenClassification().open(task, first_file(task), "train")
     if isinstance(table, file_readers.Columns) and given is not None:
         return set(given), False
@@ -442,7 +444,10 @@ def _sorted_tags(task, found):
 
 
 def _scheme(tags):
-    """Return the entity types and scheme of tags; other labels are unchanged, without scheme."""
+    """Return the fields `labels` and `scheme` for tags: entity types and their scheme.
+
+    Labels that are not entity tags are returned unchanged, with the scheme `None`.
+    """
     spelling = spelling_of(tags)
     if spelling is None:
         return {"labels": tuple(tags), "scheme": None}
@@ -450,75 +455,3 @@ def _scheme(tags):
     letters = {letter for letter, _ in read}
     scheme = "BIO" if letters <= {"B", "I"} else "BILOU" if letters & {"L", "U"} else "BIOES"
     return {"labels": tuple(sorted({type for _, type in read})), "scheme": scheme}
-
-
-def in_scheme(tags, types, scheme):
-    """Convert tags of any spelling (see `spelling_of`) to a scheme; other labels are unchanged.
-
-    >>> in_scheme(["PER-B", "PER_M", "-", "x"], ["PER"], "BIOES")
-    ['B-PER', 'I-PER', 'O', 'x']
-    """
-    if scheme is None:
-        return tags
-    known = set(tag_names(types, scheme))
-    read = {tag: tag if tag in known else _in_scheme(tag, types, scheme) for tag in set(tags)}
-    return [read[tag] for tag in tags]
-
-
-def _in_scheme(tag, types, scheme):
-    if is_outside(tag) and tag not in types:
-        return OUTSIDE
-    for separator, letter_first in itertools.product(SEPARATORS, (True, False)):
-        letter, type = Spelling(separator, letter_first, frozenset()).read(tag) or (None, None)
-        type = known_name(type, types)
-        if type is not None:
-            same = (one for one in SCHEMES[scheme] if LETTERS[one] == LETTERS[letter])
-            letter = next(same, None)
-            if letter is not None:
-                return f"{letter}-{type}"
-    return tag
-
-
-def as_bio(tags):
-    """Convert tags of any scheme to BIO; an initial "I-PER" of IOB1 becomes "B-PER".
-
-    >>> as_bio(["I-PER", "I-PER", "O", "I-LOC", "B-LOC"])
-    ['B-PER', 'I-PER', 'O', 'B-LOC', 'B-LOC']
-    """
-    result = [OUTSIDE] * len(tags)
-    for type, start, end in _entities(tags):
-        result[start:end] = [f"B-{type}", *[f"I-{type}"] * (end - start - 1)]
-    return result
-
-
-def spans_of_characters(text, tags):
-    """Convert tags per character to spans `(start, end, type)`, ignoring tags of spaces.
-
-    >>> spans_of_characters("a bc d", ["B-X", "O", "I-X", "O", "O", "B-Y"])
-    [(0, 3, 'X'), (5, 6, 'Y')]
-    """
-    places = [place for place, char in enumerate(text) if not char.isspace()]
-    found = _entities([tags[place] for place in places])
-    return [(places[start], places[end - 1] + 1, type) for type, start, end in found]
-
-
-def _entities(tags):
-    names = sorted(set(tags))
-    return TagSet(names).entities([names.index(tag) for tag in tags])
-
-
-def all_tags(text, spans):
-    """Convert a text's spans to BIO tags, one per character."""
-    tags = [OUTSIDE] * len(text)
-    for start, end, type in spans:
-        tags[start:end] = [f"B-{type}", *[f"I-{type}"] * (end - start - 1)]
-    return tags
-
-
-def tags_of_characters(text, spans):
-    """Convert a text's spans to BIO tags, one per character except spaces.
-
-    >>> tags_of_characters("a bc d", [(0, 3, "X")])
-    ['B-X', 'I-X', 'O', 'O']
-    """
-    return [tag for char, tag in zip(text, all_tags(text, spans)) if not char.isspace()]

@@ -16,24 +16,24 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
 from kerasbert.text import ops
+from kerasbert.text.batches import as_tensors
 from kerasbert.text.characters import SPACE
-from kerasbert.text.packing import as_tensors, in_chunks
 from kerasbert.text.pieces import (
     Pieces,
     checked_spans,
     joined_spans,
-    pieces_as_units,
+    read_pieces,
     units_of_pieces,
     units_touched,
 )
-from kerasbert.text.tagging import TagSet, classes_of_pieces, tag_names, word_spans
+from kerasbert.text.tagging import TagSet, tag_names, unit_probabilities, word_spans
 from kerasbert.text.text_warnings import looks_of
 from kerasbert.text.texts import label_rows, text_columns, weights, word_rows
 from kerasbert.text.windows import (
     cut_windows,
-    cut_windows_in_graph,
     most_context,
     window_tokens,
+    windows_of,
 )
 
 if TYPE_CHECKING:
@@ -55,32 +55,34 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     `x` is one of:
 
-    - lists of words, tokenized as within a text. `y` has a label for each word, a name or a class
-      number (see `BertTextClassifierPreprocessor`); `None` and -100 exclude the word from the loss.
+    - lists of words, which are tokenized as within a text. `y` has a label for each word, a name or
+      a class index (see `BertTextClassifierPreprocessor`); `None` and -100 exclude the word from
+      the loss.
     - texts. `y` has spans for each text: `(start, end, label)` in characters, or dicts with these
-      keys, without overlaps. The label is an entity type, such as "PER", which becomes the scheme's
-      tags. A word belongs to the first span that touches it. If the classes are not entity tags, as
-      for parts of speech, words have the label of their span, or "O" outside spans.
+      keys. Spans must not overlap. The label is an entity type, such as "PER", which becomes the
+      tags of the scheme. A word belongs to the first span that touches it. If the classes are not
+      entity tags, as for parts of speech, words have the label of their span, or "O" outside spans.
 
     Texts are split into words at white space, punctuation and CJK characters
     (`kerasbert.data.word_spans`).
 
     A call returns `(x, y, sample_weight)`: the features of `BertPreprocessor`, labels int32 (B, T)
-    and weights float32 (B, T), 0 for special tokens, padding and pieces without a label. Each text
-    is a row, truncated to `sequence_length`. Inside `tf.data`, `x` may be texts without labels, or
-    a ragged tensor (B, None) of words with labels of that shape.
+    and weights float32 (B, T), which are 0 for special tokens, padding and pieces without a label.
+    Each text is a row and is truncated to `sequence_length`. Inside `tf.data`, `x` may be texts
+    without labels, or a ragged tensor (B, None) of words with labels of that shape.
 
-    `fit`, `evaluate` and `predict` on data in memory split long texts into overlapping windows
-    instead; each piece counts once, where it has the most context.
+    For data in memory, `fit`, `evaluate` and `predict` split long texts into overlapping windows
+    instead; each piece counts only in the window in which it has the most context.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Pieces between the starts of consecutive windows; `None` is half a window.
-        label_pieces: string. "first": only a word's first piece carries its label. "all": all its
-            pieces do ("B-" continues as "I-"), and spans of texts may begin and end inside words,
-            for languages without spaces.
-        labels: list of strings. Class names; with a `scheme`, entity types suffice.
+        stride: int. Number of pieces between the starts of consecutive windows; `None` means half a
+            window.
+        label_pieces: string. "first": only the first piece of a word has its label. "all": all its
+            pieces have it ("B-" continues as "I-"), and spans of texts may begin and end inside
+            words, for languages without spaces.
+        labels: list of strings. Class names or, with a `scheme`, entity types.
         scheme: string. Tagging scheme for entity types in `labels`: "BIO" (also "IOB" and "IOB2"),
             "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed if `labels`
             are tags.
@@ -88,7 +90,8 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for labels that do not match their words or their text, with the position.
+        ValueError: for labels that do not match their words or their text; the message has the
+            position.
 
     Example:
 
@@ -108,9 +111,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 5.3 (first pieces).
     """
 
+    truncates = False
     settings = (
-        "sequence_length",
-        "truncate",
+        *("sequence_length", "truncate"),
         "num_segments",
         "labels",
         "num_classes",
@@ -143,7 +146,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         check_choice("label_pieces", label_pieces, LABEL_PIECES)
         self.label_pieces = label_pieces
         self.stride = stride
-        cut_windows([0], self._window_size(), self._stride())  # Checks the stride.
+        cut_windows([0], self.room, self.window_stride)  # This checks the stride.
 
     @property
     def names(self) -> list[str]:
@@ -201,7 +204,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return self.assemble((ops.cast(ids, "int32"),), y, sample_weight if y is not None else None)
 
     def _labels_in_graph(self, labels):
-        """Convert flat names or numbers to class numbers, -1 for none."""
+        """Convert a flat tensor of names or numbers to class indices; -1 means no label."""
         if labels.dtype == tf.string:
             return self.check_labels_in_graph(labels)
         labels = ops.cast(labels, "int32")
@@ -219,8 +222,9 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
         def place(rows):
             """Pad ragged (B, P) to (B, T), aligned with the tokens."""
-            rows = rows[:, : self._window_size()].to_tensor()
-            return ops.pad(rows, [[0, 0], [1, length - 1 - ops.shape(rows)[1]]])
+            rows = rows[:, : self.room].to_tensor()
+            first = self.tokenizer.frame.first
+            return ops.pad(rows, [[0, 0], [first, length - first - ops.shape(rows)[1]]])
 
         return features, place(y), place(sample_weight)
 
@@ -243,80 +247,17 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             if self.label_pieces == "first":
                 spans = [word_spans(text) for text in rows]
         else:
-            # With a space before it, each word gets the same byte pairs as in a text.
+            # A space before each word gives it the same byte pairs as in a text.
             spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
             rows, texts = words, ["".join(row) for row in spaced]
             spans = [joined_spans(row) for row in spaced]
-        found = in_chunks(
-            len(rows), lambda chunk: self._in_pieces(texts[chunk], spans and spans[chunk])
-        )
-        found = _joined(found)
-        looks_of(self).at_tokens(self.tokenizer, texts, found["ids"])
-        ends, units = found["ends"], found["units"]
-        first, count, unit = (found[name] for name in ("first", "count", "unit"))
-        splits = np.append(0, np.cumsum(found["lengths"]))
-        unit_rows = np.repeat(np.arange(len(rows)), found["unit_counts"])
-        if words is None and not count.all():
-            # Two words in one piece become one unit, and words that the tokenizer deletes become
-            # none. Words of lists stay units of their own.
-            own = count > 0
-            group = np.cumsum(own) - 1  # the last unit with a piece, (units,)
-            last = ends[(first + count)[own] - 1][group] if own.any() else 0
-            shares = (units[0] < last) & (unit_rows == unit_rows[own][group]) if own.any() else own
-            unit = np.where(unit < 0, -1, group[unit])
-            unit_ends = units[1][own]
-            np.maximum.at(unit_ends, group[shares], units[1][shares])
-            units = units[0][own], unit_ends
-            unit_rows, first, count = unit_rows[own], first[own], count[own]
-        unit_splits = np.searchsorted(unit_rows, np.arange(len(rows) + 1))
-        if words is not None:
-            places = np.arange(len(unit_rows)) - unit_splits[unit_rows]
-            units = places, places + 1
-        return Pieces(
-            rows=rows,
-            words=words is not None,
-            ids=found["ids"],
-            splits=splits,
-            starts=units[0],
-            ends=units[1],
-            unit_splits=unit_splits,
-            first=first,
-            count=count,
-            unit=unit,
-        )
-
-    def _in_pieces(self, texts, spans):
-        """Tokenize texts and match the pieces to units.
-
-        Args:
-            texts: list of strings.
-            spans: list of lists of units, `(start, end)`; `None` makes units from the pieces.
-
-        Returns:
-            Dict of arrays: `ids` and `ends` of pieces; `lengths`, their number per text; `units`,
-            int64 (2, U), and `unit_counts`; and the results of `units_of_pieces`.
-        """
-        ids, starts, ends = self.tokenizer.ragged(texts, offsets=True)
-        places = ids.value_rowids(), starts.values, ends.values
-        if spans is None:
-            unit_rows, units = pieces_as_units(*places)
-        else:
-            unit_rows, *units = _places(spans)
-        first, count, unit = units_of_pieces(places, (unit_rows, *units))
-        return {
-            "ids": ids.values,
-            "ends": ends.values,
-            "lengths": ids.row_lengths(),
-            "units": np.stack(units),
-            "unit_counts": np.bincount(unit_rows, minlength=len(texts)),
-            "first": first,
-            "count": count,
-            "unit": unit,
-        }
+        pieces = read_pieces(self.tokenizer, rows, texts, spans, words is not None)
+        looks_of(self).at_tokens(self.tokenizer, texts, pieces.ids)
+        return pieces
 
     def _on_pieces(self, labels, first, count, unit):
         """Convert labels of units (-1 for none) to labels and weights of pieces."""
-        labels = ops.concat([labels, [-1]], 0)  # The last is for pieces without a unit.
+        labels = ops.concat([labels, [-1]], 0)  # The last label is for pieces without a unit.
         first, count = (ops.concat([array, [-1]], 0) for array in (first, count))
         unit = ops.where(unit < 0, ops.size(labels, "int64") - 1, unit)
         label = ops.gather(labels, unit)  # (pieces,)
@@ -331,28 +272,26 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return ops.maximum(label, 0), ops.cast(label >= 0, "float32")
 
     def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
-        """Convert probabilities (pieces, C) to (units, C), zeros for units without pieces.
+        """Convert probabilities (pieces, C) to (units, C); units without pieces get zeros.
 
         A unit gets the probabilities of its first piece or, with `label_pieces="all"`, the mean of
         its pieces, where the "I-PER" of inner pieces counts as "B-PER".
         """
         units = np.zeros((len(pieces.first), probabilities.shape[1]))
         there = pieces.count > 0
-        if self.label_pieces == "first":
-            units[there] = probabilities[pieces.first[there]]
-            return units
-        table = classes_of_pieces(self.names, units.shape[1])
-        unit, piece = window_tokens(pieces.first, pieces.first + pieces.count)
-        is_first = piece == pieces.first[unit]
-        is_last = piece == (pieces.first + pieces.count)[unit] - 1
-        classes = table[:, is_first.astype(int), is_last.astype(int)].T  # (pieces of units, C)
-        np.add.at(units, unit, np.take_along_axis(probabilities[piece], classes, axis=1))
-        return units / np.maximum(units.sum(axis=1, keepdims=True), 1e-30)
+        units[there] = unit_probabilities(
+            ops.cast(probabilities, "float64"),
+            pieces.first[there],
+            pieces.count[there],
+            self.names,
+            self.label_pieces,
+        )
+        return units
 
     # === Labels ===
 
     def _targets_of_pieces(self, pieces, y, sample_weight):
-        """Return labels and weights of pieces, as NumPy or `None`."""
+        """Return labels and weights of pieces, as NumPy arrays; `None` if there are no labels."""
         if y is None:
             return None, None
         count = len(pieces.rows)
@@ -376,7 +315,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return y, given
 
     def _of_words(self, pieces, rows):
-        """Convert labels of words to int32 (units,), -1 for none."""
+        """Convert labels of words to int32 (units,); -1 means no label."""
         numbers = {name: number for number, name in enumerate(self.names)}
         numbers[None] = -1
         labels = np.empty(len(pieces.starts), "int32")
@@ -401,18 +340,18 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return labels
 
     def _class_number(self, label, place):
-        """Return the class number of a label; -1 for none."""
+        """Return the class index of a label; -1 means no label."""
         if isinstance(label, (str, bytes)):
             return self._number(label, place)
         if not is_whole(label):
             raise ValueError(
-                f"The label at position {place} is {label!r}; pass a name, a class number, or "
+                f"The label at position {place} is {label!r}; pass a name, a class index, or "
                 "None for no label."
             )
         return -1 if label == NO_LABEL else self.check_number(int(label), place)
 
     def _of_spans(self, pieces, rows):
-        """Convert spans of texts to int32 (units,), -1 for none."""
+        """Convert spans of texts to the class indices of units, int32 (units,); -1 for no label."""
         if not self.names:
             raise ValueError(
                 "The preprocessor has no class names for spans; pass labels=[...], and "
@@ -452,23 +391,22 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     # === Windows ===
 
-    def _window_size(self):
-        return self.sequence_length - 2
-
-    def _stride(self):
-        return max(self._window_size() // 2, 1) if self.stride is None else self.stride
+    @property
+    def window_stride(self) -> int:
+        """Number of tokens between window starts: `stride`, or half a window by default."""
+        return max(self.room // 2, 1) if self.stride is None else self.stride
 
     def windows(self, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the windows over the pieces of each text: `(rows, starts, ends)`, ints (R,)."""
-        return cut_windows(np.diff(pieces.splits), self._window_size(), self._stride())
+        return cut_windows(np.diff(pieces.splits), self.room, self.window_stride)
 
     def windows_in_graph(self, lengths: ArrayLike) -> Any:
         """Return `(rows, starts, lengths)` of windows over texts of these lengths, in a graph."""
-        sizes = ops.fill(ops.shape(lengths), self._window_size())
-        return cut_windows_in_graph(lengths, sizes, self._stride())
+        sizes = ops.fill(ops.shape(lengths), self.room)
+        return windows_of(lengths, sizes, self.window_stride)
 
     def _examples(self, x, y, sample_weight):
-        """Make examples from the windows of texts or of a `Pieces`."""
+        """Make one example per window of texts, or of a `Pieces`."""
         pieces = x if isinstance(x, Pieces) else self.read(x)
         y, sample_weight = self._targets_of_pieces(pieces, y, sample_weight)
         rows, starts, ends = self.windows(pieces)
@@ -484,12 +422,14 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return (ids,), [y, sample_weight]
 
     def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:
-        """Merge window outputs to (pieces of all texts, C), each from the window with most context.
+        """Merge the outputs of windows to (pieces of all texts, C).
+
+        A piece's output is taken from the window in which it has the most context.
 
         Args:
             pieces: a `Pieces`.
             outputs: arrays (T, C), one per window.
-            order: ints (R,). Window of each array.
+            order: ints (R,). Index of the window of each array.
         """
         rows, starts, ends = self.windows(pieces)
         best = np.split(most_context(rows, starts, ends), np.cumsum(ends - starts)[:-1])
@@ -499,24 +439,5 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
                 joined = np.zeros((len(pieces.ids), output.shape[-1]), output.dtype)
             place = np.flatnonzero(best[window])
             begin = pieces.splits[rows[window]] + starts[window]
-            joined[begin + place] = output[1 + place]
+            joined[begin + place] = output[self.tokenizer.frame.first + place]
         return joined
-
-
-def _places(spans):
-    """Flatten units of texts, lists of `(start, end)`, to text indices, starts and ends, (U,)."""
-    rows = np.repeat(np.arange(len(spans)), [len(row) for row in spans])
-    return rows, *np.array([span for row in spans for span in row], "int64").reshape(-1, 2).T
-
-
-def _joined(chunks):
-    """Merge the results of `_in_pieces` for chunks of texts."""
-    if len(chunks) == 1:
-        return chunks[0]
-    pieces = units = 0
-    for chunk in chunks:
-        # Shift indices from the chunk to all texts.
-        chunk["first"] = chunk["first"] + pieces
-        chunk["unit"] = np.where(chunk["unit"] < 0, -1, chunk["unit"] + units)
-        pieces, units = pieces + len(chunk["ids"]), units + chunk["units"].shape[1]
-    return {name: np.concatenate([c[name] for c in chunks], axis=-1) for name in chunks[0]}

@@ -1,4 +1,4 @@
-"""ELMo's inputs, character ids of words, and its labels, the neighbors of each word.
+"""ELMo's inputs (the character ids of words) and its labels (the neighbors of each word).
 
 N sentences, W words per sentence, B batch, T tokens (words plus sentence start and end), C
 characters per token.
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# Character ids besides UTF-8 bytes + 1; 0 marks positions without a token.
+# Character ids besides those of UTF-8 bytes, which are the byte + 1; 0 marks positions without a
+# token.
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = range(257, 262)
 # First entries of the pre-training vocabulary, as in bilm-tf.
 SPECIAL = ("<S>", "</S>", "<UNK>")
@@ -58,7 +59,7 @@ def sentence_words(sentences, method):
 
 
 def character_ids(
-    sentences: Sequence[Any], characters_per_token: int = 50
+    sentences: Sequence[Any], characters_per_token: int = 50, length: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Convert sentences of words to character ids, with sentence boundaries.
 
@@ -67,6 +68,7 @@ def character_ids(
     Args:
         sentences: list of N lists of words.
         characters_per_token: int. C.
+        length: int. T; defaults to the length of the longest sentence, which is its minimum.
 
     Returns:
         `(ids, mask)`, int32 (N, T, C) and (N, T).
@@ -82,7 +84,7 @@ def character_ids(
     for sentence in sentences:
         words = [[byte + 1 for byte in word.encode("utf-8", "replace")[:most]] for word in sentence]
         rows.append([[SENTENCE_BEGIN], *words, [SENTENCE_END]])
-    shape = (len(rows), max(map(len, rows), default=0))
+    shape = (len(rows), max(map(len, rows), default=0) if length is None else length)
     ids, mask = np.zeros((*shape, characters_per_token), "int32"), np.zeros(shape, "int32")
     for i, row in enumerate(rows):
         mask[i, : len(row)] = 1
@@ -92,13 +94,12 @@ def character_ids(
     return ids, mask
 
 
-def character_ids_in_graph(words, characters_per_token, length=None):
+def character_ids_in_graph(words, characters_per_token):
     """Run `character_ids` in a TensorFlow graph.
 
     Args:
         words: `tf.RaggedTensor` of strings (N, None).
         characters_per_token: int. C.
-        length: int tensor. T; defaults to that of the longest sentence, the minimum.
 
     Returns:
         A dict of `character_ids` int32 (N, T, C) and `padding_mask` int32 (N, T).
@@ -125,36 +126,35 @@ def character_ids_in_graph(words, characters_per_token, length=None):
         )
 
     tokens = tf.concat([end(SENTENCE_BEGIN), words.with_flat_values(ids), end(SENTENCE_END)], 1)
-    if length is None:
-        length = tf.cast(tf.reduce_max(tf.concat([tokens.row_lengths(), [1]], 0)), "int32")
+    length = tf.cast(tf.reduce_max(tf.concat([tokens.row_lengths(), [1]], 0)), "int32")
     shape = tf.stack([-1, length, characters_per_token])
     ids = tf.ensure_shape(tokens.to_tensor(0, shape=shape), (None, None, characters_per_token))
     return {"character_ids": ids, "padding_mask": tf.cast(ids[:, :, 0] > 0, "int32")}
 
 
-def neighbours_in_graph(word_ids, length):
+def neighbors(word_ids, length):
     """Return pre-training labels: the next and the previous token of each token.
 
     Args:
-        word_ids: `tf.RaggedTensor` int32 (N, None), without sentence boundaries.
-        length: int tensor. T.
+        word_ids: N lists of ints, without sentence boundaries.
+        length: int. T.
 
     Returns:
         `(y, sample_weight)`, dicts of `forward_logits` and `backward_logits` (N, T). Weights are 0
         beyond the ends of a sentence.
+
+    >>> y, weights = neighbors([[5, 6]], 5)
+    >>> y["forward_logits"].tolist(), weights["backward_logits"].tolist()
+    ([[5, 6, 1, 0, 0]], [[0.0, 1.0, 1.0, 1.0, 0.0]])
     """
-
-    def end(number):
-        column = tf.fill(tf.stack([tf.cast(word_ids.nrows(), "int32"), 1]), number)
-        return tf.RaggedTensor.from_tensor(column)
-
-    rows = tf.concat([end(BEGIN_ID), word_ids, end(END_ID)], 1)
-    shape = tf.stack([-1, length])
-    ids, there = (x.to_tensor(0, shape=shape) for x in (rows, tf.ones_like(rows)))
+    ids = np.zeros((len(word_ids), length), "int32")
+    weights = np.zeros(ids.shape, "float32")
+    for i, words in enumerate(word_ids):
+        ids[i, : len(words) + 2] = [BEGIN_ID, *words, END_ID]
+        weights[i, : len(words) + 2] = 1
 
     def beside(x):
-        after, before = tf.pad(x[:, 1:], [[0, 0], [0, 1]]), tf.pad(x[:, :-1], [[0, 0], [1, 0]])
+        after, before = np.pad(x[:, 1:], [[0, 0], [0, 1]]), np.pad(x[:, :-1], [[0, 0], [1, 0]])
         return {"forward_logits": after, "backward_logits": before}
 
-    weights = {name: tf.cast(x * there, "float32") for name, x in beside(there).items()}
-    return beside(ids), weights
+    return beside(ids), {name: x * weights for name, x in beside(weights).items()}

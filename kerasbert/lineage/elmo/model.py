@@ -16,14 +16,15 @@ from kerasbert import backend
 from kerasbert.base.errors import check_choice, check_value, check_whole, is_whole
 from kerasbert.base.finite import check_outputs, check_targets, with_finite_check
 from kerasbert.base.from_preset import FromPreset
+from kerasbert.base.memory import keep_freed_memory
 from kerasbert.base.process import check_process
 from kerasbert.checkpoints import bilm
 from kerasbert.encoder import functional
-from kerasbert.heads.base.task import BertTask
+from kerasbert.heads.base.preset_task import PresetTask
 from kerasbert.layers.elmo import CharacterEncoder, ProjectedLSTMs
 from kerasbert.layers.heads import ScalarMix
 from kerasbert.lineage.elmo.characters import character_ids, sentence_words
-from kerasbert.text.batching import sorted_batches
+from kerasbert.text.batch_plans import sorted_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,10 +39,10 @@ LAYERS = ("scalar_mix", "all", "last", "tokens")
 class ElmoBackbone(FromPreset, functional.Backbone):
     """ELMo's bidirectional language model without its softmax.
 
-    Inputs are a dict of `character_ids` (B, T, C), as made by `character_ids()`, and `padding_mask`
-    (B, T). Outputs are a dict: `hidden_states`, a list of `num_layers + 1` tensors (B, T, 2 * P)
-    (the context-free word embeddings, duplicated; then each layer's forward and backward outputs,
-    concatenated), and `sequence_output`, the last of them.
+    Inputs are a dict of `character_ids` (B, T, C), made by `character_ids()`, and `padding_mask`
+    (B, T). Outputs are a dict of `hidden_states`, a list of `num_layers + 1` tensors (B, T, 2 * P),
+    and `sequence_output`, the last of them. The first tensor is the context-free word embeddings
+    twice, the others are the concatenated forward and backward outputs of each layer.
 
     Args:
         num_layers: int. LSTM layers per direction.
@@ -52,7 +53,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         num_highways: int. Number of highway layers after the convolutions.
         activation: string. "relu" or "tanh", after the convolutions.
         cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
-        skip_connections: bool. Add the input of each layer after the first to its output.
+        skip_connections: bool. Whether each layer after the first adds its input to its output.
         dropout: float. Dropout on each layer's inputs.
         num_characters: int. Size of the character vocabulary.
         characters_per_token: int. C.
@@ -89,7 +90,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        backend.keep_memory()
+        keep_freed_memory()
         for name in ("num_layers", "units", "projection_dim", "character_dim", "num_characters"):
             check_whole(name, locals()[name])
         check_whole("characters_per_token", characters_per_token, 3)
@@ -197,7 +198,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         return model
 
     def to_files(self, options: Any, weights: Any) -> None:
-        """Write the two files that `from_files` reads, in bilm-tf's format; same arguments."""
+        """Write the two files of bilm-tf's format; the arguments are those of `from_files`."""
         write_files(self, self, options, weights)
 
     # Keras' own quantize() would do nothing; its enable_lora() would freeze the whole model.
@@ -235,7 +236,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
 
 
 def _checked_filters(filters, most):
-    """Return checked `(width, count)` pairs of convolutions over at most `most` characters."""
+    """Check and return the `(width, count)` pairs of convolutions; a width is at most `most`."""
 
     def fits(pair):
         is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_whole, pair))
@@ -260,8 +261,7 @@ class ElmoTask(FromPreset, functional.Task):
     """Base class of tasks with an `ElmoBackbone`, which preprocess sentences themselves."""
 
     backbone_cls = ElmoBackbone
-
-    _check_encoder = BertTask._check_encoder
+    _check_encoder = PresetTask._check_encoder
 
     # `fit`, `evaluate` and `predict` bypass KerasHub's methods, which would preprocess arrays with
     # TensorFlow.
@@ -331,13 +331,13 @@ class ElmoEmbedder(ElmoTask):
         Args:
             sentences: a string, split into words at white space, or a list of N such strings or
                 lists of words.
-            stateful: bool. Keep the sentences' order and carry the LSTM states from batch to batch,
-                as bilm-tf does. The last batch may be smaller.
+            stateful: bool. Whether sentences keep their order and the LSTM states are carried from
+                batch to batch, as in bilm-tf. The last batch may be smaller.
             batch_size: int.
 
         Returns:
-            A list of N float32 arrays (W, 2 * P), or (W, L, 2 * P) with `layers="all"`; one array
-            for a single sentence.
+            A list of N float32 arrays (W, 2 * P), or (W, L, 2 * P) with `layers="all"`. A single
+            array for a single sentence.
         """
         check_whole("batch_size", batch_size)
         sentences, single = sentence_words(sentences, "embed()")

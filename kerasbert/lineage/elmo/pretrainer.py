@@ -15,28 +15,23 @@ import numpy as np
 from keras import ops
 
 from kerasbert import backend
-from kerasbert.backend.tensorflow import need_tensorflow, tf
 from kerasbert.base.errors import check_whole
 from kerasbert.base.files import write_text
 from kerasbert.checkpoints import bilm
 from kerasbert.heads.base.compiling import KeepsCompile
-from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.elmo import by_inputs
+from kerasbert.layers.token_layers import TokenDropout
 from kerasbert.lineage.elmo.characters import (
     SPECIAL,
     UNKNOWN_ID,
-    character_ids_in_graph,
-    neighbours_in_graph,
+    character_ids,
+    neighbors,
     sentence_words,
 )
 from kerasbert.lineage.elmo.model import ElmoBackbone, ElmoTask, write_files
 from kerasbert.losses.logits import Perplexity, TokenCrossEntropy, token_cross_entropy
-from kerasbert.text.batching import (
-    batch_dataset,
-    bucket_length,
-    similar_length_batches,
-    sorted_batches,
-)
+from kerasbert.text.batch_plans import bucket_length, similar_length_batches, sorted_batches
+from kerasbert.text.batches import Batches, as_tf_data, runs_in_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +39,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
+_INPUTS = ("character_ids", "padding_mask")
 _OUTPUTS = ("forward_logits", "backward_logits")
 
 
@@ -164,7 +160,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             x: list of strings or of lists of words; or a dict of arrays, with labels and weights.
             batch_size: int, 32 by default.
             validation_data: sentences, or as in `keras.Model.fit`.
-            shuffle: bool. Reshuffle sentences and batches in every epoch.
+            shuffle: bool. Whether to shuffle sentences and batches again in every epoch.
         """
         if _are_sentences(validation_data):
             validation_data = self._batches(validation_data, batch_size, None)
@@ -191,7 +187,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             batch_size: int.
 
         Returns:
-            A dict of `forward`, `backward` and `mean`, the exponential of both losses' mean.
+            A dict of `forward`, `backward` and `mean`, the exponential of the mean of both losses.
         """
         sums, counts = np.zeros(2), np.zeros(2)
         for features, labels, weights in self._batches(sentences, batch_size, None):
@@ -207,36 +203,29 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
         return dict(zip(("forward", "backward", "mean"), values))
 
     def _batches(self, sentences, batch_size, seed, shuffle=False):
-        """Make a `tf.data.Dataset` of `(features, labels, weights)`, batched by length."""
-        need_tensorflow("Reading sentences")
+        """Make batches `(features, labels, weights)` of sentences of similar length."""
         batch_size = 32 if batch_size is None else batch_size
         check_whole("batch_size", batch_size)
         if isinstance(sentences, str):
             raise ValueError("sentences must be a list, got one string; put it in a list.")
         sentences, _ = sentence_words(sentences, "fit()")
         numbers = {word: number for number, word in enumerate(self.vocabulary)}
-        counts = [len(sentence) for sentence in sentences]
-        lengths = np.array(counts) + 2
-        flat = [word for sentence in sentences for word in sentence]
-        with tf.device("cpu"):
-            encoded = tf.constant([w.encode("utf-8", "replace") for w in flat], tf.string)
-            ids = tf.constant([numbers.get(word, UNKNOWN_ID) for word in flat], tf.int32)
-            words, ids = (tf.RaggedTensor.from_row_lengths(x, counts) for x in (encoded, ids))
-            buckets = tf.constant([bucket_length(n) for n in range(lengths.max() + 1)], tf.int32)
+        ids = [[numbers.get(word, UNKNOWN_ID) for word in sentence] for sentence in sentences]
+        lengths = np.array([len(sentence) + 2 for sentence in sentences])
 
-            def make(rows):
-                length = buckets[tf.reduce_max(tf.gather(tf.constant(lengths, tf.int32), rows))]
-                features = character_ids_in_graph(
-                    tf.gather(words, rows), self.backbone.characters_per_token, length
-                )
-                return features, *neighbours_in_graph(tf.gather(ids, rows), length)
+        def make(rows):
+            length = bucket_length(lengths[rows].max())
+            words, most = [sentences[row] for row in rows], self.backbone.characters_per_token
+            features = dict(zip(_INPUTS, character_ids(words, most, length)))
+            return features, *neighbors([ids[row] for row in rows], length)
 
-            def plan(epoch):
-                if shuffle:
-                    return similar_length_batches(lengths, batch_size, seed, epoch)
-                return sorted_batches(lengths, batch_size)
+        def plan(epoch):
+            if shuffle:
+                return similar_length_batches(lengths, batch_size, seed, epoch)
+            return sorted_batches(lengths, batch_size)
 
-            return batch_dataset(plan, make)
+        batches = Batches(plan, make)
+        return batches if runs_in_numpy() else as_tf_data(batches)
 
     @classmethod
     def from_files(cls, options: Any, weights: Any, vocabulary: AnyPath, dtype: Any = None) -> Self:

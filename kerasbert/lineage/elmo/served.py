@@ -10,14 +10,14 @@ import numpy as np
 
 from kerasbert.backend.tensorflow import tf
 from kerasbert.heads.base import decoding
-from kerasbert.heads.base.served import PROSE, SHORT, Served
+from kerasbert.heads.base.served import PROSE, SHORT, Served, filled, padded
 from kerasbert.heads.base.served import spec as tensor_spec
 from kerasbert.lineage.elmo.characters import character_ids, character_ids_in_graph
 from kerasbert.text.characters import code_points, substrings
 
 
 class ServedElmo(Served):
-    """Signatures of `ElmoEmbedder`."""
+    """SavedModel signatures of `ElmoEmbedder`."""
 
     output = "embedding"
     needs_preprocessor = False
@@ -58,20 +58,21 @@ class ServedElmo(Served):
         return character_ids_in_graph(words, self.model.backbone.characters_per_token), columns
 
     def answer(self, text):
-        # With zero rows, TensorFlow's convolutions have the wrong width, so an empty text is added.
+        # If there are no rows, TensorFlow's convolutions have the wrong width, so add an empty
+        # text.
         count = tf.size(text)
         text = tf.concat([text, tf.fill([tf.cast(count == 0, "int32")], "")], 0)
         return {name: x[:count] for name, x in self._answer(text).items()}
 
     def _answer(self, text):
         features, columns = self._packed(text)
-        vectors = self.graph(features)[self.output][:, 1:]  # Without the sentence start.
-        padded = self.padded(columns)
-        most = tf.shape(padded["word"])[1]
+        vectors = self.graph(features)[self.output][:, 1:]  # Drop the sentence start.
+        found = padded(self.fills, columns)
+        most = tf.shape(found["word"])[1]
         # The column of the sentence end makes `vectors` wide enough even if no text has words.
-        there = tf.sequence_mask(padded["count"], most)
+        there = tf.sequence_mask(found["count"], most)
         there = tf.reshape(there, tf.concat([tf.shape(there), [1] * (vectors.shape.rank - 2)], 0))
-        return {**padded, "embedding": tf.where(there, vectors[:, :most], 0.0)}
+        return {**found, "embedding": tf.where(there, vectors[:, :most], 0.0)}
 
     def probes(self):
         return [("serving_default", {"text": [*SHORT, PROSE[:500]]})]
@@ -85,7 +86,7 @@ class ServedElmo(Served):
             ]
             for text in texts
         ]
-        found = self.filled(rows)
+        found = filled(self.fills, rows)
         vectors = self.model.embed(texts, batch_size=len(texts))
         shape = (len(texts), len(found["word"][0]), *vectors[0].shape[1:])
         embedding = np.zeros(shape, "float32")
@@ -94,6 +95,6 @@ class ServedElmo(Served):
         return {**found, "embedding": embedding}
 
     def tokens_of(self, signature, features):
-        # Converted here, because Keras' RNN needs the integers unchanged.
+        # Convert the features here, because Keras' RNN needs integers.
         outputs = self.run(keras.tree.map_structure(keras.ops.convert_to_tensor, features))
         return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}

@@ -12,7 +12,9 @@ import numpy as np
 
 from kerasbert.base.errors import check_whole
 from kerasbert.text import ops
-from kerasbert.text.packing import BertPreprocessor, as_tensors
+from kerasbert.text.batches import as_tensors
+from kerasbert.text.examples_in_memory import tokenize_column
+from kerasbert.text.preprocessor import BertPreprocessor
 
 if TYPE_CHECKING:
     from typing import Any
@@ -29,12 +31,12 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
     `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: sources end
     with the end token, targets begin with the start token. `y` holds the next target tokens, int32
-    (B, T); `sample_weight` (B, T) is 0 where there is none. Both sides are truncated to
+    (B, T); `sample_weight` (B, T) is 0 where there is no next token. Both sides are truncated to
     `sequence_length`.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`. If it has `for_targets()`, as
-            `MarianTokenizer` has, the result tokenizes the targets.
+        tokenizer: a tokenizer of `kerasbert.tokenizers`. If it has a method `for_targets()`, as
+            `MarianTokenizer` has, the tokenizer that the method returns tokenizes the targets.
         sequence_length: int. Maximum tokens per row.
 
     Raises:
@@ -85,24 +87,22 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
     def _tokenize_columns(self, columns, most=None):
         _check_pairs(columns)
+        pairs = zip(columns, self._side_tokenizers())
         return tuple(
-            self._tokenize_column(column, lambda chunk, own=own: (own.ragged(chunk)[0][:, :most],))[
+            tokenize_column(self, column, lambda chunk, own=own: (own.ragged(chunk)[0][:, :most],))[
                 0
             ]
-            for column, own in zip(columns, self._side_tokenizers())
+            for column, own in pairs
         )
 
     def _tokenize_in_graph(self, columns):
         pairs = zip(columns, self._side_tokenizers())
         return tuple(ops.cast(own.ragged(column)[0], "int32") for column, own in pairs)
 
-    def _is_cut(self, segments):
-        longest = np.maximum(*(np.diff(segment.row_splits) for segment in segments))
-        return longest + 1 > self.sequence_length
-
-    def packed_lengths(self, segments: Any) -> Any:
+    def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
         lengths = [ops.cast(segment.row_lengths(), "int32") for segment in segments]
-        return ops.minimum(ops.reduce_max(ops.stack(lengths), axis=0) + 1, self.sequence_length)
+        longest = ops.reduce_max(ops.stack(lengths), axis=0) + 1
+        return ops.minimum(longest, self.sequence_length) if truncated else longest
 
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Truncate and pad rows of tokens to the `x` of the class description."""
@@ -141,7 +141,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     def generate_preprocess(
         self, x: Texts, sequence_length: int | None = None, first: int = 0
     ) -> dict[str, Any]:
-        """Tokenize sources and begin targets, with room for generated tokens.
+        """Tokenize sources, and begin targets with the start token and room for generated tokens.
 
         Args:
             x: a list of N strings, the sources.
@@ -153,7 +153,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
             `prompt_ids` (N, 1), the start tokens of the targets.
 
         Raises:
-            ValueError: for sources without tokens, or with too many.
+            ValueError: for sources that have no tokens, or too many.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length, 2)
@@ -207,7 +207,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
 
 def _as_pair(x):
-    """Return a dict with KerasHub's column names as a tuple, other inputs unchanged."""
+    """Convert a dict with KerasHub's column names to a tuple; return other inputs unchanged."""
     if not isinstance(x, dict) or not set(x) & {"encoder_text", "decoder_text"}:
         return x
     if set(x) != {"encoder_text", "decoder_text"}:

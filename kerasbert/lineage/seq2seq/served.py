@@ -12,11 +12,11 @@ from kerasbert.base.parts import encoder_of
 from kerasbert.heads.base import decoding
 from kerasbert.heads.base.served import PROSE, SHORT, Served
 from kerasbert.heads.base.served import spec as tensor_spec
-from kerasbert.lineage.seq2seq.model import TargetScorer
+from kerasbert.lineage.seq2seq.task import TargetScorer
 
 
 class ServedSeq2SeqLM(Served):
-    """Signatures of `TransformerSeq2SeqLM`."""
+    """SavedModel signatures of `TransformerSeq2SeqLM`."""
 
     columns = ("source", "target")
 

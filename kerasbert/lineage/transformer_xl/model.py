@@ -14,20 +14,19 @@ from keras import ops
 
 from kerasbert import backend
 from kerasbert.base.errors import check_heads, check_value, check_whole
-from kerasbert.base.finite import check_outputs
+from kerasbert.base.finite import check_outputs, with_finite_check
 from kerasbert.base.process import check_process
-from kerasbert.encoder.building import backbone_of, own_backbone
 from kerasbert.encoder.preset_backbone import PresetBackbone
 from kerasbert.families.settings import LINEAGE_SETTINGS, SETTINGS
-from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
-from kerasbert.heads.base.task import BertTask
+from kerasbert.heads.base.writing_task import TokenTask
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from kerasbert.layers.block import TransformerBlock
-from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
+from kerasbert.layers.token_layers import TokenDropout
 from kerasbert.lineage.memory import check_memory, remember
-from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
+from kerasbert.lineage.transformer_xl.stream import FreshMemory, StreamTrainer, in_segments
 from kerasbert.optimizers import AdamW
+from kerasbert.samplers import BeamSampler, own_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,9 +53,9 @@ class TransformerXLBackbone(PresetBackbone):
         attention_dropout: float. Dropout on the attention probabilities.
         embedding_dim, cutoffs, division: see `kerasbert.layers.adaptive.AdaptiveEmbedding`.
         memory_length: int. Maximum number of tokens in the returned memory.
-        same_length: bool. Each token attends to `memory_length` tokens, itself included.
+        same_length: bool. Whether each token attends to `memory_length` tokens, including itself.
         clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
-        shares_biases: bool. Share the query biases among all layers.
+        shares_biases: bool. Whether all layers share the query biases.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
         initializer_range: float.
@@ -163,14 +162,12 @@ class TransformerXLBackbone(PresetBackbone):
         inputs = {
             "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
             "memory": keras.Input(
-                (num_layers, None, hidden_dim), dtype=self._memory_dtype(dtype), name="memory"
+                (num_layers, None, hidden_dim),
+                dtype=keras.dtype_policies.get(dtype).compute_dtype,
+                name="memory",
             ),
         }
         super().__init__(inputs=inputs, outputs=self.outputs_of(inputs), dtype=dtype, **kwargs)
-
-    @staticmethod
-    def _memory_dtype(dtype):
-        return keras.dtype_policies.get(dtype).compute_dtype
 
     def outputs_of(self, inputs: Tensor) -> Any:
         """Compute the outputs for tensors or symbolic inputs; `memory` is optional."""
@@ -184,7 +181,7 @@ class TransformerXLBackbone(PresetBackbone):
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(x, memory=memory)
         mask = context.pop("attention_mask")
-        context.pop("query_mask")  # For the query stream of XLNet.
+        context.pop("query_mask")  # Only XLNet's query stream needs it.
         got = []
         for i, block in enumerate(self.transformer_layers):
             got.append(x)
@@ -193,18 +190,8 @@ class TransformerXLBackbone(PresetBackbone):
             x = block(x, attention_mask=mask, attention_inputs=context)
         return self.output_dropout(x), got
 
-    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        check_process()
-        return super().__call__(self.fill_in(inputs), *args, **kwargs)
-
-    def call(
-        self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
-    ) -> Tensor:
-        # On JAX, `fit` and `predict` call this method directly.
-        return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
-
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Add an empty memory if none is given."""
+        """Add an empty memory if the inputs have none."""
         if not isinstance(inputs["token_ids"], keras.KerasTensor):
             inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
         if "memory" in inputs:
@@ -213,18 +200,15 @@ class TransformerXLBackbone(PresetBackbone):
         shape = (ops.shape(inputs["token_ids"])[0], self.num_layers, 0, self.hidden_dim)
         return {**inputs, "memory": ops.zeros(shape, dtype=self.compute_dtype)}
 
-    @classmethod
-    def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
-        build = own_backbone if source.is_own else backbone_of
-        return build(cls, source, load_weights, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class TransformerXLLM(BertTask):
+class TransformerXLLM(TokenTask):
     """Next-token prediction with Transformer-XL, for texts of any length.
 
     The output is log-probabilities (B, T, V) of the next tokens. `fit` takes `token_ids` (B, T),
-    and the next tokens as labels (B, T). It uses no memory; to train with one, loop over `read_on`.
+    and the next tokens as labels (B, T), and uses no memory. `fit_stream` trains with the memory on
+    consecutive segments of one text, `evaluate_stream` scores a text in the same way, and
+    `generate` continues one.
 
     Args:
         backbone: a `TransformerXLBackbone`.
@@ -306,20 +290,6 @@ class TransformerXLLM(BertTask):
         """Return the inputs unchanged: a text starts without a memory."""
         return inputs
 
-    def _needs_labels(self, is_raw):
-        return not is_raw
-
-    def default_loss(self) -> Any:
-        """Return the cross-entropy, averaged over the tokens."""
-        return TokenCrossEntropy()
-
-    def default_metrics(self) -> Any:
-        """Return accuracy and perplexity over the tokens."""
-        return [TokenAccuracy(), Perplexity()]
-
-    def metric_forms(self) -> Any:
-        return TOKEN_CLASSES, self.backbone.vocabulary_size
-
     def read_on(self, inputs: Mapping[str, Any], memory: Tensor = None) -> tuple[Any, Any]:
         """Compute log-probabilities, and the memory for the next segment of the texts.
 
@@ -337,7 +307,7 @@ class TransformerXLLM(BertTask):
         return self.lm_head(outputs["sequence_output"]), outputs["memory"]
 
     def ids_of(self, text: str) -> np.ndarray:
-        """Map a text's characters to ids (T,), or check an array of ids."""
+        """Convert a text's characters to ids (T,); an array of ids is checked and returned."""
         if isinstance(text, str):
             if self.characters is None:
                 raise ValueError(
@@ -368,8 +338,8 @@ class TransformerXLLM(BertTask):
     def evaluate_stream(self, text: Texts, segment: int = 128, memory: int | None = None) -> float:
         """Compute the mean bits per character or token of a text, segment by segment.
 
-        Memory use does not depend on the length of the text. The first token has no predecessor
-        and is not counted.
+        The memory that this needs does not depend on the length of the text. The first token has no
+        predecessor and is not counted.
 
         Args:
             text: a string, or ids (T,).
@@ -400,6 +370,112 @@ class TransformerXLLM(BertTask):
                 following = ids[first + 1 : first + 1 + len(part)]
                 total -= float(scores[np.arange(len(part)), following].sum(dtype="float64"))
         return check_outputs(self, total / (len(ids) - 1) / math.log(2))
+
+    def fit_stream(
+        self,
+        text: Texts,
+        segment: int = 128,
+        batch_size: int = 8,
+        memory: int | None = None,
+        epochs: int = 1,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Train on consecutive segments of a text, each with the memory of the earlier ones.
+
+        The text is split into `batch_size` streams that are read in parallel. The memory begins
+        with zeros in every epoch, and passes no gradients to earlier segments. The last tokens,
+        which do not fill a batch, are left out.
+
+        Args:
+            text: a string, or ids (T,).
+            segment: int. Number of tokens per segment.
+            batch_size: int. Number of streams.
+            memory: int. Number of memory tokens; defaults to the backbone's `memory_length`.
+            epochs: int.
+            **kwargs: `callbacks`, `verbose` and others of `keras.Model.fit`, except data.
+
+        Raises:
+            ValueError: for a text that is shorter than one batch, and for a model that was compiled
+                with `adversarial` or `r_drop`, which only `fit` supports.
+
+        Source: Dai et al. 2019, arXiv 1901.02860, section 3.2.
+        """
+        check_process()
+        memory = self.backbone.memory_length if memory is None else memory
+        for name in ("segment", "batch_size", "memory", "epochs"):
+            check_whole(name, locals()[name])
+        for option, value in self._running.regularizer.config().items():
+            raise ValueError(
+                f"The model was compiled with {option}={value!r}, which has no effect in "
+                "fit_stream(); compile it without, or use fit()."
+            )
+        ids = self.ids_of(text)
+        if len(ids) <= batch_size * segment:
+            raise ValueError(
+                f"text has {len(ids)} tokens, but a batch of batch_size={batch_size} segments of "
+                f"segment={segment} tokens needs {batch_size * segment + 1}; reduce one of the two."
+            )
+        trainer = StreamTrainer(self, batch_size, memory)
+        trainer.compile(
+            self.optimizer,
+            self.loss,
+            weighted_metrics=self.default_metrics(),
+            jit_compile=self.jit_compile,
+            run_eagerly=self.run_eagerly,
+        )
+        callbacks = [FreshMemory(), *with_finite_check(kwargs.pop("callbacks", None))]
+        x, y = in_segments(ids, batch_size, segment)
+        return trainer.fit(x, y, batch_size, epochs, shuffle=False, callbacks=callbacks, **kwargs)
+
+    def generate(
+        self,
+        text: Texts,
+        length: int = 100,
+        sampler: Any = "top_k",
+        segment: int = 128,
+        memory: int | None = None,
+    ) -> Any:
+        """Continue a text, token by token, with the memory of all tokens so far.
+
+        Args:
+            text: a string, or ids (T,), at least one token.
+            length: int. Number of tokens to generate.
+            sampler: "top_k", "greedy", "top_p", "random", or an object of `keras_hub.samplers`.
+            segment: int. Number of tokens per segment in which `text` is read.
+            memory: int. Maximum number of memory tokens; defaults to the backbone's
+                `memory_length`.
+
+        Returns:
+            The generated text without `text`: a string, or ids (length,) for ids.
+        """
+        check_process()
+        memory = self.backbone.memory_length if memory is None else memory
+        for name in ("length", "segment"):
+            check_whole(name, locals()[name])
+        check_whole("memory", memory, 0)
+        sampler = own_sampler(sampler)
+        if isinstance(sampler, BeamSampler):
+            raise ValueError(
+                "generate() keeps one memory and does not support a beam search; use another "
+                "sampler, such as 'greedy'."
+            )
+        ids = self.ids_of(text)
+        if not len(ids):
+            raise ValueError("text has no tokens; generate() continues a text of at least one.")
+        found, past = [], None
+        with backend.without_gradients():
+            for first in range(0, len(ids), segment):
+                outputs, past = self._part(ids[None, first : first + segment], past, memory)
+            for _ in range(length):
+                scores = ops.cast(outputs[:, -1], "float32")
+                token = sampler.get_next_token(sampler.compute_probabilities(scores))
+                found.append(int(ops.convert_to_numpy(token)[0]))
+                outputs, past = self._part(np.array([found[-1:]], "int32"), past, memory)
+        check_outputs(self, ops.convert_to_numpy(ops.cast(outputs, "float32")))
+        if not isinstance(text, str):
+            return np.array(found, "int32")
+        # Ids of the vocabulary beyond the characters have no character.
+        return "".join(self.characters[id] for id in found if id < len(self.characters))
 
     def _part(self, ids, past, most):
         inputs = {"token_ids": ops.convert_to_tensor(ids)}

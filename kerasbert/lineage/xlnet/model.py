@@ -15,8 +15,8 @@ from kerasbert.base.process import check_process
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.families.settings import LINEAGE_SETTINGS, SETTINGS
 from kerasbert.layers.block import TransformerBlock
-from kerasbert.layers.dropout import TokenDropout
 from kerasbert.layers.relative_attention import RelativeAttention, RelativeContext
+from kerasbert.layers.token_layers import TokenDropout
 from kerasbert.lineage.memory import check_memory, remember
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ _NAMES = (
 
 
 class _MaskEmbedding(keras.layers.Layer):
-    """The learned embedding of the query stream, appended once for each prediction.
+    """Layer that appends the learned embedding of the query stream once for each prediction.
 
-    The functional model calls it without `mapping`, which returns the tokens unchanged: Keras only
-    tracks weights of layers in the graph.
+    The functional model calls it without `mapping`, which returns the tokens unchanged. This call
+    is needed because Keras tracks only the weights of layers in the graph.
     """
 
     def build(self, inputs_shape):
@@ -59,7 +59,7 @@ class _MaskEmbedding(keras.layers.Layer):
 
 
 class _Predictions(keras.layers.Layer):
-    """Selects the predictions (B, P, D), which follow the tokens."""
+    """Layer that selects the predictions (B, P, D), which follow the tokens."""
 
     def call(self, inputs, mapping):
         return inputs[:, ops.shape(mapping)[2] :]
@@ -88,7 +88,7 @@ class XLNetBackbone(BertBackbone):
             sublayer outputs.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
-        is_causal: bool. Left-to-right attention.
+        is_causal: bool. Whether attention is left-to-right.
         clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
         memory_length: int. Maximum number of memory tokens that `read_on` returns; 0 keeps all.
         initializer_range: float.
@@ -106,13 +106,13 @@ class XLNetBackbone(BertBackbone):
     Source: Yang et al. 2019, arXiv 1906.08237.
     """
 
-    # `BertBackbone`'s settings that are fixed for XLNet.
+    # The constructor does not take the settings of this base class, which are fixed for XLNet.
     replaced_bases = (BertBackbone,)
     setting_names = _NAMES
     family = "xlnet"
     num_segments = 4
     max_sequence_length = 2**30
-    embedding_dim = pooled_dense = final_layer_norm = None
+    embedding_dim = pooled_dense = final_layer_norm = global_tokens = None
     pooler = norm_first = False
     use_bias = True
     global_every = num_inner_repetitions = 1
@@ -186,7 +186,7 @@ class XLNetBackbone(BertBackbone):
         hidden_states, _ = self._encode(inputs)
         self.hidden_states = tuple(hidden_states)
         outputs = self._named_outputs(hidden_states)
-        # Skips `BertBackbone.__init__`, which would build BERT.
+        # `BertBackbone.__init__` is skipped, because it would build BERT.
         super(BertBackbone, self).__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
     def _encode(self, inputs, attention_scores=False, positions=None):
@@ -197,7 +197,7 @@ class XLNetBackbone(BertBackbone):
     def _layers_of(
         self, inputs, memory=None, hidden_mask=None, target_mapping=None, positions=None
     ):
-        """Return all layers' outputs, embeddings first, with predictions appended to the tokens."""
+        """Return the outputs of the embeddings and all layers; predictions follow the tokens."""
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(
             x,

@@ -7,29 +7,35 @@ import keras
 import numpy as np
 
 from kerasbert.base.errors import check_whole
+from kerasbert.heads.multiple_choice.preprocessor import BertMultipleChoicePreprocessor
 from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
+from kerasbert.heads.text_regressor.preprocessor import BertTextRegressorPreprocessor
+from kerasbert.heads.token_classifier.preprocessor import BertTokenClassifierPreprocessor
 from kerasbert.text import ops
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 
 # Segment ids of `<cls>` and of padding; texts have 0 and 1.
 OF_CLS, OF_PADDING = 2, 3
 
 
 class XLNetPacking:
-    """Mixin, the first base of a preprocessor: rows end with `<sep> <cls>`, padding comes first."""
+    """Mixin for preprocessors: rows end with `<sep> <cls>`, and padding comes first.
+
+    It must be the first base class.
+    """
 
     packing = "class_last"
 
     def pack(self, segments, length=None):
-        """Pack as `BertPreprocessor` does, in XLNet's order; `<cls>` has segment 2, padding 3."""
+        """Pack as `BertPreprocessor`, but in XLNet's order; `<cls>` has segment 2, padding 3."""
         features = super().pack(segments, length)
         ids, mask = features["token_ids"], features["padding_mask"]
         count = ops.reduce_sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
         width = ops.shape(ids)[1]
         place = ops.range(width)[None] - (width - count)  # (B, T), position without padding
         is_token, is_last = place >= 0, place == count - 1
-        # The base class packs `[CLS]` first.
+        # Move `<cls>`, which the base class packs first, to the end.
         source = ops.where(is_token & ~is_last, place + 1, 0)
         moved = ops.gather(ids, source, batch_dims=1)
         features["token_ids"] = ops.where(is_token, moved, self.tokenizer.pad_token_id)
@@ -57,11 +63,41 @@ class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocess
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTextRegressorPreprocessor(XLNetPacking, BertTextRegressorPreprocessor):
+    """Packs texts or pairs for `XLNetTextRegressor`; see `XLNetTextClassifierPreprocessor`.
+
+    Arguments and labels are those of `BertTextRegressorPreprocessor`.
+    """
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTokenClassifierPreprocessor(XLNetPacking, BertTokenClassifierPreprocessor):
+    """Packs words or texts as `text <sep> <cls>`, padded on the left, and labels their pieces.
+
+    Arguments and labels are those of `BertTokenClassifierPreprocessor`. Labels and weights (B, T)
+    have the order `<cls> text <sep>`, in which `XLNetTokenClassifier` returns its logits.
+    """
+
+
+class _XLNetPreprocessor(XLNetPacking, BertPreprocessor):
+    """XLNet's packing as the base of a class that packs rows by `super().pack`."""
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetMultipleChoicePreprocessor(BertMultipleChoicePreprocessor, _XLNetPreprocessor):
+    """Packs each choice with its prompt as `prompt <sep> choice <sep> <cls>`, padded on the left.
+
+    Arguments and labels are those of `BertMultipleChoicePreprocessor`.
+    """
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPreprocessor):
     """Packs questions and windows of their contexts as `question <sep> window <sep> <cls>`.
 
-    Arguments are those of `BertQuestionAnsweringPreprocessor`. Positions in labels and windows are
-    counted as there, with `<cls>` first, as in the logits of `XLNetQuestionAnswering`.
+    Arguments are those of `BertQuestionAnsweringPreprocessor`. Positions in labels and windows
+    refer to the order `<cls> question <sep> window <sep>`, in which `XLNetQuestionAnswering`
+    returns its logits.
     """
 
 
@@ -69,16 +105,16 @@ class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPrep
 class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
     """Packs texts, and draws the predicted tokens and their order for each batch.
 
-    In every `context_factor` * L tokens, a span of L tokens at a random position is predicted, with
-    L drawn from 1 to `max_span`. The predicted tokens get a random order; each attends to those
-    before it, and to all tokens that are not predicted. Returns `(x, y, sample_weight)`. `x` also
-    has `hidden_mask` (B, T, T), 1 where a token must not attend to another one, and
-    `target_mapping` (B, P, T), 1 at the position of each prediction; `y` holds the predicted tokens
-    (B, P).
+    In every `context_factor` * L tokens, a span of L tokens at a random position is predicted; L is
+    drawn from 1 to `max_span`. The predicted tokens get a random order: each of them attends to the
+    predicted tokens before it, and to all tokens that are not predicted. A call returns
+    `(x, y, sample_weight)`. `x` also has `hidden_mask` (B, T, T), 1 where a token must not attend
+    to another one, and `target_mapping` (B, P, T), 1 at the position of each prediction; `y` holds
+    the predicted tokens (B, P).
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
-        context_factor: int. K of the paper: one in K tokens is predicted.
+        context_factor: int. K in the paper: one of K tokens is predicted.
         max_span: int. Maximum tokens per span.
 
     Source: Yang et al. 2019, arXiv 1906.08237, sections 2.3 and 3.1, and its released code.
@@ -136,7 +172,7 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
 
     def _spans(self, batch, width, mask, seeds):
         """Draw which tokens are in a span: bool (B, T)."""
-        count = width // self.context_factor + 1  # enough if all spans have one token
+        count = width // self.context_factor + 1  # enough spans even if each has one token
         sizes = ops.stateless_uniform((batch, count), seeds[0], 1, self.max_span + 1, dtype="int32")
         contexts = sizes * self.context_factor
         begins = ops.cumsum(contexts, axis=1, exclusive=True)

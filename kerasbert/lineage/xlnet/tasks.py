@@ -1,4 +1,4 @@
-"""XLNet's tasks: text classification, question answering and pretraining.
+"""XLNet's tasks: the heads on texts and tokens, question answering and pretraining.
 
 B batch, T tokens, P predictions, D width, V tokens in the vocabulary.
 """
@@ -10,32 +10,65 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from kerasbert.base.parts import own_preprocessor
-from kerasbert.heads.base.head_metrics import TOKEN_CLASSES
-from kerasbert.heads.base.task import BertTask
+from kerasbert.backend.layers import tokens_at
+from kerasbert.heads.base.writing_task import TokenTask
 from kerasbert.heads.masked_lm.model import vocabulary_head
+from kerasbert.heads.multiple_choice.model import BertMultipleChoice
 from kerasbert.heads.question_answering.model import BertQuestionAnswering
 from kerasbert.heads.text_classifier.model import BertTextClassifier
-from kerasbert.layers.block import tokens_at
+from kerasbert.heads.text_regressor.model import BertTextRegressor
+from kerasbert.heads.token_classifier.model import BertTokenClassifier
 from kerasbert.lineage.xlnet.model import XLNetBackbone
 from kerasbert.lineage.xlnet.preprocessor import (
+    XLNetMultipleChoicePreprocessor,
     XLNetPretrainerPreprocessor,
     XLNetQuestionAnsweringPreprocessor,
     XLNetTextClassifierPreprocessor,
+    XLNetTextRegressorPreprocessor,
+    XLNetTokenClassifierPreprocessor,
 )
-from kerasbert.losses import Perplexity, TokenAccuracy, TokenCrossEntropy
 
 if TYPE_CHECKING:
     from typing import Any
 
 
-def _of_predictions(task):
-    """Return the query stream's embedding, which only pretraining uses."""
-    return task.backbone.mask_embedding.weights
+class _XLNetTask:
+    """Mixin for heads on XLNet; must be the first base class."""
+
+    backbone_cls = XLNetBackbone
+
+    def untrained_weights(self) -> list[Any]:
+        """Return the weights of the query stream's embedding, which only pre-training uses."""
+        return self.backbone.mask_embedding.weights
+
+
+class _LastFirst(keras.layers.Layer):
+    """Layer that reorders rows `... <cls>`, padded on either side, to `<cls> ...` plus padding."""
+
+    def call(self, inputs, padding_mask):
+        mask = ops.cast(padding_mask, "int32")
+        batch, length = ops.shape(mask)
+        count = ops.sum(mask, axis=1, keepdims=True)  # (B, 1)
+        first = ops.cast(ops.argmax(mask, axis=1, keepdims=True), "int32")
+        place = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (batch, length))
+        last = first + ops.maximum(count, 1) - 1
+        source = ops.where(place == 0, last, ops.clip(first + place - 1, 0, length - 1))
+        return tokens_at(inputs, source), ops.cast(place < count, "int32")
+
+    def compute_output_spec(self, inputs, padding_mask):
+        mask = keras.KerasTensor(padding_mask.shape, dtype="int32")
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype), mask
+
+
+class _XLNetTokenTask(_XLNetTask):
+    """Mixin for heads that compute each token; logits have the order `<cls> text <sep>`."""
+
+    def _in_order(self, logits, padding_mask):
+        return _LastFirst(dtype=self.backbone.dtype_policy, name="last_first")(logits, padding_mask)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class XLNetTextClassifier(BertTextClassifier):
+class XLNetTextClassifier(_XLNetTask, BertTextClassifier):
     """Classifies texts or pairs of texts from XLNet's last token, `<cls>`.
 
     The head is a dense layer with tanh, then the logits. Methods and arguments are those of
@@ -53,37 +86,82 @@ class XLNetTextClassifier(BertTextClassifier):
     Source: Yang et al. 2019, arXiv 1906.08237.
     """
 
-    backbone_cls = XLNetBackbone
     preprocessor_cls = XLNetTextClassifierPreprocessor
-
-    def untrained_weights(self) -> list[Any]:
-        return _of_predictions(self)
-
-
-class _LastFirst(keras.layers.Layer):
-    """Reorders rows `... <cls>`, padded on either side, to `<cls> ...` with padding at the end."""
-
-    def call(self, inputs, padding_mask):
-        mask = ops.cast(padding_mask, "int32")
-        batch, length = ops.shape(mask)
-        count = ops.sum(mask, axis=1, keepdims=True)  # (B, 1)
-        first = ops.cast(ops.argmax(mask, axis=1, keepdims=True), "int32")
-        place = ops.broadcast_to(ops.arange(length, dtype="int32")[None], (batch, length))
-        last = first + ops.maximum(count, 1) - 1
-        source = ops.where(place == 0, last, ops.clip(first + place - 1, 0, length - 1))
-        return tokens_at(inputs, source), ops.cast(place < count, "int32")
-
-    def compute_output_spec(self, inputs, padding_mask):
-        mask = keras.KerasTensor(padding_mask.shape, dtype="int32")
-        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype), mask
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class XLNetQuestionAnswering(BertQuestionAnswering):
-    """Extracts answers with a simple span head over XLNet's tokens.
+class XLNetTextRegressor(_XLNetTask, BertTextRegressor):
+    """Predicts a number for texts or pairs of texts from XLNet's last token, `<cls>`.
 
-    Rows are `question <sep> window <sep> <cls>`. Logits (B, T) and labels are ordered as `<cls>`
-    (no answer), the other tokens, padding.
+    The head is that of `XLNetTextClassifier`; methods and arguments are those of
+    `BertTextRegressor`, with an `XLNetBackbone` and an `XLNetTextRegressorPreprocessor`.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> regressor = XLNetTextRegressor(backbone)
+    >>> regressor.predict({"token_ids": np.ones((3, 5), "int32")}, verbose=0).shape
+    (3,)
+
+    Source: Yang et al. 2019, arXiv 1906.08237, section 3.3 (STS-B).
+    """
+
+    preprocessor_cls = XLNetTextRegressorPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetTokenClassifier(_XLNetTokenTask, BertTokenClassifier):
+    """Tags words from XLNet's tokens.
+
+    Rows are `text <sep> <cls>`. Logits (B, T, C) and labels have another order: `<cls>`, the other
+    tokens, padding. Methods and arguments are those of `BertTokenClassifier`, with an
+    `XLNetBackbone` and an `XLNetTokenClassifierPreprocessor`.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> tagger = XLNetTokenClassifier(backbone, labels=["PER", "LOC"], scheme="BIO")
+    >>> tagger.predict({"token_ids": np.ones((3, 7), "int32")}, verbose=0).shape
+    (3, 7, 5)
+
+    Source: Yang et al. 2019, arXiv 1906.08237.
+    """
+
+    preprocessor_cls = XLNetTokenClassifierPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetMultipleChoice(_XLNetTask, BertMultipleChoice):
+    """Selects the choice that best fits a prompt, from XLNet's last token, `<cls>`, of each row.
+
+    The head is that of `XLNetTextClassifier`; methods and arguments are those of
+    `BertMultipleChoice`, with an `XLNetBackbone` and an `XLNetMultipleChoicePreprocessor`.
+
+    Example:
+
+    >>> backbone = XLNetBackbone(
+    ...     vocabulary_size=100, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    ... )
+    >>> model = XLNetMultipleChoice(backbone)
+    >>> model.predict({"token_ids": np.ones((3, 4, 5), "int32")}, verbose=0).shape
+    (3, 4)
+
+    Source: Yang et al. 2019, arXiv 1906.08237, section 3.3 (RACE).
+    """
+
+    preprocessor_cls = XLNetMultipleChoicePreprocessor
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class XLNetQuestionAnswering(_XLNetTokenTask, BertQuestionAnswering):
+    """Extractive question answering with a simple span head on XLNet's tokens.
+
+    Rows are `question <sep> window <sep> <cls>`. Logits (B, T) and labels have another order:
+    `<cls>` (no answer), the other tokens, padding.
 
     Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`. The
     beam-search head of XLNet's paper is not implemented.
@@ -98,18 +176,11 @@ class XLNetQuestionAnswering(BertQuestionAnswering):
     (3, 5)
     """
 
-    backbone_cls = XLNetBackbone
     preprocessor_cls = XLNetQuestionAnsweringPreprocessor
-
-    def untrained_weights(self) -> list[Any]:
-        return _of_predictions(self)
-
-    def _in_order(self, logits, padding_mask):
-        return _LastFirst(dtype=self.backbone.dtype_policy, name="last_first")(logits, padding_mask)
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
-class XLNetPretrainer(BertTask):
+class XLNetPretrainer(TokenTask):
     """Permutation language modeling, XLNet's pretraining.
 
     Inputs are those of the encoder plus `hidden_mask` (B, T, T), 1 where a token must not attend to
@@ -145,11 +216,9 @@ class XLNetPretrainer(BertTask):
         preprocessor: XLNetPretrainerPreprocessor | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_encoder(backbone)
-        self.backbone = backbone
-        self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
+        self._set_parts(backbone, preprocessor)
         self.head_activation, self.head_bias, self.head_norm_epsilon = None, True, 1e-12
-        self.output_bias = self.tie_weights = True
+        self.output_bias, self.tie_weights, self.head_dim = True, True, None
         self.lm_head = vocabulary_head(self, "lm_head")
         inputs = {
             **backbone.input,
@@ -173,17 +242,3 @@ class XLNetPretrainer(BertTask):
 
     def untrained_weights(self) -> list[Any]:
         return []
-
-    def _needs_labels(self, is_raw):
-        return not is_raw
-
-    def default_loss(self) -> Any:
-        """Return the cross-entropy, averaged over the predictions."""
-        return TokenCrossEntropy()
-
-    def default_metrics(self) -> Any:
-        """Return accuracy and perplexity over the predictions."""
-        return [TokenAccuracy(), Perplexity()]
-
-    def metric_forms(self) -> Any:
-        return TOKEN_CLASSES, self.backbone.vocabulary_size

@@ -1,4 +1,4 @@
-"""The BiLSTM between encoder and head: the paper's ablation, one setting away in every task."""
+"""The BiLSTM between encoder and head: an ablation of the paper, and a setting of every task."""
 
 import functools
 import warnings
@@ -73,6 +73,7 @@ def classifier():
     return make(BertTextClassifier, is_causal=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "check"), list(rows()))
 def test_contract(cls, check, tmp_path):
     check(functools.partial(make, cls), tmp_path)
@@ -107,7 +108,7 @@ def test_numbers(tagger):
 
 @pytest.mark.backends("torch")
 def test_it_makes_the_first_token_see_what_follows(tagger):
-    """What a left-to-right encoder alone keeps from it."""
+    """In a causal encoder alone, the first token cannot."""
     plain = BertTokenClassifier(tiny_backbone(is_causal=True), num_classes=3)
     features = batch(tagger)
     other = {**features, "token_ids": features["token_ids"].copy()}
@@ -126,7 +127,7 @@ def test_defaults(classifier):
 
 @pytest.mark.backends("torch")
 def test_it_trains():
-    """The order of two tokens, which neither mean nor bag of the embeddings tells."""
+    """The model learns the order of two tokens, which a mean or a bag of embeddings lacks."""
     keras.utils.set_random_seed(0)
     model = BertTextClassifier(tiny_backbone(dropout=0.0), num_classes=2, bilstm_units=8)
     model.backbone.trainable = False
@@ -139,7 +140,9 @@ def test_it_trains():
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_presets(tmp_path):
-    """New over an encoder, with its weights named; loaded as it is; new again on request."""
+    """A warning names the weights of a new BiLSTM; presets save and load it, and it is created
+    again on request.
+    """
     encoder = str(tmp_path / "encoder")
     tiny_backbone(num_layers=1).save_to_preset(encoder)
     arguments = {"labels": ["a", "b"], "preprocessor": None}
@@ -163,7 +166,7 @@ def test_presets(tmp_path):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_foreign_encoder_gets_one(tmp_path, reference):
-    """A checkpoint's tagger cannot hold one, its encoder can take one."""
+    """A tagger of another package cannot have a BiLSTM, but a new head on its encoder can."""
     checkpoint = reference("bert", "ForQuestionAnswering")
     with pytest.warns(UserWarning, match="New, random weights.*bilstm/backward"):
         model = BertQuestionAnswering.from_preset(

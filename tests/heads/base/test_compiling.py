@@ -1,4 +1,4 @@
-"""`compile` with losses and metrics by name, with labels as rows, and copies by Keras."""
+"""`compile` with losses and metrics by name, labels as rows, and Keras' copies."""
 
 import keras
 import numpy as np
@@ -38,6 +38,7 @@ def evaluate(model, y, **settings):
     return model.evaluate(batch(model), y, verbose=0, return_dict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
     [
@@ -60,6 +61,7 @@ def test_class_numbers(model, loss):
     assert set(found) == {"loss", "sparse_categorical_crossentropy", "ce"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["auto", "categorical_crossentropy", "CategoricalCrossentropy"])
 def test_one_hot_and_soft_labels(model, loss):
     soft = 0.8 * ROWS + 0.2 / 3
@@ -72,8 +74,9 @@ def test_one_hot_and_soft_labels(model, loss):
         assert_close(found, dict.fromkeys(found, expected))
 
 
+@pytest.mark.slow
 def test_one_hot_labels_in_training(model):
-    """The gradient is that of class numbers."""
+    """The gradient equals that of class indices."""
     model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
     before, moved = model.get_weights(), []
     for y in (Y, ROWS):
@@ -98,7 +101,7 @@ def test_many_labels(many, loss):
     assert_close(found["precision"], is_label[chosen].mean())
     assert_close(found["recall"], chosen[is_label].mean())
     pairs = shares[is_label][:, None] - shares[~is_label][None]
-    assert abs(found["auc"] - (pairs > 0).mean()) < 0.12  # Keras counts by 200 thresholds.
+    assert abs(found["auc"] - (pairs > 0).mean()) < 0.12  # Keras approximates with 200 thresholds.
 
 
 def test_with_an_activation(model):
@@ -122,7 +125,7 @@ def test_several_outputs(model):
     expected = evaluate(answering, y)["loss"]
     name = "sparse_categorical_crossentropy"
     for loss in (dict.fromkeys(y, name), [name, name]):
-        # In a list the outputs are in the order of their names.
+        # Lists of outputs are ordered by name.
         settings = {"loss": loss, "metrics": {"start_logits": ["ce"], "end_logits": ["accuracy"]}}
         if isinstance(loss, list):
             settings["metrics"] = [["ce"], ["ce"]]
@@ -172,7 +175,7 @@ def test_saved(model, tmp_path):
 
 
 def test_clone(model):
-    """Keras makes a plain model of the same layers, trained as this one is."""
+    """Keras makes a plain model of the same layers, which trains equally."""
     model.compile(metrics=["accuracy"], run_eagerly=True)
     model.train_on_batch(batch(model), Y)
     clone = keras.models.clone_model(model)
@@ -182,9 +185,10 @@ def test_clone(model):
     assert_close(clone.evaluate(features, Y, verbose=0), model.evaluate(features, Y, verbose=0))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_a_step_is_traced_once(monkeypatch):
-    """TensorFlow traces a function again that created variables, such as means of losses."""
+    """TensorFlow retraces a function that created variables, such as loss trackers."""
     import tensorflow as tf
 
     traced, step = [], keras.Model.train_step
@@ -202,3 +206,17 @@ def test_a_step_is_traced_once(monkeypatch):
         model.fit(rows, verbose=0)
         assert int(model.optimizer.iterations) == 2
     assert traced == ["BertTextClassifier", "BertQuestionAnswering"]
+
+
+@pytest.mark.backends("torch")
+def test_label_smoothing_of_the_default_loss(model, many):
+    model.compile(label_smoothing=0.3)
+    many.compile(label_smoothing=0.3)
+    assert model.loss.label_smoothing == many.loss.label_smoothing == 0.3
+    for task, loss, said in (
+        (BertQuestionAnswering(model.backbone), "auto", "needs a cross-entropy of classes"),
+        (BertTextRegressor(model.backbone), "auto", "of this BertTextRegressor is a different one"),
+        (model, "mse", "is for the default loss, but loss='mse'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            task.compile(loss=loss, label_smoothing=0.3)

@@ -1,4 +1,4 @@
-"""Each official file's quirks, on small files in its format."""
+"""The quirks of each official file, in small files of its format."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from kerasbert.heads.base.file_readers import read_columns, read_squad, read_tab
 from kerasbert.heads.question_answering.data import aligned
 from kerasbert.tasks import file_task, get_task
 
-# They know no backend.
+# No backend is involved.
 pytestmark = pytest.mark.backends("tensorflow")
 
 BOM = "\ufeff".encode()
@@ -33,7 +33,7 @@ def put(folder, path, text, encoding="utf-8"):
 
 @pytest.fixture(autouse=True)
 def _no_surprise():
-    """A warning that a test does not expect is an error."""
+    """An unexpected warning is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         yield
@@ -43,7 +43,7 @@ def _no_surprise():
 
 
 def test_cola_has_no_header_but_in_test(tmp_path):
-    # A quote stands for itself, even alone at the beginning.
+    # Quotes are plain characters, even a single one at the beginning.
     put(tmp_path, "CoLA/train.tsv", ["gj04\t1\t\tThey drank it.", 'bc01\t0\t*\t"Who ran?'])
     put(tmp_path, "CoLA/test.tsv", ["index\tsentence", "0\tSentence.", "1\tLabel."])
     task = get_task("cola")
@@ -65,7 +65,7 @@ def test_sst2_and_mrpc_have_a_header(tmp_path):
     dev = get_task("sst2").read("dev", tmp_path)
     assert dev.x == ['a "fine film ', "it 's bad\u2028really "]
     assert dev.y == ["positive", "negative"]
-    # MRPC comes with a byte-order mark and Windows' ends of lines.
+    # MRPC's files have a byte-order mark and Windows line ends.
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
     row = '1\t702876\t702977\t"Amrozi said\tReferring to "the witness"\r\n'
     put(tmp_path, "MRPC/train.tsv", BOM + (header + row).encode())
@@ -120,7 +120,7 @@ def test_mnli_matched_mismatched_and_diagnostics(tmp_path):
     matched, mismatched, ax = map(get_task, ("mnli", "mnli_mismatched", "ax"))
     assert matched.read("dev", tmp_path).y == ["neutral"]
     assert mismatched.read("dev", tmp_path).y == ["entailment"]
-    # A model for these is trained on MNLI.
+    # A model for these sets is trained on MNLI.
     for task in (mismatched, ax):
         assert task.read("train", tmp_path).x == (["A."], ["B."])
         assert task.splits == ("train", "dev", "test")
@@ -156,10 +156,10 @@ def answer(text, start):
 def test_squad_answers_that_do_not_align(tmp_path):
     whole = article(
         [answer("Rome", 0)],
-        [answer("old", 3)],  # Some characters off.
-        [answer(" is  old", 4)],  # White space.
-        [answer("Paris", 0), answer("old", 8)],  # The second one fits.
-        [answer("Paris", 0)],  # None does.
+        [answer("old", 3)],  # The offset is wrong by some characters.
+        [answer(" is  old", 4)],  # It differs in white space.
+        [answer("Paris", 0), answer("old", 8)],  # The second occurrence fits.
+        [answer("Paris", 0)],  # No occurrence fits.
     )
     for split in ("train", "dev"):
         put(tmp_path, f"{split}-v1.1.json", whole)
@@ -221,7 +221,7 @@ def test_swag(tmp_path):
     assert get_task("swag").read("test", tmp_path).y is None
     put(tmp_path, "data/val.csv", [f"{header}{endings},label", f"{row},4"])
     with pytest.raises(
-        ValueError, match="line 2: the label 4 is not the number of one of its 4 choices"
+        ValueError, match="line 2: the label 4 is not the index of one of its 4 choices"
     ):
         get_task("swag").read("dev", tmp_path)
 
@@ -250,7 +250,7 @@ def test_conll_documents_in_iob1(tmp_path, newline):
     dev = get_task("conll2003").read("dev", tmp_path)
     assert dev.x == [["U.N.", "official", "Ekeus", "Baghdad", "Iraq"], ["#"]]
     assert dev.y == [["B-ORG", "O", "B-PER", "B-LOC", "B-LOC"], ["O"]]
-    # Scores and the official columns are by sentence.
+    # Scores and the official columns are per sentence.
     assert dev.gold == [["B-ORG", "O", "B-PER"], ["B-LOC", "B-LOC"], ["O"]]
     assert dev.sentences[0][1] == [["Baghdad", "NNP", "I-NP"], ["Iraq", "NNP", "B-NP"]]
     assert dev.take([1]).gold == [["O"]]
@@ -322,7 +322,7 @@ def test_korquad_and_jglue(tmp_path):
     assert dev.y == [(0, 2)] and dev.gold == [["로마"]]
     for version, label in (("v1.1", "neutral"), ("v1.3", "entailment")):
         row = {"sentence_pair_id": "1", "sentence1": "あ", "sentence2": "い", "label": label}
-        put(tmp_path, f"datasets/jnli-{version}/valid-{version}.json", row)  # One object a line.
+        put(tmp_path, f"datasets/jnli-{version}/valid-{version}.json", row)  # One object per line.
     assert get_task("jnli").read("dev", tmp_path).y == ["entailment"]
     rows = [
         {"sentence_pair_id": str(i), "sentence1": "あ", "sentence2": "い", "label": 4.4}
@@ -395,7 +395,7 @@ def test_own_queries(tmp_path):
     assert task.metrics == ("ndcg@10", "mrr@10") and task.range == (0.0, 2.0)
     data = task.read("train")
     assert data.x == (["who?", "who?", "언제?", "언제?"], ["me", "noon", "정오", ""])
-    # Labels are shares of the highest grade there, and scores count the grades.
+    # Labels are shares of the highest grade, but scores use the grades.
     assert data.y == [1.0, 0.0, 0.5, 0.0]
     assert data.gold == [("who?", 2.0), ("who?", 0.0), ("언제?", 1.0), ("언제?", 0.0)]
     assert task.read("dev").y == [1.0, 0.25] and task.read("test").y is None
@@ -409,7 +409,7 @@ def test_own_queries(tmp_path):
     (path,) = task.write(tmp_path / "out", data, [0.9, 0.1, 0.25, 0])
     with open(path, encoding="utf-8") as file:
         assert file.read().splitlines()[:2] == ["index\tprediction", "0\t0.900000"]
-    # Without a training file there is nothing to take shares of.
+    # Without a training file, the range of the grades is unknown.
     assert file_task(test=test, head="reranker").range == (0.0, 1.0)
 
 
@@ -438,7 +438,7 @@ def test_own_tags(tmp_path):
     assert (task.labels, task.scheme) == (("PER",), "BIOES")
     train = task.read("train")
     assert train.y == [["B-PER", "E-PER", "S-PER", "O"]] and train.x[0][2] == "a b"
-    # Parts of speech, in the second column of three.
+    # Part-of-speech tags, in the second of three columns.
     put(tmp_path, "train.pos", ["Ann np x", "runs vb x"])
     task = file_task(str(tmp_path / "train.pos"), head="token_classifier", columns=[0], label=1)
     assert (task.labels, task.scheme, task.metrics[0]) == (("np", "vb"), None, "accuracy")
@@ -460,7 +460,7 @@ def test_own_tags(tmp_path):
 
 
 class FakeDataset:
-    """What of a `datasets.Dataset` the reader uses."""
+    """The parts of `datasets.Dataset` that the reader uses."""
 
     def __init__(self, columns, names=(), inner=False):
         self.columns = columns
@@ -514,7 +514,7 @@ def test_datasets_by_name(monkeypatch):
     )
     with pytest.raises(ValueError, match=message):
         get_task("rte").read("dev")
-    monkeypatch.setitem(sys.modules, "datasets", None)  # Not installed.
+    monkeypatch.setitem(sys.modules, "datasets", None)  # The package is not installed.
     with pytest.raises(ValueError, match="https://github.com/KLUE.* or run `pip install datasets"):
         get_task("klue_nli").read("dev")
     with pytest.raises(
@@ -523,7 +523,7 @@ def test_datasets_by_name(monkeypatch):
         get_task("jnli").read("train")
 
 
-# === Bad input: one clear sentence ===
+# === Bad input raises a clear sentence ===
 
 
 @pytest.mark.parametrize(
@@ -606,7 +606,7 @@ def test_bad_places(tmp_path):
             "a.jsonl",
             '{"prompt": "x", "choices": ["a"], "label": "A"}',
             {"head": "multiple_choice"},
-            "row 1: the label 'A' is not the number of a choice",
+            "row 1: the label 'A' is not the index of a choice",
         ),
         (
             "a.jsonl",
@@ -637,7 +637,7 @@ def test_a_label_of_dev_that_train_has_not(tmp_path):
         task.read("dev")
 
 
-# === Encodings, columns of one name, ids ===
+# === Encodings, duplicate column names, ids ===
 
 KOREAN = [("이 영화는 정말 재미있었다.", "긍정"), ("배우의 연기가, 아쉽다.", "부정")]
 JAPANESE = [("この映画はとても面白かった。", "良い"), ("話が長くて、つまらない。", "悪い")]
@@ -653,7 +653,7 @@ def of_excel(path, rows, encoding, delimiter=","):
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_a_mark_says_the_encoding(tmp_path, encoding, delimiter):
     path = of_excel(tmp_path / "a b.csv", KOREAN, encoding, delimiter)
-    for given in (None, "cp949"):  # What is said of other files does not change this one.
+    for given in (None, "cp949"):  # The `encoding` of other files does not affect this one.
         train = file_task(path, encoding=given).read("train")
         assert list(zip(train.x, train.y)) == KOREAN
 
@@ -687,7 +687,7 @@ def test_a_wrong_encoding_is_no_text(tmp_path):
         file_task(path, encoding="euc_jp")
     with pytest.raises(ValueError, match="encoding='sjis-x' is unknown"):
         file_task(path, encoding="sjis-x")
-    # UTF-8 with one broken byte is not taken for something else.
+    # UTF-8 with one invalid byte is not mistaken for another encoding.
     (tmp_path / "b.csv").write_bytes("text,label\n가나다라마바사,1\n".encode() + b"\xff,0\n")
     with pytest.raises(ValueError, match=r"is not UTF-8 text \(byte 35\); name its encoding"):
         file_task(str(tmp_path / "b.csv"))
@@ -702,7 +702,8 @@ def test_two_columns_of_one_name(tmp_path):
     path = put(tmp_path, "a.csv", ["text,text,note,note,label", "first,second,a,b,1"]) + "/a.csv"
     with pytest.raises(ValueError, match="has more than one column 'text'.*; rename all but one"):
         file_task(path).read("train")
-    assert file_task(path, columns=["label"]).read("train").x == ["1"]  # Others do not matter.
+    # Columns that are not used may have the same name.
+    assert file_task(path, columns=["label"]).read("train").x == ["1"]
     path = put(tmp_path, "b.csv", ["text,label,label", "a,1,0"]) + "/b.csv"
     with pytest.raises(ValueError, match="has more than one column 'label' for the labels"):
         file_task(path)
@@ -716,17 +717,17 @@ def test_ids_of_your_own_files(tmp_path):
     (path,) = task.write(str(tmp_path), task.read("train"), predictions)
     with open(path, encoding="utf-8") as file:
         assert json.load(file) == {"q0": "x", "q1": "y"}
-    # Two with one name would be one answer.
+    # With equal ids, two examples would share an answer.
     put(tmp_path, "twice.json", article([answer("Rome", 0)], [answer("old", 8)], id="q"))
     task = file_task(str(tmp_path / "twice.json"), head="question_answering")
-    with pytest.warns(UserWarning, match="'id' has empty or duplicate ids, are counted"):
+    with pytest.warns(UserWarning, match="'id' has empty or duplicate ids, get the ids 0, 1"):
         assert task.read("train").ids == [0, 1]
-    # In a table the column "id" serves where it can, another one where it is named.
+    # In a table, the column "id" is used if possible, and another one if it is named.
     table = ["id,text,label,group", "m1,a,1,x", "m2,b,0,x"]
     path = put(tmp_path, "a.csv", table) + "/a.csv"
     assert file_task(path).read("train").ids == ["m1", "m2"]
     assert file_task(path, id="group").read("train").ids == ["x", "x"]
-    with pytest.warns(UserWarning, match="which has no column 'name', are counted from 0"):
+    with pytest.warns(UserWarning, match="which has no column 'name', get the ids 0, 1, 2"):
         assert file_task(path, id="name").read("train").ids == [0, 1]
     path = put(tmp_path, "b.csv", ["id,text,label", "m1,a,1", "m1,b,0"]) + "/b.csv"
     assert file_task(path).read("train").ids == [0, 1]
@@ -850,17 +851,19 @@ def test_joined_classes_are_said(tmp_path):
         rows = [("text", "label"), ("a", f"x{mark}y"), ("b", "x"), ("c", "y")]
         with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
-        with pytest.warns(UserWarning, match="1 of the 3 classes of .* others joined, such as 'x"):
+        with pytest.warns(
+            UserWarning, match="1 of the 3 classes of .* join other classes, such as 'x"
+        ):
             task = file_task(str(tmp_path / "a.csv"))
         assert len(task.labels) == 3
     put(tmp_path, "c.csv", ["text,label", "a,x#y", "b,y#z", "c,x#z"])
     with pytest.warns(UserWarning, match="3 of the 3 classes"):
         file_task(str(tmp_path / "c.csv"))
     put(tmp_path, "b.csv", ["text,label", 'a,"Paris, Texas"', "b,Paris"])
-    file_task(str(tmp_path / "b.csv"))  # Without a warning.
+    file_task(str(tmp_path / "b.csv"))  # This causes no warning.
 
 
-# === Words and spans, as people and tools write them ===
+# === Words and spans in common formats ===
 
 
 def tagged(folder, name, content, encoding="utf-8", **settings):
@@ -920,7 +923,7 @@ def test_words_with_spaces(tmp_path):
         tagged(tmp_path, "a.conll", rows)
     _, train = tagged(tmp_path, "a.conll", [row.replace(" B", "\tB") for row in rows[::2]])
     assert train.x == [["Rome", "New York"]]
-    # Of files whose columns are named by number, too.
+    # The same error occurs if the columns are given by number.
     with pytest.raises(ValueError, match="line 2, has 4 columns, where most lines have 3"):
         rows = ["Rome NNP B-LOC", "New York NNP B-LOC", "is VBZ O"]
         tagged(tmp_path, "a.conll", rows, columns=[0], label=2)
@@ -991,7 +994,7 @@ def test_spans_of_annotation_tools(tmp_path, name, content):
     assert (task.units, task.scheme, task.labels) == ("characters", "BIO", ("PER",))
     assert train.x == ["Ann in Rome"] and train.y == [[(0, 3, "PER")]]
     assert task.score(train, train.y) == {"entity_f1": 1.0, "char_f1": 1.0}
-    # The same task reads texts alone.
+    # The same task also reads texts without labels.
     put(tmp_path, "new.txt", ["Ben in Oslo", "Ann"])
     again = task.with_files(test=str(tmp_path / "new.txt")).read("test")
     assert again.x == ["Ben in Oslo", "Ann"] and again.y is None

@@ -1,4 +1,4 @@
-"""A process that is forked from one that used a model says so; it used to wait for ever."""
+"""A process that was forked from one that used a model raises an error; it used to hang."""
 
 import os
 import pathlib
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def forked(action):
-    """What an action raises in a forked process, `None` where it goes on for ever."""
+    """Return the error of an action in a forked process, `None` if it hangs."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -43,6 +43,7 @@ def forked(action):
     return None
 
 
+@pytest.mark.slow
 def test_each_way_into_a_model():
     tokenizer = bert_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
     preprocessor = BertTextClassifierPreprocessor(tokenizer, sequence_length=8)
@@ -65,20 +66,20 @@ def test_each_way_into_a_model():
         lambda: tiny_backbone(),
     ):
         said = forked(action)
-        assert said is not None, "it waits for ever"
+        assert said is not None, "it hangs"
         assert said.startswith("RuntimeError: ")
         assert f"This process was forked from process {os.getpid()}, which had used" in said
         assert "get_context('spawn')" in said
 
 
-# What a parent does before it forks, in a process of its own, and whether a child can classify.
+# What a parent process does before it forks, and whether a child can then classify.
 USES = {
     "nothing": ("", True),
     "tensorflow_imported": ("import tensorflow", True),
     "tensorflow": ("import tensorflow as tf; tf.constant(1) + 1", False),
     "tf_data": ("import tensorflow as tf; list(tf.data.Dataset.range(3))", False),
     "tensorflow_1": (
-        # Before the import of kerasbert only an eager context can be seen.
+        # Before kerasbert is imported, only an eager context can be detected.
         "import kerasbert, tensorflow as tf\n"
         "with tf.Graph().as_default(), tf.compat.v1.Session() as s: s.run(tf.constant(1) + 1)",
         False,
@@ -130,7 +131,7 @@ def test_whoever_used_a_runtime_before_the_fork(name):
     use, works = USES[name]
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(use=use)],
-        # With several threads, as for users: those of PyTorch do not survive a fork.
+        # Users have several threads; PyTorch's threads do not survive a fork.
         env={
             **{name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
             "PYTHONPATH": str(ROOT),
@@ -153,7 +154,7 @@ def test_whoever_used_a_runtime_before_the_fork(name):
 
 
 def test_a_server_is_told_only_where_a_model_is_needed(monkeypatch, capfd):
-    """A worker may serve what a model computed before the fork."""
+    """A worker may serve results that were computed before the fork."""
     from kerasbert.base import process as _process
 
     monkeypatch.setattr(_process, "_FORKS_WORKER", {(__name__, "forked"): None})

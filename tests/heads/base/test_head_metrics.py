@@ -1,4 +1,4 @@
-"""Every metric of Keras on every form of outputs: right, or refused with what fits."""
+"""Every Keras metric on every form of outputs: correct, or rejected with an alternative."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ from kerasbert.models import (
 )
 from tests.contracts import array, batch, perturb, tiny_backbone
 
-# Arguments where a metric needs some; C is the number of classes.
+# Arguments of metrics that require some; C is the number of classes.
 ARGUMENTS = {
     "IoU": lambda C: {"num_classes": C, "target_class_ids": [1]},
     "MeanIoU": lambda C: {"num_classes": C},
@@ -59,7 +59,7 @@ NUMBERS = {
 }
 HINGES = {"Hinge", "SquaredHinge"}
 CORRELATIONS = {"CosineSimilarity", "PearsonCorrelation", "ConcordanceCorrelation"}
-# For each form the metrics that have a meaning; all others have to be refused.
+# Metrics that make sense for each form of outputs; all others must be rejected.
 TAKEN = {
     "two": BINARY | SPARSE | ROWS | IDS | ERRORS | HINGES,
     "five": {"AUC", "BinaryCrossentropy", "MeanMetricWrapper"} | SPARSE | ROWS | IDS | ERRORS,
@@ -90,10 +90,10 @@ def head(form):
 
 
 def example(form, seed, rows):
-    """Labels, logits and weights of a batch; those of tokens have padding at the ends."""
+    """Return labels, logits and weights of a batch; those of tokens have padding at the ends."""
     random = np.random.default_rng(seed)
     if form in ("tags", "flags"):
-        length = 4 + seed  # Of each batch another one.
+        length = 4 + seed  # Each batch has a different length.
         shape = (rows, length, 4) if form == "tags" else (rows, length)
         logits = random.normal(size=shape).astype("float32") * 2
         y = random.integers(0, 4 if form == "tags" else 2, (rows, length))
@@ -110,7 +110,9 @@ def example(form, seed, rows):
 
 
 def prepared(name, form, batches):
-    """What Keras' metric takes of all batches, written out without the code that is tested."""
+    """Return the inputs for Keras' metric over all batches, computed independently of the tested
+    code.
+    """
     if form in ("tags", "flags"):
         batches = [(y[w > 0], logits[w > 0], None) for y, logits, w in batches]
     if form == "places":
@@ -154,6 +156,7 @@ def made(name, form, **settings):
     return getattr(keras.metrics, name)(**arguments, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", TAKEN)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_metric_is_right_or_refused(name, form):
@@ -172,9 +175,9 @@ def test_every_metric_is_right_or_refused(name, form):
         metric.update_state(y, logits, sample_weight=weights)
     wanted = array(expected.result())
     np.testing.assert_allclose(array(metric.result()), wanted, rtol=1e-4, atol=1e-5)
-    # The object that was passed holds the result, too.
+    # The object that was passed also holds the result.
     np.testing.assert_allclose(array(given.result()), wanted, rtol=1e-4, atol=1e-5)
-    # Read from a file it goes on as it is.
+    # A metric that is loaded from a file keeps its state.
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert type(again) is HeadMetric and again.get_config() == metric.get_config()
     assert fitting_metrics(head(form), again) is again
@@ -188,6 +191,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["two", "five", "several", "number", "tags", "vectors"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_and_names_as_objects(name, form):
@@ -202,7 +206,7 @@ def test_functions_and_names_as_objects(name, form):
     )
     for given in (name, getattr(keras.metrics, name)):
         if form == "vectors" and isinstance(given, str):
-            continue  # Tested below: those of names are read in one way.
+            continue  # Tested below.
         if not is_taken:
             with pytest.raises(ValueError, match="The metric .* of this"):
                 fitting_metrics(head(form), given)
@@ -241,7 +245,7 @@ def test_averages_are_named(score, form):
 
 
 def test_thresholds_and_places_for_the_way_out():
-    """Errors name what to pass, and that works."""
+    """Errors name arguments to pass instead, and these work."""
     five = head("five")
     with pytest.raises(
         ValueError, match="Precision of .* is for two classes, .* 5 classes.*class_id"
@@ -270,7 +274,9 @@ def test_thresholds_and_places_for_the_way_out():
 
 
 def test_thresholds_of_logits_mean_what_they_did():
-    """Files of earlier versions have the threshold 0."""
+    """Files of earlier versions have the threshold 0, for logits; it means the same as 0.5 for
+    probabilities.
+    """
     y, logits, _ = example("several", 0, 20)
     results = []
     for threshold in (0.0, 0.5):
@@ -313,7 +319,7 @@ def test_places_of_answers_and_of_pre_training():
 
 
 def test_vectors_have_vectors_as_labels():
-    """A student of another embedder is compared with its vectors; scores of pairs are refused."""
+    """A student of an embedder is compared with its embeddings; metrics of pairs are rejected."""
     model = perturb(BertTextEmbedder(tiny_backbone(), normalize=True))
     model.compile("sgd", "mse", metrics=["mse", keras.metrics.CosineSimilarity()], run_eagerly=True)
     features = batch(model)
@@ -329,7 +335,9 @@ def test_vectors_have_vectors_as_labels():
 
 
 def test_outputs_of_chosen_tokens_count_as_they_are():
-    """XLNet's P predictions are no tokens, though there may be as many of them."""
+    """XLNet's P predictions are not counted as tokens, even if P is equal to the number of
+    tokens.
+    """
     features = {"token_ids": np.ones((2, 4)), "padding_mask": np.array([[1, 1, 0, 0]] * 2)}
     weights = np.array([[1.0, 1, 1, 0]] * 2)
     outputs = np.ones((2, 4, 9))
@@ -361,12 +369,12 @@ def test_a_model_whose_metric_is_refused_by_now_loads(tmp_path):
 
 
 def test_padding_of_ready_arrays_does_not_count():
-    """Through `compile` and `evaluate`, without any weights, and with those of all tokens."""
+    """Through `compile` and `evaluate`, without weights, and with weights for all tokens."""
     model = perturb(BertTokenClassifier(tiny_backbone(), num_classes=4))
     features = batch(model)
     mask = features["padding_mask"] > 0
     y = array(model(features)).argmax(-1)
-    y = np.where(mask, y, (y + 1) % 4)  # Padding is all wrong.
+    y = np.where(mask, y, (y + 1) % 4)  # All predictions at padding are wrong.
     model.compile(run_eagerly=True, metrics=["accuracy", "sparse_categorical_accuracy", "f1"])
     for weights in (None, np.ones(y.shape)):
         found = model.evaluate(features, y, sample_weight=weights, verbose=0, return_dict=True)

@@ -1,4 +1,4 @@
-"""What a person's methods and training take: every kind of column, and batches one by one."""
+"""Inputs of inference methods and training: every kind of column, and batches."""
 
 import keras
 import numpy as np
@@ -64,7 +64,7 @@ EVERY = pytest.mark.parametrize("method", METHODS)
 @pytest.mark.backends("torch")
 @EVERY
 def test_kinds_of_columns(make, method):
-    """All give what a list gives."""
+    """All kinds of columns give the same results as a list."""
     run = METHODS[method]
     expected = run(make, TEXTS)
     columns = (
@@ -76,13 +76,14 @@ def test_kinds_of_columns(make, method):
         [text.encode() for text in TEXTS],
         tf.constant(TEXTS),
     )
-    # These read as one of the others does.
+    # The methods below read all columns in the same way, so some columns are enough.
     alike = method in ("score", "embed", "fill_mask", "answer")
     for column in columns[-3:] if alike else columns:
         np.testing.assert_equal(run(make, column), expected)
     for single in (TEXTS[0], TEXTS[0].encode(), np.str_(TEXTS[0])):
         found = run(make, single)
-        if isinstance(expected, np.ndarray):  # Of batches of two sizes.
+        # A single text and a list are batches of different sizes, so results may round differently.
+        if isinstance(expected, np.ndarray):
             assert_close(found, expected[0])
         else:
             assert type(found) is type(expected[0]) and len(found) == len(expected[0])
@@ -108,7 +109,8 @@ def test_kinds_of_columns(make, method):
         [b"\xff", "me"],
         object(),
     ],
-    ids=lambda wrong: type(wrong).__name__,  # Addresses and sets differ between processes.
+    # Addresses and the order of sets differ between processes.
+    ids=lambda wrong: type(wrong).__name__,
 )
 def test_what_is_no_column(make, method, wrong):
     with pytest.raises(ValueError) as caught:
@@ -202,7 +204,7 @@ def classifier(make):
 
 
 def trained(model, *args, **settings):
-    """The weights after `fit` from the same start."""
+    """Return the weights after `fit` from the same start."""
     before = model.get_weights()
     model.fit(*args, verbose=0, shuffle=False, **settings)
     after = model.get_weights()
@@ -224,7 +226,8 @@ def batches():
         yield Batches()[i]
 
 
-@pytest.mark.backends("torch")
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.slow_on_tensorflow
 def test_batches_of_raw_texts(classifier):
     expected = trained(classifier, X, NAMES, batch_size=2)
     singles = tf.data.Dataset.from_tensor_slices((X, NAMES))
@@ -246,13 +249,16 @@ def test_batches_of_raw_texts(classifier):
         assert_close(classifier.predict(data, verbose=0), logits)
     history = classifier.fit(Batches(), epochs=2, validation_data=Batches(), verbose=0).history
     assert len(history["val_loss"]) == 2
+    settings = {"epochs": 3, "validation_data": batches(), "verbose": 0}
+    assert len(classifier.fit(Batches(), **settings).history["val_loss"]) == 3
 
     def endless():
         while True:
             yield from batches()
 
-    history = classifier.fit(endless(), steps_per_epoch=3, epochs=2, verbose=0).history
-    assert len(history["loss"]) == 2
+    settings = {"validation_data": endless(), "validation_steps": 2, "verbose": 0}
+    history = classifier.fit(endless(), steps_per_epoch=3, epochs=2, **settings).history
+    assert len(history["loss"]) == len(history["val_loss"]) == 2
 
 
 def test_batches_of_arrays_stay_theirs(classifier):
@@ -334,8 +340,9 @@ def test_class_weights(classifier):
             classifier.fit(X, y, class_weight=given, verbose=0)
 
 
+@pytest.mark.slow
 def test_class_weights_of_words(make):
-    """Each piece weighs as its label; Keras would take the labels of a text for one-hot rows."""
+    """Each piece is weighted by its label; Keras would read a text's labels as one-hot rows."""
     tagger = make("TokenClassifier", labels=["x", "y"])
     tagger.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
     words, y = [["who", "me"], ["you", "a", "b"]], [["x", "y"], ["x", "x", "y"]]

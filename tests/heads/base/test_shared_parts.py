@@ -1,4 +1,4 @@
-"""Models that share an encoder or a preprocessor: none changes what another one trains or reads."""
+"""Models that share an encoder or a preprocessor do not affect each other."""
 
 import functools
 
@@ -26,7 +26,7 @@ from tests.contracts import SETTINGS, array, batch, bert_tokenizer, random_targe
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film".split()
 TOKENS += [f"word{i}" for i in range(SETTINGS["vocabulary_size"] - len(TOKENS))]
 
-# What does not read the pooler, and what does.
+# Tasks that do not use the pooler, and one that does.
 WITHOUT = {
     "tagger": lambda backbone: BertTokenClassifier(backbone, 3),
     "masked_lm": BertMaskedLM,
@@ -44,7 +44,7 @@ WITH = {
 }
 
 
-# Encoders that no test trains.
+# Encoders for tests that do not train them.
 encoder = functools.cache(tiny_backbone)
 
 
@@ -53,7 +53,9 @@ def make_backbone():
 
 
 def train(model):
-    """The paths of the weights that a step of training moves, with a decay that would show."""
+    """Return paths of the weights that a training step changes; weight decay would change other
+    weights, too.
+    """
     features = batch(model)
     targets = random_targets(model, features)
     loss = keras.tree.map_structure(lambda _: keras.losses.MeanSquaredError(), targets)
@@ -75,7 +77,7 @@ def test_a_task_without_the_pooler_leaves_it_to_others():
     pooler = paths(backbone.pooled_dense.weights)
     models = {name: make(backbone) for name, make in WITHOUT.items()}
     for name, model in models.items():
-        # All that the optimizer sees, and what `summary` and `count_params` count.
+        # All weights that the optimizer, `summary` and `count_params` see.
         for trained, others, whole in (
             (model.trainable_variables, model.non_trainable_variables, model.variables),
             (model.trainable_weights, model.non_trainable_weights, model.weights),
@@ -84,7 +86,7 @@ def test_a_task_without_the_pooler_leaves_it_to_others():
             assert sorted(map(id, [*trained, *others])) == sorted(map(id, whole)), name
         assert not pooler & train(model), name
         assert [weight.trainable for weight in backbone.weights] == flags, name
-    # The other one is built on the same encoder, and after the training of these.
+    # A model that trains the pooler is built on the same encoder after these models were trained.
     other = BertTextClassifier(backbone, 3)
     assert pooler <= paths(other.trainable_variables) and pooler <= train(other)
     for name, model in models.items():
@@ -128,7 +130,7 @@ def test_adapters_on_a_shared_encoder():
 
 
 def test_training_goes_on_after_a_keras_file(tmp_path):
-    """The optimizer of a file knows the weights that train, in their order."""
+    """The optimizer of a file has the trainable weights, in their order."""
     model = WITHOUT["tagger"](make_backbone())
     train(model)
     model.save(tmp_path / "model.keras")

@@ -1,4 +1,4 @@
-"""The decoding of answer spans, against loops that spell the rules of BERT's release out."""
+"""The decoding of answer spans, compared with loops that follow the rules of BERT's release."""
 
 import math
 
@@ -9,7 +9,7 @@ from kerasbert.heads.base.spans import MASKED, best_spans
 
 
 def slow_spans(start_logits, end_logits, starts, ends, n_best, max_length, threshold):
-    """`(spans, probabilities, null score)`, by one loop a rule."""
+    """Return `(spans, probabilities, null score)`, by one loop per rule."""
     found = []
     for n in (n_best, start_logits.shape[1]):
         for window in range(len(start_logits)):
@@ -44,16 +44,16 @@ def highest(logits, n):
 
 
 def random_case(random):
-    """Logits of rows as they are: first token, question, context, separator, padding."""
+    """Return logits of realistic rows: first token, question, context, separator, padding."""
     windows, question = random.integers(1, 5), random.integers(1, 5)
     lengths = random.integers(1, 40, windows)
     size = question + 3 + lengths.max()
     if random.random() < 0.5:
         logits = random.normal(0, 4, (2, windows, size))
     else:
-        logits = random.integers(-2, 3, (2, windows, size))  # Many are equal.
+        logits = random.integers(-2, 3, (2, windows, size))  # Many logits are equal.
     position = np.arange(size)
-    logits[:, :, 0] += random.integers(0, 9)  # "No answer" is likely now and then.
+    logits[:, :, 0] += random.integers(0, 9)  # "No answer" is sometimes likely.
     padded = position >= (question + 3 + lengths)[:, None]
     logits = np.where(padded, MASKED, logits).astype("float32")
     begin = question + 2
@@ -64,6 +64,7 @@ def random_case(random):
     return *logits, starts, ends
 
 
+@pytest.mark.slow
 def test_a_thousand_random_cases_are_as_the_rules_say():
     random = np.random.default_rng(0)
     nulls = fallbacks = ties = 0
@@ -82,7 +83,7 @@ def test_a_thousand_random_cases_are_as_the_rules_say():
         ties += len(set(want_scores)) < len(want_scores)
         window, first, _ = spans[-1]
         fallbacks += first not in highest(start_logits[window], n_best)
-    # Each rule had its turn.
+    # Each rule was applied at least once.
     assert min(nulls, fallbacks, ties) > 50
 
 
@@ -102,7 +103,7 @@ def test_null_score_is_of_the_window_that_sees_most_of_an_answer():
     end = np.array([[2.0, 3.0], [5.0, 0.0]])
     allowed = np.array([[False, True]] * 2)
     spans, scores, null_score = best_spans(start, end, allowed, allowed, null_threshold=0.0)
-    # 1 + 2 of the first window, against 0 + 3: not more than the threshold.
+    # 1 + 2 of the first window against 0 + 3: not above the threshold.
     assert null_score == 0.0 and tuple(spans[0]) == (0, 1, 1)
     assert scores[0] == pytest.approx(1 / (2 + math.exp(-3)))
     spans, _, _ = best_spans(start, end, allowed, allowed, null_threshold=-0.1)

@@ -16,7 +16,7 @@ from kerasbert.models import BertBackbone, BertTextClassifier
 from tests.contracts import array, assert_close, batch, tiny_backbone, tiny_classifier
 from tests.heads.text_classifier.test_model import raw_classifier
 
-# What Keras warns of would annoy a user.
+# Warnings of Keras would annoy users.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 TEXTS = ["good film", "a dull film", "it was very good", "bad", "fun", "it was bad", "good", "dull"]
@@ -25,7 +25,7 @@ Y = np.array([1, 0] * 4)
 
 
 class Steps(keras.callbacks.Callback):
-    """Notes the number of steps that a progress bar is told."""
+    """Records the number of steps that a progress bar gets."""
 
     def on_train_begin(self, logs=None):
         self.steps = self.params["steps"]
@@ -53,7 +53,7 @@ def reset(model):
 
 @pytest.mark.backends("torch")
 def test_learns():
-    # Dropout in so small an encoder at this rate undoes at times what was learnt.
+    # At this learning rate, dropout in such a small encoder sometimes undoes what was learned.
     classifier = raw_classifier(dropout=0.0)
     classifier.compile(keras.optimizers.Adam(0.01))
     history = classifier.fit(TEXTS, LABELS, batch_size=4, epochs=24, verbose=0).history
@@ -61,7 +61,7 @@ def test_learns():
     loss, accuracy = classifier.evaluate(TEXTS, LABELS, batch_size=4, verbose=0)
     assert accuracy == 1.0 and loss < 0.3
     assert [result["label"] for result in classifier.classify(TEXTS)] == LABELS
-    # The same numbers from what `predict` gives.
+    # The outputs of `predict` give the same numbers.
     logits = classifier.predict(TEXTS, batch_size=4, verbose=0)
     expected = keras.ops.sparse_categorical_crossentropy(Y, logits, from_logits=True)
     np.testing.assert_allclose(loss, array(expected).mean(), atol=1e-5)
@@ -101,6 +101,7 @@ def test_every_kind_of_text(model, kind):
     assert steps.steps == 2 and np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_datasets(model):
     reset(model)
@@ -113,7 +114,7 @@ def test_datasets(model):
     steps = Steps()
     model.fit(dataset, verbose=0, callbacks=[steps], validation_data=dataset)
     assert steps.steps == 2
-    # Also one that is preprocessed already.
+    # A preprocessed dataset gives the same.
     reset(model)
     ready = dataset.map(model.preprocessor)
     assert_close(scores(model, ready), model.scores)
@@ -121,6 +122,7 @@ def test_datasets(model):
     assert_close(scores(model, weighted), model.scores)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_pairs(model):
     reset(model)
@@ -184,6 +186,7 @@ def test_predict_restores_the_order(model):
     assert_close(model.predict(texts, batch_size=32, verbose=0), found)
 
 
+@pytest.mark.slow
 def test_arrays(model):
     reset(model)
     features, y = batch(model, (7, 4, 5, 6)), np.array([0, 1, 1, 0])
@@ -194,7 +197,7 @@ def test_arrays(model):
     model.evaluate(features, y, batch_size=4, sample_weight=np.ones(4), verbose=0)
     only_ids = {"token_ids": features["token_ids"]}
     assert model.predict(only_ids, batch_size=2, verbose=0).shape == (4, 2)
-    # The same without a preprocessor.
+    # A model without a preprocessor gives the same.
     plain = BertTextClassifier(tiny_backbone(dropout=0.0), num_classes=2)
     plain.set_weights(model.get_weights())
     plain.compile("sgd", run_eagerly=True)
@@ -291,6 +294,7 @@ def test_a_frozen_encoder_stays():
     assert_close(list(classifier.backbone.weights), before, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_lengths_are_traced_without_a_warning():
     said = []
@@ -298,7 +302,7 @@ def test_lengths_are_traced_without_a_warning():
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("tensorflow").addHandler(handler)
     try:
-        for length in range(2, 6):  # As notebooks do: a model, a text, the next model.
+        for length in range(2, 6):  # As in notebooks: a model, a text, the next model.
             small = tiny_classifier(num_layers=1)
             small.predict({"token_ids": np.ones((1, length), "int32")}, verbose=0)
             small.predict_on_batch({"token_ids": np.ones((1, length + 1), "int32")})
@@ -314,7 +318,8 @@ def test_the_progress_line_says_what_is_compiled(capsys):
     for verbose in (0, 1, 1):
         classifier.fit(TEXTS, LABELS, batch_size=4, verbose=verbose)
         said = capsys.readouterr().out
-        assert "compiling" not in said  # It was compiled in the first, quiet epoch.
+        # The step was compiled in the first epoch, which had no output.
+        assert "compiling" not in said
     classifier.fit(TEXTS, LABELS, batch_size=2, verbose=1)
     assert "\rcompiling 2 x " in capsys.readouterr().out
     assert "train_step" not in vars(classifier)

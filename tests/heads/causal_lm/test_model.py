@@ -1,4 +1,4 @@
-"""`BertCausalLM`: parity with transformers, writing on, and what texts are worth."""
+"""`BertCausalLM`: parity with transformers, generation, and scores of texts."""
 
 import functools
 
@@ -51,7 +51,7 @@ def padded(prompts, length):
 
 
 def written(model, prompts, length, stops=(STOP,), **settings):
-    """What `generate` gives, as lists without padding."""
+    """Return the output of `generate` as lists without padding."""
     outputs = model.generate(padded(prompts, length), stop_token_ids=stops, **settings)
     return [
         row[there.astype(bool)].tolist()
@@ -60,7 +60,7 @@ def written(model, prompts, length, stops=(STOP,), **settings):
 
 
 def by_transformers(theirs, prompt, length, stop=None, **settings):
-    """Its own text, one prompt at a time, without padding."""
+    """Return the text of transformers, one prompt at a time, without padding."""
     config = transformers.GenerationConfig(
         max_length=length, eos_token_id=stop, pad_token_id=0, do_sample=False, **settings
     )
@@ -73,7 +73,7 @@ def by_transformers(theirs, prompt, length, stop=None, **settings):
 
 
 def a_stop(theirs, prompts, length, **settings):
-    """A token that ends some of the texts, and not all of them."""
+    """Return a token that ends some of the texts, but not all."""
     texts = [by_transformers(theirs, prompt, length, **settings) for prompt in prompts]
     written = [set(text[len(prompt) :]) for text, prompt in zip(texts, prompts)]
     counts = {token: sum(token in one for one in written) for token in set.union(*written)}
@@ -85,7 +85,9 @@ def make(family="gpt2", **settings):
     return perturb(BertCausalLM(tiny_backbone(family, **settings)))
 
 
-@model_contract("gpt2", without=("deberta_v3",))  # It sees all of a text.
+@pytest.mark.slow
+# DeBERTa and Longformer attend to all tokens of a text.
+@model_contract("gpt2", without=("deberta", "deberta_v3", "longformer"))
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
@@ -135,6 +137,7 @@ def test_length_penalty(reference, penalty):
     assert written(model, prompts, 24, (stop,)) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("family", GPTS)
 def test_cached_equals_uncached(family):
@@ -147,7 +150,7 @@ def test_cached_equals_uncached(family):
         step, _, cache = model.call_with_cache(ids[:, place : place + 1], cache, place)
         there = features["padding_mask"][:, place] == 1
         assert_close(array(step)[there, 0], logits[there, place])
-    # Several at once.
+    # Several tokens at once give the same.
     cache = model._fresh_cache(ids[:, :2], 7)
     step, _, _ = model.call_with_cache(ids[:, 2:], cache, 2)
     there = features["padding_mask"][:, 2:] == 1
@@ -167,8 +170,8 @@ def test_rotary_and_local_layers_with_a_cache():
 
 @pytest.mark.backends("torch")
 def test_steps_by_a_graph(monkeypatch):
-    """What runs by a graph of PyTorch's operations is the same, for other sizes too."""
-    from kerasbert.backend import torch as module
+    """Steps as a graph of PyTorch's operations give the same, also for other sizes."""
+    from kerasbert.backend import torch_kernels as module
 
     model = tiny()
     model.compile(sampler=BeamSampler(2))
@@ -180,15 +183,16 @@ def test_steps_by_a_graph(monkeypatch):
     found = [written(model, prompts, length) for prompts, length in zip(rows, (12, 9, 16))]
     assert found == wanted
     assert [graph.module is not None for graph in model.__dict__["_loop_graphs"]._made]
-    # The weights are those of now.
+    # The graph uses the current weights.
     perturb(model)
     by_graph = written(model, PROMPTS_30, 12)
     del model.__dict__["_loop_graphs"]
     assert written(model, PROMPTS_30, 12) == by_graph
 
 
+@pytest.mark.slow
 def test_greedy_is_the_likeliest_token():
-    """And so is the one of a single beam."""
+    """Greedy decoding and a single beam both take the most likely token."""
     model = tiny()
     model.compile(sampler="greedy")
     texts = written(model, PROMPTS_30, 12)
@@ -205,6 +209,7 @@ def test_greedy_is_the_likeliest_token():
 PROMPTS_30 = [[id % 30 for id in prompt] for prompt in PROMPTS]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_samplers():
     model = tiny()
@@ -215,6 +220,7 @@ def test_samplers():
             assert STOP not in text[len(prompt) : -1], sampler
 
 
+@pytest.mark.slow
 def test_sampler_is_ours_and_survives_saving(tmp_path):
     model = tiny()
     beams = keras_hub.samplers.BeamSampler(num_beams=3, temperature=0.5)
@@ -248,7 +254,9 @@ def test_needs_an_encoder_that_looks_left():
 
 
 def test_of_a_masked_language_model_that_looks_left(tmp_path):
-    """The paper's ablation, pre-trained left to right, writes too."""
+    """A masked language model that was pre-trained left to right (an ablation of the paper) can
+    generate, too.
+    """
     masked = perturb(BertMaskedLM(BertBackbone(**SETTINGS, is_causal=True)))
     masked.save_to_preset(tmp_path)
     with pytest.raises(ValueError, match="has no head for a BertCausalLM; pass new_head=True"):
@@ -280,11 +288,12 @@ TEXTS = ["lower and lower we go", "", "Ä", "日本語 🙂", "x"]
 
 
 def log_odds(model, rows):
-    """The logarithms of the probabilities (N, T, V) of the token after each."""
+    """Return the log-probabilities (N, T, V) of the token after each."""
     logits = array(model(padded(rows, max(map(len, rows))))).astype("float64")
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_scores(tokenizer, monkeypatch):
     from kerasbert.heads.causal_lm import model as causal_lm
 
@@ -319,8 +328,11 @@ def test_scores(tokenizer, monkeypatch):
         np.testing.assert_allclose([x["score"] for x in a], [x["score"] for x in b], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_long_texts_are_read_in_windows(tokenizer):
-    """Each token in the first window that has it, as transformers' page on perplexity has it."""
+    """Each token is scored in the first window that contains it, as in transformers' page on
+    perplexity.
+    """
     model = of_texts(tokenizer, 16)
     text = "lower we go, and then we go on, lower and lower"
     ids = tokenizer(text)
@@ -341,6 +353,7 @@ def test_long_texts_are_read_in_windows(tokenizer):
         model.perplexity(["lower we", "x"])
 
 
+@pytest.mark.slow
 def test_generate_on_texts(tokenizer, monkeypatch):
     seen, whole = [], BertBackbone.call_with_cache
 
@@ -354,7 +367,7 @@ def test_generate_on_texts(tokenizer, monkeypatch):
     prompts = ["lower", "we go lower and", "日本"]
     texts = model.generate(prompts, max_length=24)
     assert all(text.startswith(prompt) for text, prompt in zip(texts, prompts))
-    # Prompts run at their own length.
+    # Prompts run at their own lengths.
     seen.clear()
     assert model.generate(prompts[0], max_length=24) == texts[0]
     assert seen[0] == 8 and set(seen[1:]) == {1}
@@ -441,6 +454,7 @@ def test_learns_a_text(tokenizer):
         model.fit([text], [1])
 
 
+@pytest.mark.slow
 def test_preset(tokenizer, tmp_path):
     model = of_texts(tokenizer)
     model.compile(sampler="greedy", run_eagerly=True)

@@ -1,4 +1,4 @@
-"""Distillation: its losses by hand, what trains, raw texts, and students cut out of a teacher."""
+"""Distillation: losses by hand, trained weights, raw texts, and students made from a teacher."""
 
 import functools
 
@@ -30,7 +30,7 @@ from tests.contracts import (
 from tests.heads.base.test_task import LABELS, TEXTS
 from tests.heads.text_classifier.test_model import TOKENS, make_preprocessor
 
-# What Keras warns of would annoy a user.
+# Warnings of Keras would annoy users.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 Y = np.array([0, 1, 2])
@@ -47,7 +47,7 @@ def pair(make=three_classes, **settings):
 
 
 def outspoken(model):
-    """A teacher whose outputs differ enough to teach something."""
+    """Return a teacher whose outputs differ enough to be learned."""
     perturb(model)
     if isinstance(model, BertTextEmbedder):
         return model
@@ -57,7 +57,7 @@ def outspoken(model):
 
 
 def distill(student, teacher, **settings):
-    """A distiller whose projection, where it has one, is not what it starts as."""
+    """Return a distiller with a projection, if any, that is not at its initial value."""
     distiller = BertDistiller(student, teacher, **settings)
     if distiller.projection is not None:
         perturb(distiller.projection)
@@ -65,10 +65,11 @@ def distill(student, teacher, **settings):
     return distiller
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     def make(**settings):
-        """Its loss rests on every weight: also on the projection."""
+        """Make a distiller whose loss depends on every weight, including the projection."""
         student, teacher = pair(family=family, **settings)
         return distill(student, teacher, hidden_weight=1.0)
 
@@ -136,7 +137,7 @@ def test_losses_by_hand(hidden_loss, weighted):
         np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=1e-5)
     right = logits.argmax(-1) == Y
     np.testing.assert_allclose(accuracy, (weights * right).sum() / weights.sum(), rtol=1e-5)
-    # The same loss is what training lowers.
+    # The training loss is the same.
     np.testing.assert_allclose(
         distiller.train_on_batch(**inputs, return_dict=True)["loss"], expected["loss"], rtol=1e-4
     )
@@ -184,7 +185,8 @@ def test_a_second_student():
     first, teacher = pair()
     trained = [w.path for w in teacher.trainable_weights]
     distill(first, teacher)
-    assert [w.path for w in teacher.trainable_weights] == trained  # It may go on itself.
+    # The teacher can be trained further.
+    assert [w.path for w in teacher.trainable_weights] == trained
     second = teacher.with_layers([0])
     assert [w.path for w in second.trainable_weights] == [w.path for w in first.trainable_weights]
     second.trainable = False
@@ -242,7 +244,7 @@ def test_scores():
 
 @keras.saving.register_keras_serializable(package="test")
 class Tagger(BertTask):
-    """Logits at each token, of which some count, and the mean is over those: as a masked LM's."""
+    """Logits for each token, weighted by token, as in a masked language model."""
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
         self.backbone, self.preprocessor = backbone, preprocessor
@@ -277,7 +279,9 @@ def test_weights_of_tokens():
 
 @pytest.mark.backends("torch")
 def test_vectors_of_texts():
-    """An embedder, which has no head: its vectors, and the encoder's states below them."""
+    """An embedder has no head, so its embeddings and the hidden states of its encoder are
+    distilled.
+    """
     student, teacher = pair(functools.partial(BertTextEmbedder, normalize=True), hidden_dim=16)
     distiller = distill(student, teacher, label_weight=0.0, hidden_weight=1.0)
     features = batch(student)
@@ -291,6 +295,20 @@ def test_vectors_of_texts():
     np.testing.assert_allclose(found["hidden_loss"], hidden, rtol=1e-4)
     losses = distiller.fit(features, epochs=2, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.backends("torch")
+def test_weights_of_texts_with_windows():
+    """A weight of 0 leaves all windows of a text out of the hidden loss."""
+    distiller = distill(
+        *pair(functools.partial(three_classes, long="windows")), hidden_weight=1.0, label_weight=0.0
+    )
+    features, weights = batch(distiller.student), np.array([0.0, 1.0, 0.0], "float32")
+    assert features["token_ids"].shape[:2] == (3, 2)
+    found = distiller.evaluate(features, Y, sample_weight=weights, return_dict=True, verbose=0)
+    alone = {name: x[1:2] for name, x in features.items()}
+    wanted = distiller.evaluate(alone, Y[1:2], return_dict=True, verbose=0)
+    np.testing.assert_allclose(found["hidden_loss"], wanted["hidden_loss"], rtol=1e-5)
 
 
 # === Raw texts ===
@@ -307,6 +325,7 @@ def raw_pair(**settings):
     return student, teacher
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_raw_texts(tmp_path):
     student, teacher = raw_pair()
@@ -332,9 +351,10 @@ def test_texts_without_labels():
     assert set(history) == {"loss", "soft_loss"} and history["loss"][-1] < history["loss"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow")
 def test_masked_language_models():
-    """DistilBERT's three losses, on texts that make their own labels."""
+    """DistilBERT's three losses, on texts that provide their own labels."""
     preprocessor = BertMaskedLMPreprocessor(bert_tokenizer(TOKENS), sequence_length=16)
     teacher = perturb(BertMaskedLM(tiny_backbone(dropout=0.0), preprocessor))
     student = teacher.with_layers([0])
@@ -346,7 +366,7 @@ def test_masked_language_models():
 
 @pytest.mark.backends("torch")
 def test_a_student_without_segments():
-    """Its teacher still gets those of a pair."""
+    """The teacher of such a student still gets the segments of a pair."""
     student, teacher = raw_pair(num_segments=0)
     distiller = distill(student, teacher, soft_weight=1.0, label_weight=0.0)
     pairs = (TEXTS[:4], TEXTS[4:])
@@ -372,7 +392,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-# === Students out of a teacher ===
+# === Students made from a teacher ===
 
 
 @pytest.mark.backends("torch")
@@ -406,7 +426,7 @@ def test_some_layers(family, layers):
         assert_close(student.backbone.transformer_layers[place].get_weights(), expected, atol=0)
     assert_close(student.output_dense.get_weights(), teacher.output_dense.get_weights(), atol=0)
     assert student.preprocessor is teacher.preprocessor is None
-    # It is on its own: the student's training leaves the teacher alone.
+    # The student is independent: training it does not change the teacher.
     before = teacher.get_weights()
     student.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
     student.train_on_batch(batch(student), Y)

@@ -1,4 +1,4 @@
-"""ELECTRA's pre-training: its tables, draws and losses, transformers' beside it, raw texts."""
+"""ELECTRA pre-training: shared tables, sampling and losses as in transformers; raw texts."""
 
 import functools
 
@@ -46,7 +46,7 @@ WEIGHTS = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1]], "float32")
 def make(family="electra", generator=GENERATOR, **settings):
     settings = {"num_layers": 1, **settings} if family == "electra" else settings
     model = perturb(ElectraPretrainer(tiny_backbone(family, **settings), generator=generator))
-    # Most tests do not wait for a compiler; JAX without one is slower still.
+    # Most tests run faster without compilation, but not on JAX.
     model.compile(run_eagerly=keras.backend.backend() != "jax")
     return model
 
@@ -61,7 +61,7 @@ def make_raw(**settings):
 
 
 def features_of(model):
-    """Rows whose last tokens are padding, with positions that are no first token's."""
+    """Return rows whose last tokens are padding, with positions that are never the first token."""
     features = batch(model)
     features["mask_positions"] = np.array([[5, 1, 0], [3, 0, 0], [1, 2, 4]], "int32")
     return features
@@ -77,12 +77,13 @@ def backbone():
     return tiny_backbone("electra", num_layers=1)
 
 
+@pytest.mark.slow
 @model_contract("electra")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
 
-# --- one set of tables ---
+# --- shared tables ---
 
 
 @pytest.mark.parametrize("family", ["electra", "bert", "modernbert"])
@@ -96,19 +97,20 @@ def test_one_set_of_tables(family):
     assert len(tables) == (2 if family == "modernbert" else 4)
     assert model.masked_lm.mlm_head.token_embedding is encoder.token_embedding
     assert (small.num_layers, small.hidden_dim) == (1, 4) and small.embedding_dim
-    # PyTorch and checkpoints tell weights by their paths.
+    # PyTorch and checkpoints identify weights by their paths.
     assert len({weight.path for weight in model.weights}) == len(model.weights)
     own = [w for w in model.weights if w.path.startswith("generator/")]
     assert len(own) + len(shared) == len(small.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "generator"),
     [
         ((256, 4, 128), (64, 1, 256, 128)),  # small
         ((768, 12, None), (256, 4, 1024, 768)),  # base
         ((16, 2, None), (4, 1, 16, 16)),
-        ((128, 2, 32), (32, 1, 128, None)),  # As wide as the tables: nothing to project.
+        ((128, 2, 32), (32, 1, 128, None)),  # As wide as the tables, so there is no projection.
     ],
 )
 def test_the_size_of_the_generator(encoder, generator):
@@ -122,12 +124,14 @@ def test_the_size_of_the_generator(encoder, generator):
     assert small.num_layers == backbone.num_layers
 
 
-# --- draws ---
+# --- sampling ---
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_draws():
-    """By their probabilities, at hidden places alone, and the same again where nothing trains."""
+    """Tokens are drawn according to their probabilities, only at masked positions, and reproducibly
+    at inference.
+    """
     odds = np.array([0.5, 0.3, 0.2, 0.0], "float32")
     logits = np.broadcast_to(np.log(odds + 1e-30), (200, 10, 4)).astype("float32")
     ids = np.full((200, 12), 9, "int32")
@@ -150,7 +154,7 @@ def test_empty_slots():
     replaced = TokenReplacement()(
         logits, token_ids=np.full((1, 5), 9), mask_positions=np.array([[0, 3, 3, 0]])
     )
-    # The first token stays, and of two slots with one place the first counts.
+    # The first token stays; of two slots at one position, the first counts.
     assert array(replaced).tolist() == [[9, 9, 9, 1, 9]]
 
 
@@ -163,12 +167,14 @@ def cross_entropy(logits, labels):
     return -np.take_along_axis(logs, labels[..., None], -1)[..., 0]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_losses_by_hand(model):
     features = features_of(model)
     outputs = arrays(model(features))
     words = WORDS.copy()
-    words[0, 0] = outputs["token_ids"][0, 5]  # One is drawn right, and so was not replaced.
+    # One slot draws the original token, so it was not replaced.
+    words[0, 0] = outputs["token_ids"][0, 5]
     rows, slots = np.nonzero(features["mask_positions"])
     originals = features["token_ids"].copy()
     originals[rows, features["mask_positions"][rows, slots]] = words[rows, slots]
@@ -208,7 +214,9 @@ def test_losses_by_hand(model):
 
 
 def test_a_slot_without_weight_says_nothing(model):
-    """Its token is drawn anew, and whether that is the one that was there is not known."""
+    """In a slot without weight, a token is sampled, but whether it is the original one is
+    unknown.
+    """
     features = features_of(model)
     found = []
     for words in (WORDS, np.where(WEIGHTS > 0, WORDS, 1)):
@@ -218,11 +226,11 @@ def test_a_slot_without_weight_says_nothing(model):
     assert 0 < found[0][0]
 
 
-# --- beside transformers ---
+# --- comparison with transformers ---
 
 
 def peers_of(model, tmp_path):
-    """Both parts as transformers' own, on one set of tables."""
+    """Return both parts as transformers models, on shared tables."""
     import transformers
 
     theirs = []
@@ -233,7 +241,8 @@ def peers_of(model, tmp_path):
         theirs.append(cls.from_pretrained(str(tmp_path / f"hf{name}")).eval())
     generator, detector = theirs
     generator.electra.embeddings = detector.electra.embeddings
-    # Theirs has no gradient where the padding's token is drawn, as a small vocabulary's may be.
+    # In transformers, drawn padding tokens get no gradient; with a small vocabulary, they are often
+    # drawn.
     detector.electra.embeddings.word_embeddings.padding_idx = None
     generator.generator_lm_head.weight = detector.electra.embeddings.word_embeddings.weight
     return generator, detector
@@ -241,14 +250,14 @@ def peers_of(model, tmp_path):
 
 @pytest.mark.peers
 def test_equals_transformers(tmp_path):
-    """Losses, and the gradients of every weight: none comes through what is drawn."""
+    """Losses, and the gradients of every weight: none passes through the samples."""
     model = make(dropout=0.0)
     features = features_of(model)
     generator, detector = peers_of(model, tmp_path)
     state = model.replacement.seed_generator.state
     before, weights = array(state), arrays([w.value for w in model.trainable_weights])
     ids = array(model(features, training=True)["token_ids"])
-    state.assign(before)  # The step draws the same.
+    state.assign(before)  # The step draws the same tokens.
     model.compile(keras.optimizers.SGD(1.0), run_eagerly=True)
     found = model.train_on_batch(features, WORDS, WEIGHTS, return_dict=True)
 
@@ -302,7 +311,7 @@ def test_equals_transformers(tmp_path):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()))
 
 
-# --- texts, and what comes out ---
+# --- texts and results ---
 
 
 @pytest.mark.backends("torch")
@@ -313,7 +322,7 @@ def test_texts(tmp_path):
     assert history["detection_logits_loss"][-1] < history["detection_logits_loss"][0]
     scores = model.evaluate(TEXTS, return_dict=True, verbose=0)
     assert model.evaluate(TEXTS, return_dict=True, verbose=0) == scores
-    # Its preset has both, and lends the detector; each is a model by itself.
+    # Its preset has both models and provides the detector; each is also a model by itself.
     model.save_to_preset(str(tmp_path / "whole"))
     loaded = ElectraPretrainer.from_preset(str(tmp_path / "whole"))
     assert loaded.evaluate(TEXTS, return_dict=True, verbose=0)["loss"] == pytest.approx(
@@ -347,7 +356,8 @@ def test_what_is_hidden():
     seen = np.take_along_axis(ids, positions, axis=1)[used]
     words = array(y["mlm_logits"])[used]
     hidden = seen == 4
-    assert 0.8 < hidden.mean() < 0.9  # 85 % of them; the others are as they were.
+    # 85 % of the chosen tokens are masked; the others are unchanged.
+    assert 0.8 < hidden.mean() < 0.9
     assert (seen[~hidden] == words[~hidden]).all()
     assert "detection_logits" not in weights
     *_, weights = packer(["the cat", "the dog"], sample_weight=np.array([1.0, 3.0]))
@@ -379,7 +389,7 @@ def test_compiled_and_in_half_precision():
 
 
 def test_two_on_one_encoder():
-    """Their generators are apart, and each trains what it trained before."""
+    """Their generators are separate, and each trains what it trained before."""
     backbone = tiny_backbone("electra", num_layers=1, dropout=0.0)
     first = perturb(ElectraPretrainer(backbone, generator=GENERATOR))
     paths = [weight.path for weight in first.trainable_weights]
@@ -392,7 +402,7 @@ def test_two_on_one_encoder():
     assert_close(after, before, atol=0)
 
 
-# --- wrong use ---
+# --- misuse ---
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def make_raw(cls=BertMaskedLM, sequence_length=16, compiled=False, num_layers=2,
     preprocessor = BertPretrainerPreprocessor if pretrains else BertMaskedLMPreprocessor
     encoder = tiny_backbone(dropout=0.0, pooler=pretrains, num_layers=num_layers)
     model = cls(encoder, preprocessor(tokenizer, sequence_length=sequence_length), **settings)
-    # Most tests do not wait for a compiler; JAX without one is slower still.
+    # Most tests run faster without compilation, but not on JAX.
     eager = not compiled and keras.backend.backend() != "jax"
     model.compile(keras.optimizers.Adam(0.01), run_eagerly=eager)
     return model
@@ -58,6 +58,7 @@ def raw():
     return perturb(make_raw(num_layers=1))
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, BertMaskedLM, family), tmp_path)
@@ -80,7 +81,7 @@ def test_logits_at_positions_are_those_of_the_tokens(model):
 
 @pytest.mark.backends("torch")
 def test_training_is_that_of_all_tokens():
-    """Leaving out what nobody reads changes neither the loss nor a gradient."""
+    """Skipping unused tokens changes neither the loss nor a gradient."""
     model = make(BertPretrainer, dropout=0.0)
     features = batch(model)
     y = {"mlm_logits": np.array([[3, 4, 0], [5, 0, 0], [6, 7, 8]]), "nsp_logits": np.arange(3) % 2}
@@ -102,7 +103,7 @@ def test_training_is_that_of_all_tokens():
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_one_table():
-    """The token embedding is there once, and takes gradients from both its uses."""
+    """The token embedding exists once, and gets gradients from both its uses."""
     model = make(BertMaskedLM)
     shapes = [tuple(weight.shape) for weight in model.weights]
     assert shapes.count((30, 16)) == 1 and len(set(map(id, model.weights))) == len(model.weights)
@@ -127,7 +128,7 @@ def test_loss_is_the_mean_over_what_is_hidden(model):
 
 @pytest.mark.backends("torch")
 def test_rows_without_hidden_tokens():
-    """A batch in which nothing is hidden has no loss, and moves nothing to NaN."""
+    """A batch without masked tokens has no loss, and moves nothing to NaN."""
     model = make(BertMaskedLM)
     features = batch(model)
     zeros = np.zeros((3, 3))
@@ -153,12 +154,12 @@ def test_a_pooler_that_is_not_used_does_not_train(cls):
     pooler = set(map(id, backbone.pooled_dense.weights))
     assert backbone.pooled_dense.trainable
     assert not pooler & set(map(id, model.trainable_weights))
-    # Together with a task that uses it, it does.
+    # The pooler trains together with a task that uses it.
     both = BertMultiTask({"hidden": model, "pairs": BertPretrainer(backbone)})
     assert pooler <= set(map(id, both.trainable_weights))
 
 
-# --- raw text ---
+# --- raw texts ---
 
 
 @pytest.mark.backends("torch")
@@ -166,7 +167,7 @@ def test_fit_on_texts():
     model = make_raw(compiled=True)
     texts = TEXTS * 8
     first = model.evaluate(texts, verbose=0)
-    assert model.evaluate(texts, verbose=0) == first  # Hides the same.
+    assert model.evaluate(texts, verbose=0) == first  # `evaluate` masks the same tokens each time.
     history = model.fit(texts, epochs=12, batch_size=8, validation_split=0.25, verbose=0).history
     assert history["loss"][-1] < 0.8 * history["loss"][0]
     assert history["val_loss"][-1] < history["val_loss"][0]
@@ -196,7 +197,7 @@ def test_other_tokens_are_hidden_in_every_epoch():
     first, second = places(dataset), places(dataset)
     assert first.shape == (8, 2) and (first != second).any()
     assert (first[:4] != first[4:]).any()
-    # The same for the same seed, and always the same in `evaluate`.
+    # The masked tokens are the same for the same seed, and always the same in `evaluate`.
     dataset = [preprocessor.batches(texts, batch_size=4, seed=7) for _ in range(2)]
     np.testing.assert_array_equal(places(dataset[0]), places(dataset[1]))
     dataset, _ = preprocessor.sorted_batches(texts)
@@ -205,7 +206,7 @@ def test_other_tokens_are_hidden_in_every_epoch():
 
 @pytest.mark.backends("torch")
 def test_fit_on_a_dataset():
-    """A `tf.data.Dataset` of raw batches: other tokens on every pass, the same for a seed."""
+    """A `tf.data.Dataset` of raw batches: other tokens in every pass, the same for a seed."""
     import tensorflow as tf
 
     model = make_raw(num_layers=1)
@@ -268,13 +269,13 @@ def test_fill_mask(raw):
     scores = [row["score"] for row in found]
     assert scores == sorted(scores, reverse=True) and sum(scores) < 1
     assert sum(row["score"] for row in raw.fill_mask("a [MASK]", top_k=99)) == pytest.approx(1)
-    # Two masks: each with the other one left open.
+    # If a text has two masks, each prediction leaves the other one masked.
     first, second = raw.fill_mask("The [MASK] was good [MASK]!", top_k=2)
     assert first[0]["text"] == f"The {first[0]['token']} was good [MASK]!"
     assert second[0]["text"] == f"The [MASK] was good {second[0]['token']}!"
-    # In texts of other kinds a mask token is text.
+    # In texts of other types, a mask token is plain text.
     assert TOKENS.index("[MASK]") not in raw.preprocessor.tokenizer("a [MASK]")
-    # Many texts, in their order, whatever their lengths.
+    # Many texts, in their order, of any length.
     texts = ["a [MASK]", "the film was very very very very [MASK]", "it was [MASK] [MASK]"] * 3
     every = raw.fill_mask(texts, batch_size=2)
     for text, rows in zip(texts, every, strict=True):
@@ -296,7 +297,7 @@ def test_fill_mask_scores_are_those_of_the_logits(raw):
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_names_tokens_only():
-    """Where the encoder has more rows than the tokenizer has tokens."""
+    """Predictions are tokens, even if the encoder has more rows than the tokenizer has tokens."""
     preprocessor = BertMaskedLMPreprocessor(bert_tokenizer(TOKENS), 16)
     model = BertMaskedLM(tiny_backbone(num_layers=1, vocabulary_size=33), preprocessor)
     model.mlm_head.bias.assign(np.where(np.arange(33) < 30, 0.0, 9.0))
@@ -319,7 +320,9 @@ def test_fill_mask_joins_words(raw):
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_fill_mask_in_a_long_text():
-    """Only what is around the mask fits the model, at either end and in the middle."""
+    """Only the context of the mask fits into a row, whether the mask is at either end or in the
+    middle.
+    """
     model = perturb(make_raw(sequence_length=10, num_layers=1))
     words = [f"word{i % 12}" for i in range(50)]
     for place in (0, 25, 49):
@@ -373,7 +376,7 @@ def test_bad_rates():
 
 
 def test_predict_on_texts(raw):
-    """As KerasHub's: the logits of tokens that it hides itself, and the same ones each time."""
+    """As in KerasHub, `predict` masks tokens, the same ones each time, and returns their logits."""
     logits = raw.predict(TEXTS, batch_size=2, verbose=0)
     assert logits.shape[0] == len(TEXTS) and logits.shape[2] == raw.backbone.vocabulary_size
     assert_close(raw.predict(TEXTS, batch_size=2, verbose=0), logits, atol=0)
@@ -384,7 +387,7 @@ def test_predict_on_texts(raw):
 
 
 def test_nothing_hidden():
-    """KerasHub's `mask_selection_rate=0.0`: packed rows as they are, and slots of no weight."""
+    """KerasHub's `mask_selection_rate=0.0`: packed rows unchanged, and slots of weight 0."""
     tokenizer = bert_tokenizer(TOKENS)
     for most, slots in ((None, 1), (3, 3)):
         preprocessor = BertMaskedLMPreprocessor(

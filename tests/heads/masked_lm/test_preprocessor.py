@@ -1,4 +1,4 @@
-"""Masking by words in the preprocessors: marks of the vocabulary, and words given by spaces."""
+"""Masking by words in the preprocessors: marks of the vocabulary, and words separated by spaces."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,9 @@ def make(cls=BertMaskedLMPreprocessor, **settings):
 
 
 def hidden_words(features, words):
-    """For each row the words, as given by their pieces' places in `words`, that are all hidden."""
+    """Yield for each row the number of fully masked words; `words` has the positions of their
+    pieces.
+    """
     masked = features["token_ids"] == TOKENS.index("[MASK]")
     for row, groups in zip(masked, words, strict=True):
         hidden = [row[list(group)] for group in groups]
@@ -52,7 +54,7 @@ def test_pieces_of_a_word_are_hidden_together(unit):
 def test_words_given_by_spaces():
     preprocessor = make(mask_unit="word", word_boundaries="spaces", mask_selection_rate=0.34)
     plain = make()
-    # The ids are those without spaces, and those of the same text.
+    # The ids are the same as for the text without spaces.
     ids = preprocessor.tokenize([CHINESE, *TEXTS])
     for other in (plain.tokenize([CHINESE.replace(" ", ""), *TEXTS]),):
         assert ids[0].to_list() == other[0].to_list()
@@ -76,6 +78,7 @@ def test_words_given_by_spaces_join_marks_too():
     assert list(hidden_words(features, [[(1, 2, 3), (4,), (5,), (6,)]])) == [3]
 
 
+@pytest.mark.slow
 def test_words_in_batches_and_datasets():
     marks, spaces = (make(mask_unit="word", word_boundaries=one) for one in ("marks", "spaces"))
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(3)
@@ -88,6 +91,21 @@ def test_words_in_batches_and_datasets():
         ((features, _, weights),) = source.as_numpy_iterator()
         assert list(hidden_words(features, WORDS)) == [3, 4, 1], name
         assert features["token_ids"].max() <= len(TOKENS), name
+
+
+def test_passes_of_a_dataset_differ_only_with_dynamic_masking():
+    preprocessor = make(mask_selection_rate=0.3)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS * 10).batch(30)
+
+    def masks(mapped):
+        return [next(mapped.as_numpy_iterator())[0]["token_ids"].tolist() for _ in range(2)]
+
+    first, second = masks(preprocessor.map_dataset(dataset))
+    assert first != second
+    static = masks(preprocessor.map_dataset(dataset, dynamic=False))
+    assert static[0] == static[1]
+    with pytest.warns(DeprecationWarning, match="anew.*use dynamic"):
+        assert masks(preprocessor.map_dataset(dataset, anew=False)) == static
 
 
 def test_settings_are_saved(tmp_path):
@@ -120,7 +138,7 @@ def test_settings_that_there_are_not():
 
 
 def plainly(tokenizer, text, start, end, before, ids):
-    """Each token as text, and `text` with it in place of a mask, one token after the other."""
+    """Return each token as text, and `text` with it in place of a mask, one after the other."""
     names = [tokenizer.detokenize([id]).strip() for id in ids]
     filled = [text[:start] + name for name in names]
     if before >= 0:
@@ -134,7 +152,7 @@ def plainly(tokenizer, text, start, end, before, ids):
 
 
 def test_tokens_in_place_of_masks(tokenizer):
-    """Of every class: random tokens after random ones, half of them with a space between."""
+    """For every class: random tokens after random ones, half of them with a space between."""
     random = np.random.default_rng(0)
     preprocessor = BertMaskedLMPreprocessor(tokenizer)
     words = ["größe", "日本語", "🙂", "a,b", ""]

@@ -1,4 +1,4 @@
-"""Several tasks on one encoder: sampling, training, what is shared, saving and bad input."""
+"""Several tasks on one encoder: sampling, training, shared parts, saving and bad input."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ Y = {"mood": ["fun", "dull"] * 12, "grade": [1.0, 0.0] * 12}
 
 
 def make(family="bert", **settings):
-    """A classifier, a regressor that needs no pooler, and a choice."""
+    """Return a classifier, a regressor that needs no pooler, and a multiple-choice model."""
     backbone = tiny_backbone(family, dropout=0.0, **settings)
     return BertMultiTask(
         {
@@ -41,6 +41,7 @@ def make(family="bert", **settings):
     )
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(lambda **settings: perturb(make(family, **settings)), tmp_path)
@@ -66,7 +67,7 @@ def make_raw(num_tokenizers=1):
 
 
 def toy(seed=0):
-    """Arrays that the tasks of `make` can learn: what the tokens 5 and 6 stand for."""
+    """Return arrays that the tasks of `make` can learn from the tokens 5 and 6."""
     random = np.random.default_rng(seed)
     ids = random.integers(7, 30, (24, 4)).astype("int32")
     y = random.integers(0, 2, 24)
@@ -97,7 +98,7 @@ def test_shares(sampling, counts):
 
 @pytest.mark.backends("torch")
 def test_what_is_left_of_whole_steps():
-    """One step of a rare task in ten comes in about every tenth epoch."""
+    """A rare task with a tenth of a step per epoch gets one about every tenth epoch."""
     found = sum(np.bincount(plan_steps([99, 1], "size", 10, 0, i), minlength=2) for i in range(500))
     assert found.sum() == 5000 and 30 <= found[1] <= 70
 
@@ -113,7 +114,7 @@ def test_each_pass_has_each_row_once():
 
 @pytest.mark.backends("torch")
 def test_steps_of_fit():
-    """By size every example comes once; the tasks take turns in a random order."""
+    """With sampling by size, every example is used once; the tasks alternate in random order."""
     model = make()
     seen = {name: [] for name in model.tasks}
     order = []
@@ -164,14 +165,16 @@ def test_learns_three_kinds():
     assert last["loss"] == pytest.approx(np.mean(losses))
     found = model.predict({"next": data["next"][0]}, verbose=0)
     assert found["next"].shape == (12, 2)
-    # One state of the optimizer for everything, and none beside it.
+    # One optimizer state for everything, and no other.
     assert len(model.optimizer._momentums) == len(model.trainable_variables)
     assert not any(task.optimizer.built for task in model.tasks.values())
 
 
 @pytest.mark.backends("torch")
 def test_one_step_is_the_step_of_the_task():
-    """It moves encoder and head as the task's own `fit` does, and no other head."""
+    """A step changes the encoder and the task's head as the task's own `fit` does, and no other
+    head.
+    """
     data = toy()
     for name in ("mood", "grade", "next"):
         together, alone = make(), make()
@@ -190,7 +193,7 @@ def test_one_step_is_the_step_of_the_task():
 
 @pytest.mark.backends("torch")
 def test_pooler():
-    """It trains where any task needs it, whatever the order, and not where no task does."""
+    """The pooler is trained if and only if a task needs it, whatever the order of the tasks."""
     backbone = tiny_backbone()
 
     def trains(tasks):
@@ -201,7 +204,7 @@ def test_pooler():
     pooled = BertTextClassifier(backbone, 2)
     assert not trains({"plain": plain})
     assert trains({"plain": plain, "pooled": pooled}) and trains({"a": pooled, "b": plain})
-    backbone.pooled_dense.trainable = False  # by the user
+    backbone.pooled_dense.trainable = False  # The user has frozen it.
     assert not trains({"plain": plain, "pooled": pooled})
 
 
@@ -254,7 +257,7 @@ def test_raw_texts_and_saving(tmp_path):
         assert len(other.weights) == len(model.weights)
         assert other.get_config()["tasks"].keys() == model.tasks.keys()
     loaded.fit(data, verbose=0)
-    # Settings of the preprocessor are those of every task's.
+    # Settings of a preprocessor apply to the preprocessor of every task.
     loaded = BertMultiTask.from_preset(
         tmp_path / "preset", sequence_length=7, truncate="only_second"
     )

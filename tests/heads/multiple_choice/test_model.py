@@ -39,17 +39,19 @@ def make_raw():
     return BertMultipleChoice(tiny_backbone(dropout=0.0), preprocessor=make_preprocessor())
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.parametrize(
     ("dtype", "pooling"), [(None, None), (None, "mean"), ("mixed_bfloat16", None)]
 )
 def test_missing_choices(dtype, pooling):
-    """They are never chosen, whatever ids stand in them, and change nothing else."""
+    """Missing choices are never chosen, whatever their ids, and do not affect other choices."""
     model = perturb(BertMultipleChoice(tiny_backbone(dtype=dtype), pooling=pooling))
     features = batch(model)
     more = {n: np.concatenate([v, v[:, :1]], axis=1) for n, v in features.items()}
@@ -72,6 +74,7 @@ def _cross_entropy(logits, y):
     return float(loss(np.array(y), logits))
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_any_number_of_choices():
     model = make(num_layers=1)
@@ -85,14 +88,14 @@ def test_any_number_of_choices():
 
 @pytest.mark.backends("torch")
 def test_learns_on_arrays():
-    """The right choice is the one with token 5, at any place, among two or three."""
+    """The right choice has token 5, at any position, among two or three choices."""
     random = np.random.default_rng(0)
     ids = random.integers(6, 30, (64, 3, 5))
     mask = np.ones_like(ids)
     y = random.integers(0, 2, 64)
     ids[np.arange(64), y, 2] = 5
     mask[::2, 2] = 0
-    ids[::2, 2, :] = 5  # in padding
+    ids[::2, 2, :] = 5  # Ids in padding must not matter.
     model = BertMultipleChoice(tiny_backbone(dropout=0.0))
     model.optimizer.learning_rate = 0.01
     x = {"token_ids": ids, "padding_mask": mask}
@@ -104,12 +107,13 @@ def test_learns_on_arrays():
 # === Raw texts ===
 
 
+@pytest.mark.slow
 def test_preprocessor_contract(tmp_path):
     import tensorflow as tf
 
     preprocessor = make_preprocessor()
     check_preprocessor(preprocessor, (PROMPTS, tf.ragged.constant(CHOICES)), [1, 2, 0], tmp_path)
-    # Without segments, and choices that are no ragged tensor.
+    # Without segments, and choices that are not a ragged tensor.
     plain, x = make_preprocessor(num_segments=0), (PROMPTS, [["a", "it"]] * 3)
     expected = plain(x, [1, 0, 0])
     assert set(expected[0]) == {"token_ids", "padding_mask"}
@@ -124,7 +128,7 @@ def test_packing():
     ids, mask = array(features["token_ids"]), array(features["padding_mask"])
     assert ids.shape == (3, 3, 9)
     assert ids[0, 0].tolist() == [2, 5, 7, 3, 13, 3, 0, 0, 0]
-    # "longest_first" cuts the choice, not the prompt.
+    # "longest_first" truncates the choice, not the prompt.
     assert ids[1, 0].tolist() == [2, 8, 6, 7, 3, 11, 11, 11, 3]
     assert array(features["segment_ids"])[1, 0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert not mask[0, 2].any() and not ids[0, 2].any() and not mask[2, 1:].any()
@@ -151,13 +155,13 @@ def test_every_kind_of_input():
         {"prompt": PROMPTS, "choices": [np.array(row) for row in CHOICES]},
     ):
         assert_close(preprocessor(x), expected, atol=0)
-    # An empty choice is one in a list, and before the end of a row.
+    # An empty choice counts in a list, and before the end of a row.
     for empty in ([["", "a"]], np.array([["", "a"]]), [["a", ""]]):
         assert array(preprocessor((["it"], empty))["padding_mask"]).any(axis=-1).all()
     one = {name: array(x) for name, x in preprocessor((PROMPTS[0], CHOICES[0])).items()}
     assert one["token_ids"].shape == (2, 8)
 
-    # Inside `tf.data`: ragged and padded choices, by tuple and by name, batched and not.
+    # Inside `tf.data`: ragged and padded choices, as tuples and by name, batched or not.
     ragged = tf.ragged.constant(CHOICES)
     for prompts, choices in ((PROMPTS, ragged), (PROMPTS, dense)):
         for x in ((prompts, choices), {"prompt": prompts, "choices": choices}):
@@ -172,7 +176,7 @@ def test_every_kind_of_input():
 
 
 def toy(count=32):
-    """The right one of two or three choices is the one that was fun."""
+    """Return data where the right one of two or three choices "was fun"."""
     prompts, choices, y = [], [], []
     for i in range(count):
         prompts.append("a good film" if i % 2 else "a bad film")
@@ -212,7 +216,7 @@ def test_learns_on_texts():
 
 @pytest.mark.backends("torch")
 def test_batches_of_differing_numbers_of_choices():
-    """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to what comes later."""
+    """`fit`, `evaluate` and `predict` on a `tf.data.Dataset`: none pads to later batches."""
     import tensorflow as tf
 
     prompts = [*PROMPTS, "a film"]
@@ -225,7 +229,7 @@ def test_batches_of_differing_numbers_of_choices():
     def text(*shape):
         return tf.TensorSpec(shape, tf.string)
 
-    # Two and four choices in dense batches of ours, ragged ones, and one prompt at a time.
+    # Two and four choices: in padded dense batches, ragged ones, and one prompt at a time.
     rows = tf.data.Dataset.from_generator(
         rows, output_signature=((text(), text(None)), tf.TensorSpec((), tf.int32))
     ).apply(tf.data.experimental.assert_cardinality(4))

@@ -63,7 +63,7 @@ def test_compile_without_metrics():
     predictor = make()
     predictor.compile("sgd", "mse", metrics=None)
     features = batch(predictor)
-    # Targets that accuracy could not take.
+    # These targets do not suit the accuracy metric.
     targets = np.zeros((3, 2), "float32")
     assert set(predictor.evaluate(features, targets, verbose=0, return_dict=True)) == {"loss"}
 

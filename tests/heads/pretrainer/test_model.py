@@ -71,7 +71,7 @@ def test_pretrainer_loss_and_labels():
 
 @pytest.mark.backends("torch")
 def test_a_teachers_vectors(tmp_path):
-    """It sees the text whole, and its part of the loss is as NumPy has it."""
+    """The teacher reads the unmasked text, and its loss is the same as in NumPy."""
     keras.utils.set_random_seed(0)
     teacher = perturb(BertTextEmbedder(tiny_backbone()))
     before = array(teacher.weights[0])
@@ -95,7 +95,7 @@ def test_a_teachers_vectors(tmp_path):
         theirs = teacher.predict(whole, verbose=0)
         lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
         cosines = (ours * theirs).sum(1) / lengths
-        # The third row hides nothing: it fills the batch.
+        # The third row masks nothing; it pads the batch.
         first = found["vector_loss"]
         assert first == pytest.approx(1 - cosines[:2].mean(), abs=1e-5), pairs
         plain = BertPretrainer(student, next_sentence=pairs)
@@ -140,7 +140,8 @@ def test_teachers_that_do_not_fit():
 def test_what_the_head_of_pairs_tells(tmp_path):
     bert, albert = tiny_backbone(num_layers=1), tiny_backbone("albert", num_layers=2)
     assert not BertPretrainer(bert).sentence_order
-    assert BertPretrainer(albert).sentence_order  # As its checkpoints were trained.
+    # ALBERT's checkpoints were trained on sentence order.
+    assert BertPretrainer(albert).sentence_order
     assert BertNextSentencePredictor(albert).sentence_order
     BertPretrainer(bert, sentence_order=True).save_to_preset(str(tmp_path))
     assert BertPretrainer.from_preset(str(tmp_path)).sentence_order
@@ -155,7 +156,7 @@ def test_pretrainer_without_pairs():
     y, weights = np.ones((3, 3), "int32"), np.ones((3, 3), "float32")
     model.compile(run_eagerly=True)
     history = model.fit(features, y, sample_weight=weights, verbose=0).history
-    # Keras names a single output's without it.
+    # Keras leaves out the name of a single output.
     assert {"loss", "accuracy", "perplexity"} == history.keys()
     with pytest.raises(ValueError, match="next_sentence=True needs an encoder with a pooler"):
         BertPretrainer(tiny_backbone(pooler=False))
@@ -173,7 +174,7 @@ def test_pretrainer_on_pairs(tmp_path):
     assert found["loss"] == pytest.approx(
         found["mlm_logits_loss"] + found["nsp_logits_loss"], abs=1e-4
     )
-    # Its preset holds the heads of two other classes.
+    # Its preset also has the heads of two other classes.
     model.save_to_preset(str(tmp_path))
     alone = BertMaskedLM.from_preset(str(tmp_path))
     assert type(alone.preprocessor) is BertMaskedLMPreprocessor
@@ -212,7 +213,9 @@ def test_bad_pairs():
 
 
 def test_pairs_from_left_to_right():
-    """The first token sees itself alone, and would say the same of every pair."""
+    """In a left-to-right encoder, the first token sees only itself, so its prediction would be the
+    same for every pair.
+    """
     backbone = tiny_backbone(is_causal=True, dropout=0.0, num_layers=1)
     model = perturb(BertPretrainer(backbone))
     features = batch(model)
@@ -227,7 +230,7 @@ def test_pairs_from_left_to_right():
     alone = BertMaskedLM(backbone)
     alone.mlm_head.set_weights(model.mlm_head.get_weights())
     assert_close(outputs["mlm_logits"], alone(features))
-    # Its weights are those of any other, and a predictor reads the same.
+    # Its weights have the usual names, and a predictor loads them.
     assert [w.path for w in model.weights] == [
         w.path for w in BertPretrainer(tiny_backbone(num_layers=1)).weights
     ]

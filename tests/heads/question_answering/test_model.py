@@ -1,4 +1,4 @@
-"""The model that answers questions: contract, `transformers`, training, answers."""
+"""Extractive question answering: contract, comparison with `transformers`, training, answers."""
 
 import functools
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import kerasbert.heads.question_answering.model as question_answering
 from kerasbert.heads.base.spans import MASKED
 from kerasbert.models import (
     BertQuestionAnswering,
@@ -35,6 +36,7 @@ def make(family="bert", **settings):
     return perturb(BertQuestionAnswering(tiny_backbone(family, **settings)))
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -48,7 +50,7 @@ def load(directory, **arguments):
 
 
 def of_transformers(theirs, inputs, y=None):
-    """Outputs of the reference for our inputs and labels."""
+    """Return outputs of the reference for our inputs and labels."""
     import torch
 
     names = {
@@ -80,7 +82,8 @@ def test_logits_and_loss_equal_transformers(reference, family):
             gap = found - expected[name].numpy()
             assert np.abs(gap[is_token]).max() <= 1e-5
             assert (found[~is_token] == MASKED).all()
-            assert length == 1 or np.ptp(found[is_token]) > 0.1  # An error has to show.
+            # Outputs must differ enough to reveal errors.
+            assert length == 1 or np.ptp(found[is_token]) > 0.1
     # The same loss without padding.
     y = {"start_logits": np.array([3, 0, 30]), "end_logits": np.array([5, 0, 31])}
     whole = [0, 2]
@@ -89,7 +92,8 @@ def test_logits_and_loss_equal_transformers(reference, family):
     loss = of_transformers(theirs, part, labels).loss.item()
     part = {name: x[whole] for name, x in ours.items()}
     assert abs(model.evaluate(part, labels, verbose=0)[0] - loss) <= 1e-5
-    # Theirs takes padding for possible answers, so with padding ours is that of the rows alone.
+    # Theirs counts padding as possible answers, so ours with padding equals that of single
+    # rows.
     alone = []
     for row in range(3):
         count = is_token[row].sum()
@@ -125,45 +129,49 @@ def test_a_new_head_is_asked_for(reference):
 # === Answers of given logits ===
 
 
-class Given(BertQuestionAnswering):
-    """Its logits say that only the token "kew" is an answer, or no answer if there is none."""
-
-    def _predict_texts(self, windows, *args, **kwargs):
-        features = self.preprocessor.pack(windows.rows)
-        features = {name: np.asarray(rows) for name, rows in features.items()}
-        logits = np.where(features["token_ids"] == TOKENS.index("kew"), 6.0, 0.0)
-        logits[:, 0] = 2.0
-        logits = np.where(features["padding_mask"], logits, MASKED)
-        return {"start_logits": logits, "end_logits": logits}
+def given_logits(model, windows, *args, **kwargs):
+    features = model.preprocessor.pack(windows.rows)
+    features = {name: np.asarray(rows) for name, rows in features.items()}
+    logits = np.where(features["token_ids"] == TOKENS.index("kew"), 6.0, 0.0)
+    logits[:, 0] = 2.0
+    logits = np.where(features["padding_mask"], logits, MASKED)
+    return {"start_logits": logits, "end_logits": logits}
 
 
 @functools.cache
-def given():
+def tiny_model():
     settings = {"sequence_length": 24, "max_query_length": 4, "doc_stride": 8}
     preprocessor = BertQuestionAnsweringPreprocessor(bert_tokenizer(TOKENS), **settings)
     backbone = tiny_backbone(max_sequence_length=24)
-    return Given(backbone, preprocessor=preprocessor)
+    return BertQuestionAnswering(backbone, preprocessor=preprocessor)
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """A model whose logits mark only the token "kew" as the answer, or "no answer" if the token is
+    missing.
+    """
+    monkeypatch.setattr(question_answering, "predict_texts", given_logits)
+    return tiny_model()
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_an_answer_far_in_a_long_context():
+def test_an_answer_far_in_a_long_context(given):
     random = np.random.default_rng(0)
-    model = given()
     words = random.choice(FILLERS, 1000)
     for place in (0, 1, 456, 998, 999):
         context = "  ".join([*words[:place], "Kéw", *words[place + 1 :]])
-        (best, second) = model.answer("Where was it?", context, top_k=2)
+        (best, second) = given.answer("Where was it?", context, top_k=2)
         start = context.index("Kéw")
         assert (best["answer"], best["start"], best["end"]) == ("Kéw", start, start + 3)
         assert context[second["start"] : second["end"]] == second["answer"] != "Kéw"
-        # 12 against 19 spans of 6 with it at one end.
+        # The answer's score of 12 is compared with 19 spans of score 6 that share one of its ends.
         assert 1 > best["score"] > 0.5 > second["score"] > 0
         assert best["null_score"] == 4.0 - 12.0
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_no_answer():
-    model = given()
+def test_no_answer(given):
     contexts = ["it was in kew", "it was in the old and new", "it " * 50 + "kew"]
     for threshold, expected in (
         (None, ["kew", "", "kew"]),
@@ -171,7 +179,7 @@ def test_no_answer():
         (4.0, ["kew", "it", "kew"]),
         (-9.0, ["", "", ""]),
     ):
-        found = model.answer(["where"] * 3, contexts, null_threshold=threshold)
+        found = given.answer(["where"] * 3, contexts, null_threshold=threshold)
         texts = [answers[0]["answer"] for answers in found]
         if threshold is None:
             assert texts[1] != ""
@@ -184,16 +192,15 @@ def test_no_answer():
                 assert context[answer["start"] : answer["end"]] == answer["answer"]
             assert answer["null_score"] == (-8.0 if "kew" in context else 4.0)
             assert 0 < answer["score"] <= 1
-    # One list for one question; no answer comes first where it wins, and then the spans.
-    answers = model.answer("where", contexts[1], top_k=3, null_threshold=0)
+    # One list per question; an empty answer comes first where it wins, then the spans.
+    answers = given.answer("where", contexts[1], top_k=3, null_threshold=0)
     assert [answer["answer"] == "" for answer in answers] == [True, False, False]
 
 
 @pytest.mark.backends("tensorflow", "torch")
-def test_longest_answer():
-    model = given()
+def test_longest_answer(given):
     for most in (1, 3):
-        answers = model.answer("where", "it was in rome and on so", 30, max_answer_length=most)
+        answers = given.answer("where", "it was in rome and on so", 30, max_answer_length=most)
         assert max(len(answer["answer"].split()) for answer in answers) == most
 
 
@@ -201,9 +208,9 @@ def test_longest_answer():
 
 
 def stories(count, seed=0):
-    """Contexts of up to three windows that name a person and a place, or one of them alone.
+    """Return contexts of up to three windows that name a person and a place, or only one of them.
 
-    Questions ask for either; some find no answer.
+    Questions ask for either; some have no answer.
     """
     random = np.random.default_rng(seed)
     questions, contexts, answers = [], [], []
@@ -243,7 +250,7 @@ def test_fit_on_stories(tmp_path):
     x, y = stories(288)
     before = model.evaluate(x, y, verbose=0, return_dict=True)
     history = model.fit(x, y, epochs=18, batch_size=32, validation_split=1 / 9, verbose=0).history
-    # As one batch: of several of unknown size, Keras weighs the parts otherwise than the sum.
+    # As one batch, because Keras weights batches of unknown size differently from a sum.
     after = model.evaluate(*stories(64, seed=1), batch_size=256, verbose=0, return_dict=True)
     assert set(after) == {
         "loss",
@@ -265,11 +272,11 @@ def test_fit_on_stories(tmp_path):
         for answers, span in zip(found, expected, strict=True)
     ]
     assert np.mean(right) > 0.9
-    # Far in a long context.
+    # The answer is late in a long context.
     context = " ".join(["the of"] * 40 + ["Old  Rome"] + ["it"] * 50)
     assert model.answer("Where?", context)[0]["answer"] == "Old  Rome"
 
-    # The preset has it all.
+    # The preset stores everything.
     model.save_to_preset(str(tmp_path))
     loaded = BertQuestionAnswering.from_preset(str(tmp_path))
     assert loaded.preprocessor.doc_stride == 6
@@ -277,7 +284,7 @@ def test_fit_on_stories(tmp_path):
     for ours, theirs in zip(found, again):
         assert ours[0]["answer"] == theirs[0]["answer"]
         assert ours[0]["score"] == pytest.approx(theirs[0]["score"], abs=1e-4)
-    # Another task's lends its encoder and tokenizer.
+    # A preset of another task provides its encoder and tokenizer.
     with pytest.raises(ValueError, match="no head for a .*"):
         BertTextClassifier.from_preset(str(tmp_path))
 
@@ -293,7 +300,7 @@ def test_predict_returns_a_row_a_window():
     seen = []
     callback = keras.callbacks.LambdaCallback(on_predict_batch_end=lambda i, logs: seen.append(i))
     for found in (
-        # The short ones are in a batch of their own.
+        # The short contexts are in a separate batch.
         model.predict(x, batch_size=5, verbose=0, callbacks=[callback]),
         model.predict(tf.data.Dataset.from_tensor_slices((x,)).batch(3), verbose=0),
     ):
@@ -324,8 +331,8 @@ def test_fit_on_a_dataset_and_on_arrays():
     part = tuple(column[:8] for column in x), y[:8]
     expected = evaluate(*part, return_dict=True)
     assert half["end_logits_accuracy"] == pytest.approx(expected["end_logits_accuracy"], abs=1e-5)
-    # Batch by batch, raw and ready.
-    count = len(model.preprocessor.windows(part[0]).examples)  # Of 8 questions, these come first.
+    # By batch, raw and preprocessed.
+    count = len(model.preprocessor.windows(part[0]).examples)  # The first two of 8 questions.
     ready = ({name: value[:count] for name, value in one.items()} for one in (features, labels))
     for batch_of_8 in (part, tuple(ready)):
         found = model.test_on_batch(*batch_of_8, return_dict=True)["loss"]
@@ -335,7 +342,7 @@ def test_fit_on_a_dataset_and_on_arrays():
     assert model.train_on_batch(*batch_of_8, return_dict=True)["loss"] < first
 
 
-def test_bad_questions():
+def test_bad_questions(given):
     for arguments, message in (
         ({"question": ["who"], "context": "it"}, "one text and one list"),
         ({"question": [], "context": []}, "list of texts is empty"),
@@ -347,7 +354,7 @@ def test_bad_questions():
         ({"null_threshold": "0"}, "null_threshold must be a number .* got '0'"),
     ):
         with pytest.raises(ValueError, match=message):
-            given().answer(**{"question": "who", "context": "it", **arguments})
+            given.answer(**{"question": "who", "context": "it", **arguments})
 
 
 def test_without_a_preprocessor():

@@ -19,13 +19,13 @@ PIECES = ["  ", " ", "\n", "👩‍👩‍👧", "🙂", "é", "e\u0301", "北�
 
 @functools.cache
 def small(**settings):
-    """Each once: tracing costs more than what the tests do."""
+    """Return each preprocessor once: tracing costs more than the tests do."""
     settings = {"sequence_length": 12, "max_query_length": 3, "doc_stride": 2, **settings}
     return BertQuestionAnsweringPreprocessor(bert_tokenizer(TOKENS), **settings)
 
 
 def random_texts(count, seed=0):
-    """Texts with accents, CJK, emoji, control characters and runs of spaces."""
+    """Return texts with accents, CJK, emoji, control characters and runs of spaces."""
     random = np.random.default_rng(seed)
     for _ in range(count):
         parts = [str(random.choice(SENTENCES)), *random.choice(PIECES, random.integers(1, 8))]
@@ -35,13 +35,13 @@ def random_texts(count, seed=0):
 
 
 def touching(span, starts, ends):
-    """The tokens that a span of characters touches, one after the other."""
+    """Return the tokens that a span of characters touches."""
     pairs = enumerate(zip(starts, ends, strict=True))
     return [i for i, (start, end) in pairs if start < span[1] and end > span[0]]
 
 
 def smallest(span, context, starts, ends):
-    """The least of the texts of tokens in a row that hold all of a span that tokens hold."""
+    """Return the smallest span of tokens that covers all covered characters of a span."""
     tokens = touching(span, starts, ends)
     texts = [
         context[starts[first] : ends[last]]
@@ -55,7 +55,7 @@ def smallest(span, context, starts, ends):
 
 
 def decode(preprocessor, x, y):
-    """For each example the characters that each window's labels point at, without (0, 0)."""
+    """Return for each example the characters that each window's labels point at, without (0, 0)."""
     windows = preprocessor.windows(x)
     found = [[] for _ in windows.contexts]
     for row, example in enumerate(windows.examples):
@@ -71,23 +71,26 @@ def decode(preprocessor, x, y):
     return found
 
 
-def test_labelled_characters_come_back(tokenizer):
-    """Of every tokenizer, 100 texts each."""
+@pytest.mark.slow
+def test_labeled_characters_come_back(tokenizer):
+    """For every tokenizer, 100 texts each."""
     random = np.random.default_rng(1)
     contexts = list(random_texts(100))
     _, starts, ends = tokenizer.tokenize_with_offsets(contexts)
     spans, expected = [], []
     for position, context in enumerate(contexts):
-        if position % 2:  # at the boundaries of tokens
+        if position % 2:  # at token boundaries
             first, last = sorted(random.integers(0, len(starts[position]), 2))
             span = starts[position][first], ends[position][last]
             assert span[0] < span[1]
             text = context[span[0] : span[1]]
-        else:  # anywhere: the smallest span of tokens that holds it
+        # A random span of characters; the label is the smallest span of tokens that contains it.
+        else:
             start = int(random.integers(0, len(context)))
             span = start, min(len(context), start + int(random.integers(1, 15)))
             text = smallest(span, context, starts[position], ends[position])
-            span = span if text else None  # None: nothing but space.
+            # A span of spaces has no tokens, so it becomes "no answer".
+            span = span if text else None
         spans.append(span)
         expected.append(text)
     preprocessor = BertQuestionAnsweringPreprocessor(tokenizer, sequence_length=4096)
@@ -97,7 +100,7 @@ def test_labelled_characters_come_back(tokenizer):
     assert found == [[] if text is None else [text] for text in expected]
     assert sum(text is not None for text in expected) > 75
 
-    # In windows: whoever holds the whole answer points at the same characters.
+    # All windows that contain the whole answer point at the same characters.
     preprocessor = BertQuestionAnsweringPreprocessor(tokenizer, 60, 10, 7)
     _, y = preprocessor(x, spans)
     for texts, text in zip(decode(preprocessor, x, arrays(y)), expected, strict=True):
@@ -115,7 +118,7 @@ def test_rows(make, name):
     special = 2 + tokenizer.num_separators
     preprocessor = BertQuestionAnsweringPreprocessor(tokenizer, 40, 9, 6)
     ids, starts, ends = tokenizer.tokenize_with_offsets(contexts)
-    # Spans of a few tokens, so that some windows hold them and some do not.
+    # Spans of a few tokens, so that some windows contain them and others do not.
     spans = []
     for row_starts, row_ends in zip(starts, ends, strict=True):
         first = random.integers(0, len(row_starts))
@@ -215,7 +218,7 @@ def test_a_dict_in_a_dataset():
     y = np.array([[0, 3], [-1, -1]])
     with pytest.raises(ValueError, match="batch it first"):
         tf.data.Dataset.from_tensor_slices((x, y)).map(small())
-    # The same texts with good answers and bad ones: an error does not end the dataset.
+    # The same texts with valid and invalid answers: an error does not end the dataset.
     texts = {name: column * 4 for name, column in x.items()}
     answers = np.concatenate([y, [[3, 3], [-1, -1]], [[3, 4], [-1, -1]], y])
     dataset = tf.data.Dataset.from_tensor_slices((texts, answers)).batch(2).map(small())
@@ -235,7 +238,7 @@ def test_settings_go_with_a_preset(tmp_path):
     small().save_to_preset(str(tmp_path / "own"))
     loaded = BertQuestionAnsweringPreprocessor.from_own_preset(str(tmp_path / "own"))
     assert (loaded.max_query_length, loaded.doc_stride, loaded.sequence_length) == (3, 2, 12)
-    # Another task's lends what they share.
+    # A preset of another task provides the shared settings.
     tokenizer = bert_tokenizer(TOKENS)
     BertPreprocessor(tokenizer, sequence_length=100).save_to_preset(str(tmp_path / "other"))
     loaded = BertQuestionAnsweringPreprocessor.from_own_preset(str(tmp_path / "other"))
@@ -303,22 +306,25 @@ def test_bad_input(x, y, message):
 
 
 def lost_answers(preprocessor, context, spans):
-    """How many spans no window holds as a whole."""
+    """Return the number of spans that no window contains."""
     y = preprocessor((["where"] * len(spans), [context] * len(spans)), spans)[1]
     examples = preprocessor.windows((["where"] * len(spans), [context] * len(spans))).examples
     starts = keras.ops.convert_to_numpy(y["start_logits"])
     return sum(not starts[examples == i].any() for i in range(len(spans)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [24, 40, 96, 128, 384])
 def test_default_windows_overlap_at_any_length(length):
-    """With 128 tokens of each row they did not, and answers at their ends were lost."""
+    """With 128 tokens per row, windows used not to overlap, and answers across their ends were
+    lost.
+    """
     most = min(64, length // 2)
     preprocessor = BertQuestionAnsweringPreprocessor(
         bert_tokenizer(TOKENS), sequence_length=length, max_query_length=most
     )
     context = " ".join(["she sat at"] * 200)
-    spans = [(start, start + 6) for start in range(0, 11 * 150, 11)]  # Of two words each.
+    spans = [(start, start + 6) for start in range(0, 11 * 150, 11)]  # Each answer has two words.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".* in a sample of the texts")
@@ -339,7 +345,7 @@ def test_the_length_may_be_set_later():
 
 
 def test_presets_of_earlier_versions_follow_a_shorter_length(tmp_path):
-    """They have the default of then, 128, in their file."""
+    """Their files have the former default, 128."""
     tokenizer = bert_tokenizer(TOKENS)
     for saved, loaded in ((128, 30), (100, 100), (None, 30)):
         folder = str(tmp_path / str(saved))

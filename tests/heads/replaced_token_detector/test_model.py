@@ -34,6 +34,7 @@ def model():
     return make_raw()
 
 
+@pytest.mark.slow
 @model_contract("electra")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -58,7 +59,7 @@ def test_equals_transformers(reference, tmp_path):
 
 
 def odds(model, ids):
-    """Probabilities of a row of ids, without the special tokens."""
+    """Return probabilities of a row of ids, without the special tokens."""
     tokenizer = model.preprocessor.tokenizer
     row = np.array([[tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]], "int32")
     return 1 / (1 + np.exp(-array(model({"token_ids": row}))[0, 1:-1]))
@@ -75,7 +76,7 @@ def test_detect(model):
     assert model.detect([text, "", "cat"])[1] == []
     logits = model.predict([text], verbose=0)[0]
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), wanted, atol=1e-5)
-    # A word has the mean of its pieces.
+    # A word gets the mean of its pieces.
     (words,) = model.detect([["the", "dogs", "bark"]])
     pieces = odds(model, model.preprocessor.tokenizer("the dogs bark"))
     assert [(one["text"], one["start"], one["end"]) for one in words] == [

@@ -1,4 +1,4 @@
-"""The reranker: contract, pairs and lists, scores and ranks, cross-encoders of others."""
+"""The reranker: contract, pairs and lists, scores and ranks, foreign cross-encoders."""
 
 import functools
 import json
@@ -52,6 +52,7 @@ def model():
     return make_raw()
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -60,6 +61,7 @@ def test_contract(family, check, tmp_path):
 # === Pairs and lists ===
 
 
+@pytest.mark.slow
 def test_preprocessor_contract(model, tmp_path):
     preprocessor = model.preprocessor
     check_preprocessor(preprocessor, (TEXTS, TEXTS[::-1]), [1.5, 0.0, 1.0, -2.0, 0.5], tmp_path)
@@ -71,7 +73,7 @@ def test_preprocessor_contract(model, tmp_path):
         [True, False, False],
         [True, True, False],
     ]
-    # The same of pairs, of a rectangle with its padding, and inside `tf.data`.
+    # Pairs, padded rectangles and datasets give the same.
     same = preprocessor(list(zip(QUERIES, LISTS)), GRADES)
     assert_close(same, (features, y), atol=0)
     rows = [row + [""] * (3 - len(row)) for row in LISTS]
@@ -88,8 +90,9 @@ def test_preprocessor_contract(model, tmp_path):
         assert_close(mapped, (features, y), atol=0)
 
 
+@pytest.mark.slow
 def test_lists_are_pairs(model):
-    """Logits of lists are those of their pairs, whole and in batches, raw and ready."""
+    """Logits of lists equal those of their pairs, at once and in batches, raw and preprocessed."""
     found = model.predict((QUERIES, LISTS), verbose=0)
     pairs = [(query, text) for query, texts in zip(QUERIES, LISTS) for text in texts]
     is_there = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0]], bool)
@@ -99,7 +102,7 @@ def test_lists_are_pairs(model):
     features = model.preprocessor((QUERIES, LISTS))
     assert_close(model(features), found)
     assert_close(model.predict_on_batch(features), found)
-    only_ids = {"token_ids": array(features["token_ids"])}  # Without a mask all are there.
+    only_ids = {"token_ids": array(features["token_ids"])}  # Without a mask, all texts count.
     assert model.predict(only_ids, verbose=0).shape == (3, 3)
     scores = model.score((QUERIES, LISTS))
     assert [len(row) for row in scores] == [3, 1, 2]
@@ -130,7 +133,7 @@ def test_weights_and_numbers():
     np.testing.assert_array_equal(model.score(x), logits)
     loss = model.evaluate(x, y, sample_weight=weights, verbose=0)
     assert loss == pytest.approx(np.mean(weights * (logits - y) ** 2), rel=1e-5)
-    # Lists count alike, however many texts they have.
+    # Lists count equally, however many texts they have.
     logits = model.predict((QUERIES, LISTS), verbose=0)
     errors = [np.mean((row[: len(y)] - y) ** 2) for row, y in zip(logits, GRADES)]
     loss = model.evaluate((QUERIES, LISTS), GRADES, sample_weight=weights, verbose=0)
@@ -144,7 +147,9 @@ def test_weights_and_numbers():
     ["ListMLELoss", pytest.param("PairwiseLogisticLoss", marks=pytest.mark.slow)],
 )
 def test_lists_train(name, tmp_path):
-    """With keras-rs, whose losses and metrics leave out what is missing; pairs in between."""
+    """Lists are trained with keras-rs, whose losses and metrics ignore missing texts; in between,
+    pairs are trained.
+    """
     model = make_raw()
     model.fit((QUERIES, TEXTS[:3]), [0, 1, 1], verbose=0)
     metrics = [keras_rs.metrics.NDCG(name="ndcg"), keras_rs.metrics.MeanReciprocalRank(name="mrr")]
@@ -157,7 +162,8 @@ def test_lists_train(name, tmp_path):
         float(loss(np.array([labels], "float32"), logits[None, : len(labels)]))
         for labels, logits in zip(y, model.predict(x, verbose=0))
     ]
-    if name == "ListMLELoss":  # The others are means over places, missing ones too.
+    # The other metrics are means over all places, including missing texts.
+    if name == "ListMLELoss":
         assert first["loss"] == pytest.approx(np.mean(rows), rel=1e-4)
     model.fit(x, y, epochs=40, batch_size=12, verbose=0)
     found = model.evaluate(x, y, verbose=0, return_dict=True)
@@ -192,7 +198,7 @@ def test_rank():
     assert [list(row) for row in best] == [["corpus_id", "score"]] * 2
     assert [row["corpus_id"] for row in best] == [row["corpus_id"] for row in found[:2]]
     assert model.rank("good film", []) == []
-    # Equal ones stay as given; where the sigmoid is 1 for all, logits still tell.
+    # Ties keep their order; where the sigmoid is 1 for all, the logits decide.
     assert [row["corpus_id"] for row in model.rank("a", ["fun"] * 3)] == [0, 1, 2]
     model.output_dense.bias.assign([1000.0])
     high = model.rank("good film", TEXTS)
@@ -235,7 +241,7 @@ def test_bad_input(model, call, message):
 
 @pytest.fixture(scope="module")
 def theirs(reference, tmp_path_factory):
-    """A function of family and settings: a `CrossEncoder` of random weights, and where it is."""
+    """A function of family and settings: a `CrossEncoder` of random weights, and its path."""
 
     def make(family="bert", **settings):
         model = reference(family, "ForSequenceClassification", num_labels=1)
@@ -271,7 +277,7 @@ PAIRS = [(query, text) for query in ("good film", "was it dull ?") for text in T
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_cross_encoders(theirs, family, tmp_path):
-    """The same scores and ranks, read and written, in batches with padding and cut."""
+    """The same scores and ranks, read and written, in batches with padding and truncation."""
     cross, directory = theirs(family)
     expected = cross.predict(PAIRS)
     assert np.ptp(expected) > 1e-3
@@ -292,7 +298,7 @@ def test_cross_encoders(theirs, family, tmp_path):
     with torch.no_grad():
         logits = plain.eval()(**inputs).logits[:, 0]
     assert np.abs(torch.sigmoid(logits).numpy() - expected).max() <= 1e-6
-    # From there as it is, with what a checkpoint of ours keeps.
+    # Other fields stay unchanged, including those that our checkpoints keep.
     said = kerasbert.convert(tmp_path / "ours", tmp_path / "preset", format="kerasbert")
     assert said["model"] == "BertReranker"
     loaded = BertReranker.from_preset(tmp_path / "preset")
@@ -302,7 +308,7 @@ def test_cross_encoders(theirs, family, tmp_path):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_steps_as_cross_encoders(theirs):
-    """Three steps of plain descent on the binary cross-entropy give the same weights."""
+    """Three steps of SGD on the binary cross-entropy give the same weights."""
     cross, directory = theirs()
     backbone = BertBackbone.from_preset(directory, dropout=0.0, attention_dropout=0.0)
     model = BertReranker.from_preset(directory, backbone=backbone, dropout=0.0)
@@ -325,7 +331,7 @@ def test_steps_as_cross_encoders(theirs):
 @pytest.mark.peers
 @pytest.mark.backends("torch")
 def test_what_is_made_of_logits(theirs, tmp_path):
-    """As each version of sentence-transformers keeps it."""
+    """The activation, as each version of sentence-transformers stores it."""
     cross, directory = theirs(activation_fn=torch.nn.Identity())
     expected = cross.predict(PAIRS)
     model = BertReranker.from_preset(directory)
@@ -336,7 +342,7 @@ def test_what_is_made_of_logits(theirs, tmp_path):
     again = sentence_transformers.CrossEncoder(str(tmp_path / "ours"))
     assert np.abs(again.predict(PAIRS) - expected).max() <= 1e-5
     assert kerasbert.convert(directory, tmp_path / "there")["model"] == "BertReranker"
-    # Before version 6 `config.json` said it.
+    # Before version 6, `config.json` had it.
     name = "torch.nn.modules.linear.Identity"
     for key, value in (
         ("sentence_transformers", {"activation_fn": name, "version": "4.1.0"}),
@@ -376,7 +382,7 @@ def test_what_is_no_reranker(reference, theirs, tmp_path):
     path.write_text(json.dumps([*modules, {"idx": 1, "path": "1_Dense", "type": "a.b.Dense"}]))
     with pytest.raises(ValueError, match="Transformer, Dense; kerasbert supports only Transformer"):
         BertReranker.from_preset(directory)
-    # One of classes is a classifier.
+    # A cross-encoder with several classes is a classifier.
     shutil.copytree(many, tmp_path / "classes")
     change(tmp_path / "classes" / "config.json", sentence_transformers={"activation_fn": None})
     with pytest.warns(UserWarning, match="No tokenizer is written"):

@@ -31,7 +31,7 @@ from tests.contracts import (
 
 pytestmark = pytest.mark.filterwarnings(
     "error::UserWarning",
-    # Keras transposes the scales of int8 so on PyTorch.
+    # On PyTorch, Keras transposes the scales of int8 in this way.
     r"ignore:[\s\S]*The use of `x.T` on tensors:UserWarning",
 )
 
@@ -61,12 +61,13 @@ def unread():
     return make()
 
 
+@pytest.mark.slow
 @model_contract("bert", without=("gpt", "gpt2", "modernbert_decoder"))
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
 
 
-# --- the numbers ---
+# --- values ---
 
 
 @pytest.mark.parametrize("settings", [{}, {"pooling": "sum", "activation": "log1p_relu"}])
@@ -163,7 +164,7 @@ def test_shift_logits(settings):
 
 
 def test_prompts(tmp_path):
-    """They are read from sentence-transformers' directories, and written there."""
+    """They are read from sentence-transformers directories, and written there."""
     tokenizer = bert_tokenizer(TOKENS)
     prompts = {"query": "was ", "text": "it the "}
     preprocessor = BertSparseEmbedderPreprocessor(
@@ -243,7 +244,7 @@ def test_learns_from_pairs_with_few_words(tmp_path):
     history = model.fit((queries, passages), epochs=30, verbose=0).history
     assert history["loss"][-1] < 0.5 * history["loss"][0]
     assert history["active_words"][-1] < history["active_words"][0]
-    # Equal texts count as one: the right passage is the best of the four.
+    # Equal texts count as one; the right passage is the best of four.
     scores = model.similarity(*map(model.embed, (queries[:4], passages[:4])))
     assert (scores.argmax(axis=1) == np.arange(4)).all()
     model.save_to_preset(tmp_path / "preset")

@@ -1,4 +1,6 @@
-"""Structural probes: contract, vectors and loss against loops, raw sentences, training, presets."""
+"""Structural probes: contract, distances and loss compared with loops, sentences, training,
+presets.
+"""
 
 import functools
 
@@ -62,6 +64,7 @@ def depths():
     return make_raw("depth")
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -74,7 +77,9 @@ def test_contract_of_depths(check, tmp_path):
 
 
 def test_distances_and_depths():
-    """As the authors' `probe.py`: after the matrix, differences squared, or squares."""
+    """As in the authors' `probe.py`: squared differences (distances) or squares (depths) of the
+    projected embeddings.
+    """
     words = RANDOM.normal(size=(2, 4, 6)).astype("float32")
     for kind in ("distance", "depth"):
         probe = StructuralProbe(kind, 3)
@@ -93,7 +98,9 @@ def test_distances_and_depths():
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_loss(rank):
-    """As the authors' `loss.py`: over the square of a sentence's length, or over its length."""
+    """As in the authors' `loss.py`: divided by the square of a sentence's length (distances), or by
+    its length (depths).
+    """
     lengths = (1, 3, 5)
     labels = np.full((3, *(5,) * rank), -1)
     for label, count in zip(labels, lengths):
@@ -123,7 +130,7 @@ def test_labels(short, depths):
     assert features["word_starts"][:, :6].tolist() == [[1, 2, 4, 0, 0, 0], [1, 3, 4, 5, 0, 0]]
     assert features["word_counts"][:, :6].tolist() == [[1, 2, 1, 0, 0, 0], [2, 1, 1, 1, 0, 0]]
     assert y[0, :4, :4].tolist() == [[0, 1, 2, -1], [1, 0, 1, -1], [2, 1, 0, -1], [-1] * 4]
-    # Of the second sentence "cats" is cut, which has two pieces, and the point after it.
+    # In the second sentence, "cats", which has two pieces, and the period after it are truncated.
     assert y[1, 0].tolist() == [0, 1, 3, 3, -1, -1, -1, -1]
     y = depths.preprocessor([list(SENTENCES[1].words)], [SENTENCES[1].heads])[1]
     assert array(y)[0, :7].tolist() == [1, 0, 2, 2, 1, 1, -1]
@@ -143,7 +150,9 @@ def test_sentences_of_any_kind_are_read_alike(model):
 
 
 def test_outputs_are_of_the_layer():
-    """And dropout stays out of `fit`: equal sentences have equal losses at a rate of zero."""
+    """Outputs are computed from the chosen layer. `fit` has no dropout: with a learning rate of
+    zero, equal sentences have equal losses.
+    """
     model = perturb(make_raw(layer=1))
     model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
     features = keras.tree.map_structure(array, model.preprocessor(SENTENCES))
@@ -162,7 +171,7 @@ def test_outputs_are_of_the_layer():
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", ["distance", "depth"])
 def test_training(kind):
-    """The matrix learns sentences by heart, and the encoder stays as it is."""
+    """The matrix memorizes sentences, and the encoder stays unchanged."""
     model = make_raw(kind, layer=0)
     trees = [
         DependencyTree([f"w{i}" for i in RANDOM.permutation(12)[:6]], random_heads(RANDOM, 6))

@@ -33,7 +33,7 @@ from tests.contracts import (
     tiny_classifier,
 )
 
-# What Keras warns of would annoy a user.
+# Warnings of Keras would annoy users.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film a the was very dull fun it".split()
@@ -51,13 +51,14 @@ def make_preprocessor(**settings):
 
 
 def raw_classifier(backbone=None, **settings):
-    """A classifier with a preprocessor; without a given encoder on one of its own."""
+    """Return a classifier with a preprocessor, on a new encoder if none is given."""
     settings.setdefault("labels", ["bad", "good"])
     if backbone is None:
         backbone = tiny_backbone(dropout=settings.get("dropout", 0.1))
     return BertTextClassifier(backbone, preprocessor=make_preprocessor(), **settings)
 
 
+@pytest.mark.slow
 @model_contract("bert", slow=(check_gradients,))
 def test_contract(family, check, tmp_path):
     check(functools.partial(tiny_classifier, family), tmp_path)
@@ -70,8 +71,9 @@ def test_preprocessor_contract(tmp_path):
     check_preprocessor(preprocessor, texts, labels, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_head_of_the_family(family):
     settings = {**SETTINGS, **FAMILY_SETTINGS[family], "num_layers": 2}
     classifier = BertTextClassifier(BertBackbone.from_family(family, **settings), num_classes=3)
@@ -84,13 +86,15 @@ def test_head_of_the_family(family):
     assert ("head_norm/gamma" in paths) == family.startswith("modernbert")
     bias = ["logits/bias"] if row.get("output_bias", True) else []
     assert [path for path in paths if path.startswith("logits/")] == ["logits/kernel", *bias]
-    if family == "modernbert":  # What the caller says stands above the family.
+    if family == "modernbert":  # The caller's arguments override the family's.
         plain = BertTextClassifier(classifier.backbone, num_classes=2, pooling="mean", dropout=0.3)
         assert plain.pooling == "mean" and plain.dropout == 0.3
 
 
 def test_a_head_on_vectors_of_length_one(tmp_path):
-    """As an embedder with `normalize` gives them, without the dense layer of the family."""
+    """The head reads normalized embeddings, as an embedder with `normalize` returns, without the
+    family's dense layer.
+    """
     settings = {"pooling": "mean", "normalize": True, "head_activation": "none"}
     classifier = BertTextClassifier(encoder("roberta"), num_classes=2, **settings)
     embedder = BertTextEmbedder(classifier.backbone, normalize=True)
@@ -126,10 +130,11 @@ def test_pooling(pooling, monkeypatch):
     rows = feed_forward_tokens(monkeypatch)
     kernel, bias = classifier.output_dense.get_weights()
     assert_close(classifier(features), pooled @ kernel + bias)
-    # The last layer does not go on with tokens that nobody reads.
+    # The last layer skips tokens that nothing reads.
     assert len(rows) == 2 and rows[0] == 7 and (rows[1] == 7) == (pooling == "mean")
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_many_labels_and_their_preset(tmp_path):
     classifier = raw_classifier(encoder(), multi_label=True, labels=["dull", "fun", "long"])
@@ -189,7 +194,7 @@ def test_classify():
     np.testing.assert_allclose(single["score"], results[0]["score"], atol=1e-5)
     pairs = classifier.classify((texts, texts))
     assert len(pairs) == 4 and classifier.classify(("good", "film"))["label"] in ("bad", "good")
-    # Probabilities stay what they are where the model gives them.
+    # Probabilities stay unchanged if the model returns them.
     with_softmax = raw_classifier(encoder(), activation="softmax")
     with_softmax.compile(run_eagerly=True)
     with_softmax.output_dense.set_weights(classifier.output_dense.get_weights())

@@ -20,7 +20,7 @@ TOKENIZER = BertTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] a b c".split())
 
 @functools.cache
 def make(**kwargs):
-    """Each once: tracing costs more than what the tests do."""
+    """Return each preprocessor once: tracing costs more than the tests do."""
     return BertTextClassifierPreprocessor(TOKENIZER, **kwargs)
 
 
@@ -50,7 +50,7 @@ def test_names_and_ids(y):
     assert next(batches.as_numpy_iterator())[1].tolist() == [1, 0, 2, 1]
 
 
-# In a dataset names of any form are strings of one kind.
+# In a dataset, names in any form are strings of one type.
 @pytest.mark.parametrize(
     "y",
     [
@@ -130,7 +130,7 @@ def test_multi_label_without_any():
 ERRORS = [
     ({}, ["good"] * 4, "position 0 is the name 'good'.*labels="),
     ({}, [0, -1, 0, 0], "label -1 at position 1 is negative"),
-    ({}, [0, 0.5, 0, 0], "position 1 is 0.5, not a class number"),
+    ({}, [0, 0.5, 0, 0], "position 1 is 0.5, not a class index"),
     ({}, [0, 1], "4 texts but 2 labels"),
     ({}, [0, "x", 1, 1], "position 0 is 0 among names"),
     ({}, [[0, 1], [1]] * 2, "rows of different lengths"),
@@ -162,9 +162,9 @@ def test_bad_labels(settings, y, message):
 @pytest.mark.parametrize(
     "settings, y, message",
     [
-        ({"num_classes": 3}, [0, 1, 3, 2], r"class numbers from 0 to 2.*\[3\]"),
-        ({}, [0, -1, 0, 0], r"class numbers of at least 0.*\[-1\]"),
-        ({}, [0, 0.5, 0, 0], r"whole class numbers.*\[0.5\]"),
+        ({"num_classes": 3}, [0, 1, 3, 2], r"class indices from 0 to 2.*\[3\]"),
+        ({}, [0, -1, 0, 0], r"class indices of at least 0.*\[-1\]"),
+        ({}, [0, 0.5, 0, 0], r"whole class indices.*\[0.5\]"),
         ({"labels": NAMES}, ["good", "god", "bad", "bad"], r"of bad, good, gut.*\[god\]"),
         ({"num_classes": 2, "multi_label": True}, [[0, 1], [0, 2]] * 2, "numbers from 0 to 1"),
     ],

@@ -34,6 +34,7 @@ def make_raw():
     return BertTextRegressor(tiny_backbone(dropout=0.0), preprocessor=make_preprocessor())
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)

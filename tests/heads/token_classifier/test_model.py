@@ -1,4 +1,4 @@
-"""The token classifier: contract, training on words and spans, windows, the person's methods."""
+"""The token classifier: contract, training on words and spans, windows, inference methods."""
 
 import functools
 import re
@@ -57,6 +57,7 @@ def found(entities):
     return [(entity["start"], entity["end"], entity["label"]) for entity in entities]
 
 
+@pytest.mark.slow
 @model_contract("bert")
 def test_contract(family, check, tmp_path):
     check(functools.partial(make, family), tmp_path)
@@ -64,7 +65,7 @@ def test_contract(family, check, tmp_path):
 
 @pytest.fixture(scope="module")
 def tagger():
-    """Trained on spans, in windows of 8 tokens, half of which overlap."""
+    """A tagger that was trained on spans, in windows of 8 tokens that overlap by half."""
     tagger = raw_tagger({"sequence_length": 8})
     tagger.optimizer.learning_rate = 0.01
     texts = SENTENCES * 8
@@ -76,6 +77,7 @@ def tagger():
     return tagger
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_tag(tagger):
     results = tagger.tag(SENTENCES)
@@ -85,16 +87,17 @@ def test_tag(tagger):
         assert all(0.5 < e["score"] <= 1.0 and list(e)[0] == "label" for e in entities)
     single = tagger.tag(SENTENCES[1])
     assert found(single) == found(results[1])
-    # The score is the mean of those of the words.
+    # The score is the mean over the words.
     (probabilities,) = tagger.predict_proba([SENTENCES[1]])
     best = probabilities.max(axis=-1)
     assert probabilities.shape == (6, 5)
     assert single[1]["score"] == pytest.approx(best[3:5].mean(), abs=1e-6)
     assert tagger.tag(["", " \u200b", "Bob"])[:2] == [[], []] and tagger.tag("") == []
-    # What comes out can be learnt from.
+    # The entities that `tag` returns can be passed as labels.
     tagger.evaluate(SENTENCES, results, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_words(tagger):
     words = [["Anna", "\u200b", "lives", "in", "New", "York", "."], [], ["Bob"], ["\u200b"]]
@@ -106,7 +109,7 @@ def test_words(tagger):
     assert found(results[2]) == [(0, 1, "PER")] and results[1] == results[3] == []
     accuracy = tagger.evaluate([words[0]], [expected], verbose=0)[1]
     assert accuracy == 1.0
-    # Pairs of words with a gap that the tokenizer leaves nothing of are one entity.
+    # Pairs of words around a gap that the tokenizer deletes are one entity.
     assert found(tagger.tag([["New", "\u200b", "York"]])[0]) == [(0, 3, "LOC")]
 
 
@@ -162,7 +165,7 @@ def test_parts_of_speech_and_all_pieces():
     assert tagger.predict_labels([["\u200b", "Bob"]]) == [[None, "NOUN"]]
     (units,) = tagger.predict_proba([["Anna", "lives"]])
     np.testing.assert_allclose(units.sum(axis=-1), 1.0, atol=1e-6)
-    # Where pieces speak for themselves, they are what is found in a text.
+    # The units are pieces, so `tag` finds pieces in a text.
     assert found(tagger.tag("Anna lives")) == [(0, 3, "NOUN"), (3, 4, "NOUN"), (5, 10, "VERB")]
 
 
@@ -196,6 +199,7 @@ def test_fit_on_a_dataset():
     tagger.fit(dataset, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "torch")
 def test_preset_keeps_names_and_preprocessor(tmp_path):
     tagger = raw_tagger({"sequence_length": 8, "stride": 2, "label_pieces": "all"})
@@ -233,7 +237,8 @@ def test_progress_and_callbacks(tagger):
     count = Count()
     outputs = tagger.predict(SENTENCES, batch_size=2, verbose=0, callbacks=[count])
     assert (count.begun, count.batches, count.ended) == (1, (2, 2, 2), 1)
-    assert [len(rows) for rows in outputs] == [6, 6, 4, 7, 5]  # The one of 7 has two windows.
+    # The text with 7 words has two windows.
+    assert [len(rows) for rows in outputs] == [6, 6, 4, 7, 5]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from kerasbert.text.tagging import TagSet
 from kerasbert.tokenizers import BertTokenizer
 from tests.contracts import arrays, bert_tokenizer, check_preprocessor
 
-# Alignment is TensorFlow's and NumPy's on every backend.
+# Alignment uses TensorFlow and NumPy on every backend.
 TOKENIZERS = (
     "BertTokenizer",
     "RobertaTokenizer",
@@ -37,7 +37,7 @@ SPACES = [" ", " ", "  ", "   ", "\t", "\n", "\u00a0", "\u3000", " \u200b ", "\r
 
 @functools.cache
 def preprocess(tokenizer=None, **settings):
-    """Each once: tracing costs more than what the tests do."""
+    """Return each preprocessor once: tracing costs more than the tests do."""
     settings = {"labels": ["PER", "LOC"], "scheme": "BIO", **settings}
     return BertTokenClassifierPreprocessor(tokenizer or bert_tokenizer(TOKENS.split()), **settings)
 
@@ -54,7 +54,7 @@ def random_word(random):
 
 
 def random_text(random):
-    """A text, and spans that begin and end where its words do."""
+    """Return a text, and spans that begin and end where its words do."""
     text, spans = str(random.choice(["", " ", "\n"])), []
     start = None
     for _ in range(random.integers(1, 12)):
@@ -69,15 +69,16 @@ def random_text(random):
 
 
 def certain(preprocessor, pieces, y):
-    """Probabilities of the units where the labels of the pieces were predicted."""
+    """Return probabilities of the units if the pieces' labels were predicted."""
     numbers, given = preprocessor._targets_of_pieces(pieces, y, None)
     logits = np.eye(len(preprocessor.names))[numbers]
-    logits[given == 0] = 1 / logits.shape[1]  # Nothing may hang on pieces without a label.
+    # Logits of pieces without a label are uniform, because nothing may depend on them.
+    logits[given == 0] = 1 / logits.shape[1]
     return preprocessor.of_units(pieces, logits)
 
 
 def entities(preprocessor, pieces, y):
-    """The spans of each text that certain predictions give."""
+    """Return the spans of each text for certain predictions."""
     best = certain(preprocessor, pieces, y).argmax(-1)
     found = []
     for begin, end in zip(pieces.unit_splits[:-1], pieces.unit_splits[1:]):
@@ -93,24 +94,26 @@ def entities(preprocessor, pieces, y):
 
 @pytest.fixture(scope="module")
 def random_texts():
-    """Texts and their spans, two lists."""
+    """Return texts and their spans, two lists."""
     random = np.random.default_rng(0)
     texts, spans = zip(*(random_text(random) for _ in range(600)), strict=True)
     assert sum(map(len, spans)) > 600
     return list(texts), list(spans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_spans_of_random_texts_come_back(make, name, random_texts):
     texts, spans = random_texts
     tokenizer = make(name)
-    pieces = preprocess(tokenizer).read(texts)  # Which are the same for any scheme.
+    pieces = preprocess(tokenizer).read(texts)  # The pieces are the same for any scheme.
     for scheme in ("BIO", "BIOES"):
         found = entities(preprocess(tokenizer, scheme=scheme), pieces, spans)
         wrong = [row for row in zip(texts, spans, found, strict=True) if row[1] != row[2]]
         assert wrong == [], scheme
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_labels_of_random_words_come_back(make, name):
     random = np.random.default_rng(1)
@@ -118,10 +121,10 @@ def test_labels_of_random_words_come_back(make, name):
         preprocess(make(name), scheme="BIOES", label_pieces=some) for some in ("first", "all")
     )
     words = [[random_word(random) for _ in range(random.integers(1, 10))] for _ in range(300)]
-    for row in words[::3]:  # Nothing is left of these, and yet they count.
+    for row in words[::3]:  # No piece of these is left, but they still count.
         row.insert(random.integers(0, len(row) + 1), str(random.choice(["", "\x01", " ", "\n"])))
     y = [[str(random.choice(first.names)) for _ in row] for row in words]
-    pieces = first.read(words)  # Which are the same for all pieces.
+    pieces = first.read(words)  # Both preprocessors read the same pieces.
     assert len(pieces.count) == sum(map(len, words))
     there = pieces.count > 0
     labels = np.array([label for row in y for label in row])
@@ -130,11 +133,13 @@ def test_labels_of_random_words_come_back(make, name):
         right = np.array(preprocessor.names)[best[there]] == labels[there]
         assert right.all(), preprocessor.label_pieces
     gone = [w for row in words for w in row if not w.strip() or w == "\x01"]
-    if name not in ("RobertaTokenizer", "ModernBertTokenizer"):  # Byte pairs delete nothing.
+    # Byte-pair tokenizers delete nothing.
+    if name not in ("RobertaTokenizer", "ModernBertTokenizer"):
         assert (~there).sum() == len(gone) > 50
 
 
-# ModernBERT's is RoBERTa's but for the space, without which transformers cuts words by default.
+# ModernBERT's is RoBERTa's except for the space, without which transformers truncates words by
+# default.
 @pytest.mark.peers
 @pytest.mark.parametrize("name", [name for name in TOKENIZERS if name != "ModernBertTokenizer"])
 def test_words_are_cut_as_in_transformers(
@@ -158,7 +163,8 @@ def test_words_are_cut_as_in_transformers(
         (tmp_path / "spiece.model").write_bytes(albert_model)
         theirs = getattr(transformers, name).from_pretrained(tmp_path)
     random = np.random.default_rng(2)
-    # What transformers normalizes otherwise than SentencePiece is tested with the tokenizers.
+    # Text that transformers normalizes differently from SentencePiece is tested with the
+    # tokenizers.
     usual = [w for w in VISIBLE if w.isascii() or w in ("Größe", "café", "€", "北京是首都")]
     usual += ["it's", "'s", "''", "rock'n'roll", "hello", "x\x01y", "\x01", "a\u00a0b"]
     words = [[str(w) for w in random.choice(usual, random.integers(1, 9))] for _ in range(300)]
@@ -198,13 +204,13 @@ def test_first_pieces_and_all():
 
 def test_spans_inside_of_words():
     text = "서울에서 bob"
-    tokenizer = BertTokenizer(TOKENS.split())  # With Hangul as it is.
+    tokenizer = BertTokenizer(TOKENS.split())  # This tokenizer does not decompose Hangul.
     first, every = preprocess(tokenizer), preprocess(tokenizer, label_pieces="all")
     span = [(0, 2, "LOC")]
-    # The word that a span touches belongs to it, where words are labelled.
+    # If words are labeled, a span includes each word that it touches.
     assert entities(first, first.read([text]), [span]) == [[(0, 4, "LOC")]]
     assert entities(every, every.read([text]), [span]) == [[(0, 2, "LOC")]]
-    # A word belongs to the first of two.
+    # If two spans touch a word, it belongs to the first.
     two = [(0, 2, "LOC"), (3, 8, "PER")]
     assert entities(first, first.read([text]), [two]) == [[(0, 4, "LOC"), (5, 8, "PER")]]
     with pytest.warns(UserWarning, match=r"1 spans have no word .* \(3, 4, 'PER'\) at position 0"):
@@ -228,7 +234,7 @@ def test_chunks_of_texts_are_as_one(label_pieces, monkeypatch):
     words = [text.split() for text in texts]
     preprocessor = preprocess(label_pieces=label_pieces)
     whole = [preprocessor.read(x) for x in (texts, words)]
-    monkeypatch.setattr("kerasbert.text.packing.CHUNK", 2)
+    monkeypatch.setattr("kerasbert.text.examples_in_memory.CHUNK", 2)
     for one, x in zip(whole, (texts, words)):
         parts = preprocessor.read(x)
         for name in ("ids", "splits", "starts", "ends", "unit_splits", "count", "unit"):
@@ -256,6 +262,7 @@ def test_spans_as_dicts_and_parts_of_speech():
         speech([text], [tagged[:2] + tagged[3:]])
 
 
+@pytest.mark.slow
 def test_contract(tmp_path):
     words = [
         ["Anna", "lives", "in", "Rome", "."],
@@ -268,7 +275,7 @@ def test_contract(tmp_path):
     x = tf.ragged.constant(words)
     preprocessor = preprocess(sequence_length=8, label_pieces="all")
     check_preprocessor(preprocessor, x, tf.ragged.constant(names), tmp_path)
-    # Numbers, on first pieces alone, with weights.
+    # Labels may be numbers; here only first pieces are labeled, with sample weights.
     preprocessor = preprocess(sequence_length=8)
     weights = [1.0, 2.0, 3.0, 4.0]
     lists = preprocessor(words, numbers, sample_weight=weights)
@@ -327,7 +334,7 @@ X, W = ["Anna lives in Rome"], [["Anna", "lives"]]
         (W, [["O", "B-PRE"]], "The label 'B-PRE' at position 0, word 1 is unknown.*mean 'B-PER'"),
         (W, [[0, 5]], "The label 5 at position 0, word 1 is outside 0 to 4"),
         (W, [[0, -1]], "The label -1 at position 0, word 1 is outside 0 to 4"),
-        (W, [[0, 1.5]], "The label at position 0, word 1 is 1.5; pass a name, a class number"),
+        (W, [[0, 1.5]], "The label at position 0, word 1 is 1.5; pass a name, a class index"),
         (W, ["O"], "The labels at position 0 are 'O'; pass a list with one label per word"),
         (W, [["O", "O"], ["O"]], "There are 1 texts but 2 labels"),
         ([["a"], []], [["O"], []], "The list of words at position 1 is empty.*; drop it"),

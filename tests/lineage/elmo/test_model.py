@@ -1,4 +1,4 @@
-"""ELMo against what bilm-tf gave, recorded in AllenNLP's own tests; files, states, presets."""
+"""ELMo compared with bilm-tf's outputs from AllenNLP's own tests; files, states, presets."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def make(**settings):
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory):
-    """The folder of a model and of what bilm-tf gave for ten batches of three sentences."""
+    """The folder of a model and of bilm-tf's outputs for ten batches of three sentences."""
     folder = tmp_path_factory.mktemp("elmo")
     with zipfile.ZipFile(real_data.or_skip(lambda: real_data.archive(real_data.ALLENNLP))) as wheel:
         for name in wheel.namelist():
@@ -42,7 +42,7 @@ def golden(tmp_path_factory):
 @pytest.mark.backends("tensorflow")
 @pytest.mark.peers
 def test_equals_bilm_tf(golden):
-    """All ten batches, each going on where the one before it ended."""
+    """All ten batches, each with the state of the previous one."""
     backbone = ElmoBackbone.from_files(golden / "options.json", golden / "lm_weights.hdf5")
     batches = zip(*json.loads((golden / "sentences.json").read_text()))
     sentences = [sentence for batch in batches for sentence in batch]
@@ -53,7 +53,7 @@ def test_equals_bilm_tf(golden):
     for ours, theirs in zip(found, wanted):
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
     alone = ElmoEmbedder(backbone, layers="last").embed(sentences, batch_size=3)
-    # The first batch has nothing before it, the others do.
+    # The first batch has no previous state, the others do.
     np.testing.assert_allclose(alone[0], wanted[0], atol=2e-6)
     assert max(np.abs(ours - theirs).max() for ours, theirs in zip(alone[3:], wanted[3:])) > 1e-3
 
@@ -85,15 +85,19 @@ def test_words_equal_bilm_tf(golden):
     with h5py.File(golden / "elmo_token_embeddings.hdf5") as file:
         wanted = file["embedding"][()]
     assert len(words) == len(wanted) == 458
-    ends = ("<S>", "</S>")  # There they are the ends of a sentence, and here words.
+    # bilm-tf reads these tokens as sentence boundaries, we read them as words.
+    ends = ("<S>", "</S>")
     for word, vector, theirs in zip(words, vectors, wanted):
         if word not in ends:
             np.testing.assert_allclose(vector[0, :16], theirs, atol=2e-6, err_msg=word)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_padding_and_lengths():
-    """A sentence has the same vectors alone and beside longer ones; the layers are in order."""
+    """A sentence has the same embeddings alone and in a batch with longer sentences; the layers are
+    in order.
+    """
     backbone = make()
     embedder = ElmoEmbedder(backbone, layers="all")
     together = embedder.embed(SENTENCES)
@@ -111,7 +115,7 @@ def test_padding_and_lengths():
 
 
 def test_states():
-    """A text in two halves, the second going on, is the text forwards."""
+    """A stateful batch starts with the state of the previous one; each call starts without one."""
     backbone = make()
     embedder = ElmoEmbedder(backbone, layers="last")
     embedder.run_eagerly = True
@@ -124,7 +128,7 @@ def test_states():
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_numbers_of_the_cell():
-    """Against the formulas, written out."""
+    """The numbers of the cell are compared with the formulas."""
     random = np.random.default_rng(0)
     cell = ProjectedLSTMCell(3, 2, cell_clip=0.5, projection_clip=0.3)
     cell.build((None, 4))
@@ -193,6 +197,7 @@ def test_learns():
     assert np.abs(array(embedder.backbone.token_encoder.embeddings) - before).max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_half_precision():
     whole, half = make(), make(dtype="mixed_bfloat16")
@@ -202,6 +207,7 @@ def test_half_precision():
         assert_close(ours, wanted, atol=0.05)
 
 
+@pytest.mark.slow
 def test_wrong_use(tmp_path):
     embedder = ElmoEmbedder(make())
     for wrong in (3, None, b"a", {"a": 1}):

@@ -1,4 +1,4 @@
-"""ELMo's pre-training: labels, losses, learning, files; and what is served of its vectors."""
+"""ELMo's pre-training: labels, losses, learning, files, and serving of its embeddings."""
 
 import h5py
 import keras
@@ -31,7 +31,7 @@ def words_of(sentence):
 
 
 def losses_by_hand(model, sentences):
-    """The negative log-probabilities of what comes next, and of what came before."""
+    """Return the negative log-probabilities of the next and of the previous tokens."""
     numbers = {word: i for i, word in enumerate(model.vocabulary)}
     found = [], []
     for sentence in sentences:
@@ -64,7 +64,7 @@ def test_perplexity_and_loss():
 
 @pytest.mark.backends("torch")
 def test_learns(tmp_path):
-    """Both directions, and the characters under them; what is saved goes on as it was."""
+    """Both directions, and the characters below; a saved model continues as before."""
     model = make(dropout=0.1)
     model.compile(keras.optimizers.Adam(0.02))
     before = model.perplexity(SENTENCES)
@@ -96,7 +96,9 @@ def test_half_precision():
 
 
 def test_files(tmp_path):
-    """As bilm-tf's trainer has them: with its softmax, whose matrix has a row a word."""
+    """Files as bilm-tf's trainer writes them, including the softmax, whose matrix has a row per
+    word.
+    """
     model = make()
     paths = [tmp_path / name for name in ("options.json", "weights.hdf5", "vocabulary.txt")]
     model.to_files(*paths)
@@ -107,7 +109,7 @@ def test_files(tmp_path):
     with h5py.File(paths[1]) as file:
         assert file["softmax/W"].shape == (len(model.vocabulary), 4)
         assert file["char_embed"].shape == (261, 3)
-    # What only wants vectors leaves the softmax.
+    # Without the pre-training head, the softmax is left out.
     embedder = ElmoEmbedder(ElmoBackbone.from_files(*paths[:2]), layers="last")
     theirs = ElmoEmbedder(model.backbone, layers="last")
     embedder.run_eagerly = theirs.run_eagerly = True
@@ -118,7 +120,7 @@ def test_files(tmp_path):
 
 
 def test_dropout():
-    """In training alone, of what each layer gets and of the outputs."""
+    """Dropout is applied only in training, to the inputs of each layer and to the outputs."""
     model = make(dropout=0.5)
     ids, mask = character_ids([["a", "dog"]])
     features = {"character_ids": ids, "padding_mask": mask}
@@ -159,7 +161,7 @@ def test_wrong_use():
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", ["scalar_mix", "all"])
 def test_served(tmp_path, layers, monkeypatch):
-    """What is written answers as `embed` does, which `export_serving` checks; and alone."""
+    """The export answers like `embed`, which `export_serving` checks; also for single texts."""
     import tensorflow as tf
 
     tiny.write_here(monkeypatch)

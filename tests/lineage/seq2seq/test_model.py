@@ -1,4 +1,4 @@
-"""The encoder-decoder: parity with Marian of transformers, writing, training on pairs, presets."""
+"""The encoder-decoder: parity with Marian of transformers, generation, training, presets."""
 
 import json
 import os
@@ -40,15 +40,15 @@ SIZES = {
     "decoder_intermediate_dim": 20,
     "max_sequence_length": 16,
 }
-END, PAD, ROOM = 10, 39, 9  # `END` ends some texts before their room is full, not all.
+END, PAD, ROOM = 10, 39, 9  # With this `END`, some texts end early, but not all.
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g h".split()
 TOKENS += [f"w{i}" for i in range(40 - len(TOKENS))]
 PAIRS = (["a b c", "b", "c d", "e f g h"], ["c b a", "b", "d c", "h g f e"])
 
 
 def tiny(preprocessor=None, task=None, **settings):
-    """A model in which every weight matters, with numbers of NumPy's alone."""
-    keras.utils.set_random_seed(1)  # Of dropout.
+    """A model in which every weight matters, with random numbers only from NumPy."""
+    keras.utils.set_random_seed(1)  # The seed of dropout.
     backbone = TransformerSeq2SeqBackbone(**{**SIZES, **settings})
     model = TransformerSeq2SeqLM(backbone, preprocessor, **(task or {}))
     random = np.random.default_rng(5)
@@ -77,7 +77,7 @@ def features(lengths=(7, 4, 5), targets=(3, 5, 4)):
 
 
 def sources(prompts=None):
-    """Sources, and targets that begin with the padding token."""
+    """Return sources, and targets that begin with the padding token."""
     found = features()
     prompts = [[PAD]] * 3 if prompts is None else prompts
     ids, mask = np.full((3, ROOM), PAD, "int32"), np.zeros((3, ROOM), "int32")
@@ -87,7 +87,7 @@ def sources(prompts=None):
 
 
 def written(model, inputs, sampler, stop=END, run_eagerly=True):
-    # Uncompiled but where it is said otherwise: no test waits for a compiler.
+    # Uncompiled unless a test says otherwise, to save compilation time.
     model.compile(sampler=sampler, run_eagerly=run_eagerly)
     found = model.generate(inputs, stop_token_ids=stop)
     rows = zip(found["decoder_token_ids"], found["decoder_padding_mask"])
@@ -102,7 +102,9 @@ def preprocessor(**settings):
 @pytest.mark.peers
 @pytest.mark.parametrize("settings", [{}, {"scale_embeddings": False, "activation": "relu"}])
 def test_equals_transformers(tmp_path, settings):
-    """A written model gives the same there, is read again, and writes the same texts."""
+    """A model that we write has the same outputs in transformers, can be read again, and generates
+    the same texts.
+    """
     model = marian(**settings)
     kerasbert.convert(model, tmp_path)
     theirs, info = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
@@ -121,7 +123,7 @@ def test_equals_transformers(tmp_path, settings):
     assert_close(found, wanted.logits.numpy()[at_targets])
     encoded = array(model.backbone(inputs)["encoder_sequence_output"])[at_sources]
     assert_close(encoded, wanted.encoder_last_hidden_state.numpy()[at_sources])
-    # As they save it themselves, the tables of sines and repeated ones too.
+    # transformers itself also saves the sinusoidal tables and duplicate tensors.
     theirs.save_pretrained(tmp_path / "theirs")
     again = TransformerSeq2SeqLM.from_preset(tmp_path / "theirs", preprocessor=None)
     assert_close(array(again(inputs))[at_targets], found, atol=0)
@@ -155,7 +157,9 @@ def test_equals_transformers(tmp_path, settings):
 @pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:No tokenizer is written")
 def test_convert(tmp_path):
-    """From their folder to ours and back, and without the bias or the head: the same numbers."""
+    """Conversion from transformers' folder to ours and back keeps the outputs, also without the
+    bias or the head.
+    """
     inputs = features()
     tensors = {name: torch.tensor(value).long() for name, value in inputs.items()}
     there = inputs["decoder_padding_mask"] > 0
@@ -192,8 +196,9 @@ def test_convert(tmp_path):
     assert_close(alone(inputs)["decoder_sequence_output"], wanted, atol=0)
 
 
+@pytest.mark.slow
 def test_recorded_numbers():
-    """What transformers gives of the model of `test_equals_transformers`, on every backend."""
+    """transformers' outputs for the model of `test_equals_transformers`, on every backend."""
     model = marian()
     logits = array(model(features()))[[0, 1, 2], [2, 4, 3], :4]
     assert_close(logits, np.array(RECORDED, "float32"))
@@ -210,10 +215,11 @@ GREEDY = [[39, 35, 35, 35, 35, 35, 35, 35, 10], [39, 36, 36, 36, 36, 36, 10], [3
 BEAMS = [[39, 35, 35, 36, 27, 27, 27, 27, 10], [39, 27, 27, 27, 27, 27, 27, 27, 10], [39, 36, 10]]
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_cached_equals_uncached(norm_first):
-    """Greedy, prompts of several lengths: each token follows from all before it."""
+    """Greedy, with prompts of several lengths: each token depends on all before it."""
     model = tiny(norm_first=norm_first)
     inputs = sources([[PAD], [PAD, 5, 6], [PAD, 7]])
     found = written(model, inputs, "greedy", stop=None)
@@ -227,6 +233,7 @@ def test_cached_equals_uncached(norm_first):
     assert found == ids.tolist()
 
 
+@pytest.mark.slow
 def test_padding_and_masks():
     model, inputs = tiny(), features()
     longer = {name: np.pad(value, [(0, 0), (0, 3)]) for name, value in inputs.items()}
@@ -249,11 +256,12 @@ def test_gradients_reach_every_weight():
         assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, path
     with keras.RematScope("full"):
         again = marian()
-    # A recomputed block gives the encoder the gradient that it has through the decoder.
-    _, anew = gradients(again, inputs)
-    assert_close(anew, found, atol=2e-5)
+    # The recomputed block passes the decoder's gradient on to the encoder.
+    _, repeated = gradients(again, inputs)
+    assert_close(repeated, found, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_lora_int8(tmp_path):
     inputs = features()
     model, half = tiny(), tiny(dtype="mixed_bfloat16")
@@ -263,7 +271,7 @@ def test_bfloat16_lora_int8(tmp_path):
 
     half.backbone.enable_lora(2)
     trained = half.backbone.trainable_weights
-    # Query, key and value of three blocks, and of the cross-attention two projections.
+    # Query, key and value in three blocks, and two projections of the cross-attention.
     assert len(trained) == 2 * (3 + 2) and all("lora_" in w.path for w in trained)
 
     model.quantize("int8")
@@ -275,6 +283,7 @@ def test_bfloat16_lora_int8(tmp_path):
     assert written(again, sources(), "greedy")
 
 
+@pytest.mark.slow
 def test_files_and_presets(tmp_path):
     task = {"output_bias": True, "forbidden_token_ids": [4], "forced_end_token_id": 3}
     model = tiny(preprocessor(), task)
@@ -298,7 +307,7 @@ def test_files_and_presets(tmp_path):
 
 @pytest.mark.backends("torch")
 def test_training_on_pairs():
-    """A model learns to turn round four texts of raw strings, and says so."""
+    """A model learns to reverse four raw texts, and generates them."""
     keras.utils.set_random_seed(1)
     sizes = {"num_layers": 1, "hidden_dim": 32, "intermediate_dim": 32, "dropout": 0.0}
     backbone = TransformerSeq2SeqBackbone(**{**SIZES, **sizes})
@@ -306,7 +315,7 @@ def test_training_on_pairs():
     assert model.loss.label_smoothing == 0.1
     schedule = WarmupInverseSqrt(0.01, warmup_steps=10)
     adam = keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9)
-    model.compile(adam, jit_compile=False)  # No test waits for a compiler.
+    model.compile(adam, jit_compile=False)  # Compilation takes longer.
     first = model.evaluate(PAIRS, return_dict=True, verbose=0)
     model.fit(PAIRS, epochs=50, verbose=0)
     last = model.evaluate(PAIRS, return_dict=True, verbose=0)
@@ -317,14 +326,16 @@ def test_training_on_pairs():
 
 
 def test_score(monkeypatch):
-    """The logits of the targets, whatever the batches, also where these are cut by their logits."""
+    """Scores are computed from the logits of the targets. They do not depend on the batches, even
+    if the number of logits limits the size of these.
+    """
     model = tiny(preprocessor(), {"output_bias": True})
     x, y, weights = (arrays(part) for part in model.preprocessor(PAIRS))
     odds = array(keras.ops.log_softmax(model(x)))
     wanted = (np.take_along_axis(odds, y[..., None], -1)[..., 0] * weights).sum(-1)
     model.compile(run_eagerly=True)
     assert_close(model.score(*PAIRS), wanted)
-    monkeypatch.setattr("kerasbert.lineage.seq2seq.model.MOST_LOGITS", 1)
+    monkeypatch.setattr("kerasbert.lineage.seq2seq.task.MOST_LOGITS", 1)
     assert_close(model.score(*PAIRS, batch_size=3), wanted)
     assert abs(model.score(PAIRS[0][3], PAIRS[1][3]) - wanted[3]) < 1e-5
     assert len(set(wanted.tolist())) == 4
@@ -348,7 +359,9 @@ def test_packing():
 
 
 def test_label_smoothing():
-    """As PyTorch's: part of each label is spread evenly."""
+    """Label smoothing is the same as in PyTorch: a part of each label is spread evenly over the
+    vocabulary.
+    """
     random = np.random.default_rng(0)
     logits = random.normal(size=(2, 3, 5)).astype("float32")
     labels = random.integers(0, 5, (2, 3))

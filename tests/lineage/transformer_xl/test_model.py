@@ -1,4 +1,4 @@
-"""Transformer-XL against what transformers 4.30 gave; streams, training, files, misuse."""
+"""Transformer-XL compared with transformers 4.30; streams, training, files, misuse."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 import kerasbert
 from kerasbert.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 from kerasbert.lineage import TransformerXLBackbone, TransformerXLLM
+from kerasbert.lineage.transformer_xl.stream import StreamTrainer, in_segments
 from tests.contracts import array, assert_close, gradients, perturb
 from tests.golden import transformer_xl as golden
 
@@ -35,7 +36,7 @@ def recorded():
 
 
 def write(recorded, case, folder):
-    """The directory of a recorded model."""
+    """Write the directory of a recorded model."""
     (folder / "config.json").write_text(str(recorded[f"{case}/config"]))
     start = f"{case}/weights/"
     weights = {
@@ -47,10 +48,13 @@ def write(recorded, case, folder):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("case", golden.CASES)
 def test_equals_transformers(recorded, case, tmp_path):
-    """Three parts of two texts, each with the memory of those before; theirs begins with zeros."""
+    """Three segments of two texts, each with the memory of the earlier segments; in transformers,
+    the memory begins with zeros.
+    """
     model = TransformerXLLM.from_preset(write(recorded, case, tmp_path))
     memory = np.zeros((2, 2, model.backbone.memory_length, 16), "float32")
     for part in range(3):
@@ -67,8 +71,9 @@ def test_equals_transformers(recorded, case, tmp_path):
         assert_close(scores, wanted["scores"], atol=3e-6)
 
 
+@pytest.mark.slow
 def test_files(recorded, tmp_path):
-    """Written as transformers has it, as ours, and as `.keras`, head and all."""
+    """A model with its head is written in transformers' format, in ours, and as a `.keras` file."""
     folder = write(recorded, "same_length", tmp_path)
     model = TransformerXLLM.from_preset(folder)
     x = {"token_ids": np.array([[3, 9, 11, 20, 39]], "int32")}
@@ -86,7 +91,7 @@ def test_files(recorded, tmp_path):
     given = json.loads(str(recorded["same_length/config"]))
     for key in config.keys() & given.keys() - {"dtype"}:
         assert config[key] == given[key], key
-    # Theirs names tied weights twice.
+    # transformers' file has tied weights under two names.
     weights = load_file(tmp_path / "theirs" / "model.safetensors")
     for name, value in weights.items():
         assert_close(value, recorded[f"same_length/weights/{name}"], atol=0)
@@ -98,8 +103,9 @@ def test_files(recorded, tmp_path):
     assert_close(again(x), model(x), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_presets_and_characters(tmp_path):
-    """What a model of characters reads is kept; other formats say that they lose it."""
+    """The characters of a character model are kept; other formats warn that they are lost."""
     model = TransformerXLLM(make(cutoffs=[4, 8], division=2), "abcdefghijkl", [True] * 3)
     model.backbone.save_to_preset(tmp_path / "encoder")
     found = kerasbert.convert(tmp_path / "encoder", tmp_path / "their_encoder")
@@ -125,9 +131,10 @@ def test_presets_and_characters(tmp_path):
         kerasbert.export_serving(model, tmp_path / "served")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"shares_biases": False}, {"cutoffs": [4, 8], "division": 2}])
 def test_stream_equals_one_long_computation(settings):
-    """With all remembered, parts of any size give what the whole text gives at once."""
+    """With a full memory, segments of any size give the results of the whole text."""
     model = TransformerXLLM(make(memory_length=99, **settings), characters="abcdefghijkl")
     text = "abacadabacabadabacadlkjihgfe"
     ids = model.ids_of(text)
@@ -136,13 +143,14 @@ def test_stream_equals_one_long_computation(settings):
     for segment in (9, 100):
         assert abs(model.evaluate_stream(text, segment) - whole) < 1e-5
     assert abs(model.evaluate_stream(ids, 9, memory=99) - whole) < 1e-5
-    # What is not remembered counts.
+    # Without memory, the result differs.
     assert abs(model.evaluate_stream(text, 9, memory=0) - whole) > 1e-4
-    assert model.evaluate_stream(text, 9) == model.evaluate_stream(text, 9)  # Nothing is kept.
+    # The memory does not outlive a call.
+    assert model.evaluate_stream(text, 9) == model.evaluate_stream(text, 9)
 
 
 def test_same_length_sees_as_many_as_it_remembers():
-    """The last vector of a layer hangs on the last `memory_length` tokens alone."""
+    """A layer's last output depends only on the last `memory_length` tokens."""
     backbone = make(num_layers=1, same_length=True, memory_length=3)
     ids = np.array([[1, 2, 3, 4, 5, 6]], "int32")
     other = np.array([[9, 9, 9, 4, 5, 6]], "int32")
@@ -153,7 +161,7 @@ def test_same_length_sees_as_many_as_it_remembers():
 
 @pytest.mark.backends("torch")
 def test_learns(tmp_path):
-    """A text that repeats itself takes fewer bits after a little training."""
+    """A repetitive text takes fewer bits after a short training."""
     keras.utils.set_random_seed(2)
     backbone = TransformerXLBackbone(**SIZES, memory_length=8, dropout=0.0)
     model = TransformerXLLM(backbone, characters="abc ")
@@ -172,8 +180,46 @@ def test_learns(tmp_path):
     assert after < before - 1 and before > 3
 
 
+@pytest.mark.slow
+@pytest.mark.backends("tensorflow", "jax", "torch")
+def test_training_with_memory():
+    """`fit_stream` learns, and its steps have the memory of the segments before them."""
+    keras.utils.set_random_seed(2)
+    backbone = TransformerXLBackbone(**SIZES, memory_length=8, dropout=0.0)
+    model = TransformerXLLM(backbone, characters="abcdefghijkl")
+    ids = np.tile([1, 5, 2, 9, 7], 26)[:129]
+    model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    history = model.fit_stream(ids, segment=4, batch_size=4, epochs=4, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0] - 0.5
+    assert model.optimizer.iterations == 4 * 128 // 16
+    # One step equals a step by hand, with the memory of the segment before it.
+    trainer = StreamTrainer(model, 2, 8)
+    x, y = in_segments(ids[:17], 2, 4)
+    trainer.compile(loss=model.loss)
+    array(trainer(x[:2]))
+    memory = np.zeros((2, 2, 8, 16), "float32")
+    _, memory = model.read_on({"token_ids": x[:2]}, memory)
+    assert_close(trainer.memory.value, memory, atol=1e-6)
+    assert_close(trainer(x[2:]), model.read_on({"token_ids": x[2:]}, memory)[0], atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+def test_generation_equals_one_long_computation():
+    """Greedy, with a memory that holds all tokens: as without a memory."""
+    model = TransformerXLLM(make(memory_length=20), characters="abcdefghijkl")
+    ids = [3, 1, 4, 1, 5]
+    found = model.generate(np.array(ids), length=4, sampler="greedy", segment=2)
+    whole = np.array([[*ids, *found]])
+    best = array(model({"token_ids": whole}))[0].argmax(axis=-1)
+    assert found.tolist() == best[4:-1].tolist()
+    text = model.generate("dbebf", length=4, sampler="greedy")
+    assert text == "".join(model.characters[id] for id in found)
+    keras.utils.set_random_seed(1)
+    assert set(model.generate("a", length=5)) <= set(model.characters)
+
+
 def test_biases_of_all_layers_train_in_a_remat_scope():
-    """They reach the blocks from outside, and TensorFlow lost the gradients of what did."""
+    """The blocks get the biases as inputs; TensorFlow used to lose their gradients."""
     x = {"token_ids": np.array([[1, 2, 3, 4, 5], [2, 3, 1, 5, 4]], "int32")}
     _, expected = gradients(make(dropout=0.0), x)
     with keras.RematScope("full"):
@@ -224,12 +270,21 @@ def test_misuse():
         model.evaluate_stream([0, 12])
     with pytest.raises(ValueError, match="segment=0 must be"):
         model.evaluate_stream("abc", segment=0)
+    with pytest.raises(ValueError, match="text has 9 tokens.*needs 17; reduce"):
+        model.fit_stream(np.zeros(9, "int32"), segment=8, batch_size=2)
+    model.compile(adversarial="awp")
+    with pytest.raises(ValueError, match=r"adversarial='awp', which has no effect in fit_stream"):
+        model.fit_stream(np.zeros(99, "int32"), segment=8, batch_size=2)
+    with pytest.raises(ValueError, match="does not support a beam search"):
+        model.generate("ab", sampler="beam")
+    with pytest.raises(ValueError, match="text has no tokens"):
+        model.generate("")
     with pytest.raises(ValueError, match="no `characters`.*characters=..."):
         TransformerXLLM(backbone).evaluate_stream("abc")
     with pytest.raises(ValueError, match="no argument 'clamp_len'"):
         make(clamp_len=3)
     with pytest.raises(ValueError, match="same_length=True.*memory_length=0 tokens; set"):
         make(same_length=True, memory_length=0)
-    # A part longer than the distances that are told apart, and than the memory, is no error.
+    # A segment may be longer than the memory and than the distances that the model distinguishes.
     model = TransformerXLLM(make(clamp_length=2, memory_length=3))
     assert 0 < model.evaluate_stream(np.arange(12), segment=12) < 20

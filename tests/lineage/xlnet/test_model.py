@@ -1,4 +1,4 @@
-"""XLNet against transformers, live and as recorded; memory, files, presets."""
+"""XLNet compared with transformers, live and recorded; memory, files, presets."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def make(**settings):
 
 
 def features(lengths=(4, 7, 2), length=7, seed=0):
-    """Rows with padding at the left, in two segments; the last token is of a third."""
+    """Return left-padded rows with two segments; the last token has a third one."""
     random = np.random.default_rng(seed)
     mask = np.arange(length) >= length - np.array(lengths)[:, None]
     segments = np.where(mask, np.arange(length) > 4, 3).astype("int32")
@@ -35,7 +35,9 @@ def features(lengths=(4, 7, 2), length=7, seed=0):
 
 
 def permutations(seed=0):
-    """Which tokens do not see which ones, and two that are predicted in each row."""
+    """Return a mask of the tokens that each token does not see, and two tokens per row to
+    predict.
+    """
     random = np.random.default_rng(seed)
     hidden = (random.random((3, 7, 7)) < 0.4).astype("float32")
     mapping = np.zeros((3, 2, 7), "float32")
@@ -58,7 +60,7 @@ def theirs(cls="XLNetModel", **settings):
 
 
 def run(model, x, **more):
-    """What transformers' model gives for inputs of ours."""
+    """Return the outputs of transformers' model for our inputs."""
     given = {
         "input_ids": torch.tensor(x["token_ids"]).long(),
         "token_type_ids": torch.tensor(x["segment_ids"]).long(),
@@ -88,7 +90,7 @@ def test_equals_transformers(tmp_path, settings):
 @pytest.mark.peers
 @pytest.mark.parametrize("direction", ["bi", "uni"])
 def test_memory_equals_transformers(tmp_path, direction):
-    """Three parts of the same texts; the memory is cut to six tokens."""
+    """Three segments of the same texts; the memory is truncated to six tokens."""
     peer = theirs(attn_type=direction)
     peer.save_pretrained(tmp_path)
     backbone = XLNetBackbone.from_preset(tmp_path)
@@ -96,7 +98,8 @@ def test_memory_equals_transformers(tmp_path, direction):
     memory = mems = None
     for part in range(3):
         x = features((4, 4, 4), 4, seed=part)
-        del x["padding_mask"]  # With both, transformers' left-to-right mask fails.
+        # With a padding mask and a memory, transformers' left-to-right mask fails.
+        del x["padding_mask"]
         given = {} if mems is None else {"mems": mems}
         with torch.no_grad():
             wanted = peer(
@@ -123,7 +126,7 @@ def test_transformers_reads_it(tmp_path):
 
 
 def test_files(tmp_path):
-    """Transformers' format, ours, and `.keras` hold the same model."""
+    """transformers' format, ours, and `.keras` hold the same model."""
     backbone = make(memory_length=5)
     x = features()
     wanted = backbone(x)["sequence_output"]
@@ -139,7 +142,9 @@ def test_files(tmp_path):
 
 
 def test_padding_and_segments():
-    """Padding changes nothing, on either side; of segments only which are the same counts."""
+    """Padding on either side changes nothing; it matters only whether two segments are equal, not
+    which they are.
+    """
     backbone = make()
     x = features()
     wanted = array(backbone(x)["sequence_output"])[0, 3:]
@@ -166,12 +171,13 @@ def test_left_to_right_memory_equals_one_text():
     assert_close(np.concatenate(parts, axis=1), whole, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax", "torch")
 def test_gradients_in_a_remat_scope():
-    """Blocks that are computed anew train all that they did, and what predictions begin with."""
+    """Rematerialized blocks train the same weights, including the predictions' embedding."""
     hidden, mapping = permutations()
     more = {"hidden_mask": hidden.astype("int32"), "target_mapping": mapping}
-    # What the other one's data leaves without a gradient.
+    # The last entry names the weights that get no gradient in this case.
     cases = ((lambda x: x, {}, "mask_embedding"), (XLNetPretrainer, more, "segment_"))
     for wrap, more, unused in cases:
         x = features() | more
@@ -226,7 +232,9 @@ def test_misuse(tmp_path):
 
 
 def test_of_another_family(tmp_path):
-    """In the smallest size, which no table of positions fills; other classes say whose it is."""
+    """Even the smallest XLNet loads, although it has no position table; the errors of other classes
+    name the right class.
+    """
     settings = {"vocabulary_size": 9, "num_layers": 1, "hidden_dim": 4, "intermediate_dim": 4}
     kerasbert.convert(make(**settings), tmp_path / "theirs", format="huggingface")
     assert XLNetBackbone.from_preset(tmp_path / "theirs").hidden_dim == 4
@@ -238,4 +246,4 @@ def test_of_another_family(tmp_path):
         kerasbert.lineage.ElmoBackbone.from_preset(tmp_path / "theirs")
     with pytest.raises(ValueError, match="'bert', which XLNetBackbone does not"):
         XLNetBackbone.from_preset("bert_base_en_uncased", load_weights=False)
-    assert XLNetBackbone.presets == {}
+    assert "bert_base_en_uncased" not in XLNetBackbone.presets

@@ -1,4 +1,4 @@
-"""XLNet's tokenizer, rows and tasks: as transformers' where it has the same, on raw texts."""
+"""XLNet's tokenizer, rows and tasks: as in transformers where it has the same, on raw texts."""
 
 import unicodedata
 
@@ -8,16 +8,23 @@ import pytest
 
 import kerasbert
 from kerasbert.base.files import write_files
+from kerasbert.converter import class_in
 from kerasbert.lineage import (
     XLNetBackbone,
+    XLNetMultipleChoice,
     XLNetPretrainer,
     XLNetQuestionAnswering,
     XLNetTextClassifier,
+    XLNetTextRegressor,
+    XLNetTokenClassifier,
 )
 from kerasbert.lineage.xlnet.preprocessor import (
+    XLNetMultipleChoicePreprocessor,
     XLNetPretrainerPreprocessor,
     XLNetQuestionAnsweringPreprocessor,
     XLNetTextClassifierPreprocessor,
+    XLNetTextRegressorPreprocessor,
+    XLNetTokenClassifierPreprocessor,
 )
 from kerasbert.models import BertTextClassifier
 from kerasbert.text.transformers_files import transformers_files
@@ -84,8 +91,8 @@ def test_tokens_equal_transformers(model_file, tokenizer, tmp_path):
     peer = transformers.XLNetTokenizer.from_pretrained(tmp_path)
     count = 0
     for text in [*SENTENCES, *HARD]:
-        # It applies the model's table to parts of a decomposed syllable or kana, and looks for
-        # special tokens in every text.
+        # transformers normalizes the parts of decomposed syllables and kana one by one, and treats
+        # names of special tokens in any text as such.
         if "<mask>" in text or any("\uac00" <= c <= "\ud7a3" or c == "\u3099" for c in text):
             continue
         wanted = peer(text, add_special_tokens=False)["input_ids"]
@@ -107,9 +114,9 @@ KOREAN = [
 @pytest.mark.peers
 @pytest.mark.parametrize("keep_accents", [False, True])
 def test_korean(tmp_path, keep_accents):
-    """Ids as of XLNet's own code, and of the files that are written.
+    """Ids as in XLNet's own code, and as in the files that are written.
 
-    transformers' class, from 5 on, leaves syllables decomposed, which no piece fits.
+    From version 5 on, transformers' class leaves syllables decomposed, and no piece matches these.
     """
     import sentencepiece
 
@@ -135,7 +142,8 @@ def test_rows_equal_transformers(model_file, tokenizer, tmp_path):
     peer = transformers.XLNetTokenizer.from_pretrained(tmp_path)
     a, b = ["Größe", "the lazy fox"], ["naïve café", "x"]
     for x in ((a,), (a, b)):
-        # Padding's segment is 3 in XLNet's own code and earlier versions, 0 in the newest ones.
+        # The segment of padding is 3 in XLNet's own code and earlier versions, 0 in the newest
+        # ones.
         wanted = peer(*x, padding=True, return_token_type_ids=True)
         pairs = zip(wanted["token_type_ids"], wanted["attention_mask"])
         wanted["token_type_ids"] = [np.where(mask, row, 3).tolist() for row, mask in pairs]
@@ -167,6 +175,9 @@ def test_row_order(tokenizer):
     "name, cls, settings",
     [
         ("XLNetForSequenceClassification", XLNetTextClassifier, {"num_labels": 3}),
+        ("XLNetForSequenceClassification", XLNetTextRegressor, {"num_labels": 1}),
+        ("XLNetForTokenClassification", XLNetTokenClassifier, {"num_labels": 3}),
+        ("XLNetForMultipleChoice", XLNetMultipleChoice, {}),
         ("XLNetForQuestionAnsweringSimple", XLNetQuestionAnswering, {}),
     ],
 )
@@ -175,21 +186,28 @@ def test_heads_equal_transformers(tmp_path, name, cls, settings):
     peer.save_pretrained(tmp_path / "theirs")
     model = cls.from_preset(tmp_path / "theirs", preprocessor=None)
     x = features()
+    if cls is XLNetMultipleChoice:
+        x = {key: np.stack([value, value[::-1]], axis=1) for key, value in x.items()}
     check_head(model, peer, x)
+    assert class_in(tmp_path / "theirs") is cls
     kerasbert.convert(model, tmp_path / "ours", format="huggingface")
     check_head(model, getattr(transformers, name).from_pretrained(tmp_path / "ours").eval(), x)
 
 
 def check_head(model, peer, x):
     outputs, wanted = model(x), run(peer, x)
-    if not isinstance(outputs, dict):
-        assert_close(outputs, wanted.logits, atol=3e-6)
+    if isinstance(model, (XLNetQuestionAnswering, XLNetTokenClassifier)):
+        # Ours begin with `<cls>`, and have the padding at the end.
+        names = ("start_logits", "end_logits") if isinstance(outputs, dict) else ("logits",)
+        outputs = outputs if isinstance(outputs, dict) else {"logits": outputs}
+        for name in names:
+            rows = zip(array(outputs[name]), wanted[name].numpy(), x["padding_mask"])
+            for ours, row, mask in rows:
+                row = row[mask == 1]
+                assert_close(ours[: len(row)], np.concatenate([row[-1:], row[:-1]]), atol=3e-6)
+                assert name == "logits" or (ours[len(row) :] < -1e8).all()
         return
-    for name in ("start_logits", "end_logits"):
-        for ours, row, mask in zip(array(outputs[name]), wanted[name].numpy(), x["padding_mask"]):
-            row = row[mask == 1]
-            assert_close(ours[: len(row)], np.concatenate([row[-1:], row[:-1]]), atol=3e-6)
-            assert (ours[len(row) :] < -1e8).all()
+    assert_close(outputs, wanted.logits.reshape(tuple(outputs.shape)), atol=3e-6)
 
 
 @pytest.mark.peers
@@ -215,7 +233,7 @@ def test_pretraining_equals_transformers(tmp_path):
 
 
 def test_drawn_orders(tokenizer):
-    """One in six tokens is predicted, none of them sees itself or those after it."""
+    """One in six tokens is predicted; none of them sees itself or later ones."""
     preprocessor = XLNetPretrainerPreprocessor(tokenizer, sequence_length=64)
     x, y, weights = preprocessor([" ".join(SENTENCES[:3])] * 40)
     x = {name: array(value) for name, value in x.items()}
@@ -230,7 +248,7 @@ def test_drawn_orders(tokenizer):
     assert (rows[weights > 0] == array(y)[weights > 0]).all()
     for row, targets in zip(hidden, is_target):
         places = np.flatnonzero(targets)
-        # Nobody sees one who is not before; the rest is seen by all.
+        # Tokens that are not predicted do not see predicted tokens; all tokens see them.
         assert not row[:, ~targets].any() and row[~targets][:, targets].all()
         assert row[places, places].all()
         among = row[np.ix_(places, places)]
@@ -253,7 +271,9 @@ def test_pretraining_learns(tokenizer, backbone):
 
 @pytest.mark.backends("torch")
 def test_classifier(tokenizer, backbone, tmp_path):
-    """Trains on raw texts, keeps what it learned in a preset, in `.keras` and at transformers'."""
+    """It trains on raw texts, and keeps what it learned in a preset, in `.keras` and in
+    transformers.
+    """
     keras.utils.set_random_seed(1)
     encoder = XLNetBackbone.from_config(backbone.get_config())
     preprocessor = XLNetTextClassifierPreprocessor(tokenizer, sequence_length=32)
@@ -277,7 +297,7 @@ def test_classifier(tokenizer, backbone, tmp_path):
 
 @pytest.mark.slow
 def test_served(tokenizer, backbone, tmp_path, monkeypatch):
-    """A SavedModel takes raw strings; writing it compares its answers with the model's."""
+    """A SavedModel takes raw strings; the export compares its answers with the model's."""
     preprocessor = XLNetTextClassifierPreprocessor(tokenizer, sequence_length=32)
     model = XLNetTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
     tiny.write_here(monkeypatch)
@@ -287,7 +307,7 @@ def test_served(tokenizer, backbone, tmp_path, monkeypatch):
 
 @pytest.mark.backends("torch")
 def test_answers(tokenizer, backbone):
-    """Trains on spans, answers with characters of the context, or that there is none."""
+    """It trains on spans, and answers with characters of the context, or with no answer."""
     keras.utils.set_random_seed(1)
     encoder = XLNetBackbone.from_config(backbone.get_config())
     preprocessor = XLNetQuestionAnsweringPreprocessor(
@@ -304,6 +324,42 @@ def test_answers(tokenizer, backbone):
     assert [one[0]["start"] for one in found] == [16, 9, None]
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_tags_choices_and_numbers(tokenizer, backbone, tmp_path):
+    """The other heads train on raw texts, and presets keep what they learned."""
+    keras.utils.set_random_seed(1)
+
+    def trained(cls, preprocessor, x, y, epochs=50, **settings):
+        encoder = XLNetBackbone.from_config(backbone.get_config())
+        model = cls(encoder, preprocessor=preprocessor(tokenizer, sequence_length=32), **settings)
+        model.compile(optimizer=keras.optimizers.Adam(1e-2))
+        model.fit(x, y, epochs=epochs, batch_size=8, verbose=0)
+        model.save_to_preset(tmp_path / cls.__name__)
+        return model, cls.from_preset(tmp_path / cls.__name__)
+
+    words = [["the", "quick", "fox"], ["lazy", "dog", "jumps", "over"]] * 4
+    tags = [["O", "B-ADJ", "B-N"], ["B-ADJ", "B-N", "O", "O"]] * 4
+    for model in trained(
+        *(XLNetTokenClassifier, XLNetTokenClassifierPreprocessor, words, tags),
+        labels=["O", "B-ADJ", "B-N"],
+    ):
+        assert model.predict_labels(words[:2]) == tags[:2]
+        found = model.tag("the quick fox")
+        assert [(one["label"], one["text"]) for one in found] == [("ADJ", "quick"), ("N", "fox")]
+    prompts, choices = ["the fox", "the dog"] * 4, [["fox", "over"], ["dog", "fox"]] * 4
+    for model in trained(
+        *(XLNetMultipleChoice, XLNetMultipleChoicePreprocessor, (prompts, choices), [0, 1] * 4),
+    ):
+        assert [one["choice"] for one in model.choose(prompts[:2], choices[:2])] == ["fox"] * 2
+        # A missing choice is padding.
+        logits = model.predict((prompts[:2], [choices[0], ["dog"]]), verbose=0)
+        assert logits[1, 1] < -1e8 < logits.min(axis=1)[0]
+    texts, numbers = ["the quick fox", "lazy dog", "over the"] * 4, [1.0, -1.0, 0.0] * 4
+    for model in trained(XLNetTextRegressor, XLNetTextRegressorPreprocessor, texts, numbers):
+        assert_close(model.score(texts[:3]), np.array(numbers[:3]), atol=0.4)
+
+
 def test_misuse(tokenizer, backbone):
     with pytest.raises(ValueError, match="needs a XLNetBackbone"):
         XLNetTextClassifier(tiny_backbone(), num_classes=2)
@@ -317,7 +373,7 @@ def test_misuse(tokenizer, backbone):
         model.classify([])
     assert model.classify("one text")["label"] in ("LABEL_0", "LABEL_1")
     assert model.classify([""])[0]["label"] in ("LABEL_0", "LABEL_1")
-    # Arrays that are padded at the right give the same.
+    # Arrays padded on the right give the same.
     x = features((4, 4, 4), 4)
     right = {name: np.pad(value, [(0, 0), (0, 3)]) for name, value in x.items()}
     assert_close(model(right), model(x), atol=1e-6)
@@ -326,7 +382,7 @@ def test_misuse(tokenizer, backbone):
 
 
 def others():
-    """Heads of `kerasbert.models` by their preprocessors, with what makes them on any encoder."""
+    """Return heads of `kerasbert.models` by preprocessor, with functions that build them."""
     for name in ("TextClassifier", "TokenClassifier"):
         yield name, {"num_classes": 2}
     for name in ("TextRegressor", "Reranker", "MultipleChoice", "MaskedLM", "SparseEmbedder"):
@@ -361,7 +417,7 @@ def test_no_preset_of_xlnet_is_packed_as_bert(xlnet_preset, name, settings):
     settings = {name: value for name, value in settings.items() if name != "new_head"}
     with pytest.raises(ValueError, match=needed):
         task(model.backbone, preprocessor=bert, **settings)
-    own = task(model.backbone, **settings)  # Rows of the caller's own.
+    own = task(model.backbone, **settings)  # Rows that the caller packed.
     with pytest.raises(ValueError, match=needed):
         own.preprocessor = bert
     assert own.preprocessor is None
@@ -385,7 +441,7 @@ def test_families_and_preprocessors_of_other_forms(xlnet_preset, tmp_path):
         last.check_family("transformer_xl")
     with pytest.raises(ValueError, match="'marian', which needs a source and a target"):
         first.check_family("marian")
-    # Its own form is right in a class of ours that it refines, too.
+    # The base classes choose XLNet's form of rows, too.
     task = BertTextClassifier(model.backbone, num_classes=2, preprocessor=model.preprocessor)
     assert type(task.preprocessor) is XLNetTextClassifierPreprocessor
     loaded = kerasbert.models.BertPreprocessor.from_preset(folder)

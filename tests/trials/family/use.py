@@ -1,12 +1,13 @@
-"""Load tiny checkpoints of ERNIE with every head, and compare with transformers.
+"""Load tiny checkpoints of BERT under another name, and compare with transformers.
 
 python use.py FOLDER
 """
 
+import json
 import os
 import sys
 
-# First, as in tests/conftest.py: PyTorch's compiler has to come before TensorFlow's.
+# First, as in tests/conftest.py: PyTorch's compiler must be imported before TensorFlow's.
 import kerasbert.models  # isort: split
 
 import keras
@@ -22,7 +23,7 @@ SIZES = {
     "intermediate_size": 24,
     "max_position_embeddings": 20,
 }
-# Their class's end: ours, settings there, and the outputs, ours and theirs.
+# Suffix of the transformers class: our class, its settings, and the outputs of ours and theirs.
 LOGITS = {"logits": "logits"}
 HEADS = {
     "Model": ("BertBackbone", {}, {"sequence_output": "last_hidden_state"}),
@@ -47,13 +48,17 @@ HEADS = {
 def main(folder):
     for end, (name, settings, outputs) in HEADS.items():
         torch.manual_seed(0)
-        config = transformers.ErnieConfig(**SIZES, **settings)
-        theirs = getattr(transformers, f"Ernie{end}")(config).eval()
+        config = transformers.BertConfig(**SIZES, **settings)
+        theirs = getattr(transformers, f"Bert{end}")(config).eval()
         with torch.no_grad():
             for weight in theirs.parameters():
                 weight.add_(torch.randn_like(weight) * 0.3)
         path = os.path.join(folder, end)
         theirs.save_pretrained(path)
+        config = {**config.to_dict(), "model_type": "other-bert"}
+        config["architectures"] = [f"OtherBert{end}"]
+        with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
         arguments = {} if name == "BertBackbone" else {"preprocessor": None}
         ours = getattr(kerasbert.models, name).from_preset(path, **arguments)
         shape = (2, 3, 9) if name == "BertMultipleChoice" else (2, 9)
@@ -67,7 +72,7 @@ def main(folder):
             assert gap < 1e-5, (name, key, gap)
             print(f"{name} {key}: {gap:.1e}")
         converted = kerasbert.convert(ours, os.path.join(folder, "converted", end))
-        assert converted["written"] == f"Ernie{end}", converted["written"]
+        assert converted["written"] == f"OtherBert{end}", converted["written"]
 
 
 if __name__ == "__main__":

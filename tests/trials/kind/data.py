@@ -10,7 +10,7 @@ class TextCounting(Data):
 
     def _label(self, task, value, table, position):
         if not str(value).isdecimal():
-            raise ValueError(f"{table.place(position)}: the label {value!r} is no number from 0.")
+            raise ValueError(f"{table.place(position)}: the label {value!r} is no integer >= 0.")
         return float(value)
 
     def answers(self, task, model, data, batch_size):

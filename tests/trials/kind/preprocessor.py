@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from kerasbert.text.packing import BertPreprocessor
+from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.texts import number_rows
 
 

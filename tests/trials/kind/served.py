@@ -1,12 +1,12 @@
-"""What is served of `BertTextCounter`: an expected number a text."""
+"""Serving of `BertTextCounter`: an expected number per text."""
 
 import keras
 
-from kerasbert.heads.base.served import ServedTexts
+from kerasbert.heads.base.served_texts import ServedTexts
 
 
 class ServedCounter(ServedTexts):
-    """`BertTextCounter`."""
+    """The served form of `BertTextCounter`."""
 
     output = "logarithm"
 

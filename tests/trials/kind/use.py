@@ -1,4 +1,4 @@
-"""What a user does with a model, by the toy kind of head alone; see `test_trials.py`.
+"""Typical uses of a model with the toy kind of head; see `test_trials.py`.
 
 python use.py FOLDER
 """
@@ -19,7 +19,7 @@ WORDS = "one two three four five six".split()
 
 
 def examples(size, seed):
-    """Texts with some words of six, and how many these are."""
+    """Return texts with some of six words, and their number of these."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 7, size)
     return [" ".join(rng.permutation(WORDS)[:n]) for n in counts], counts
@@ -58,7 +58,7 @@ def main(folder):
     with open(os.path.join(saved, "README.md"), encoding="utf-8") as file:
         assert 'model.count(["A text.", "Another one."])' in file.read()
 
-    # What it serves was compared with the model's own answers before it got its name.
+    # The export compared its answers with the model's before it was renamed into place.
     served = kerasbert.export_serving(model, os.path.join(folder, "served"))
     with open(os.path.join(served, "assets.extra", "card.json"), encoding="utf-8") as file:
         card = json.load(file)

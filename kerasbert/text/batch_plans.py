@@ -1,0 +1,221 @@
+"""Length bucketing: which examples form a batch, so that padding is minimal.
+
+Shapes: N examples, B examples per batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from kerasbert.base.errors import check_whole
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import ArrayLike
+
+# From 32 on, the step to a bucket is at most a quarter of this bucket. For film reviews of 27
+# tokens on average, 15% of all tokens are padding, instead of 29% with steps of 16, but a few more
+# shapes are compiled.
+BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+STEP = 256  # Step between buckets above the last of `BUCKETS`.
+
+
+def bucket_length(length: int) -> int:
+    """Return the smallest bucket for `length` tokens. With few lengths, few shapes are compiled.
+
+    >>> bucket_length(17), bucket_length(512), bucket_length(513)
+    (24, 512, 768)
+    """
+    beyond = -(-int(length) // STEP) * STEP
+    return next((bucket for bucket in BUCKETS if length <= bucket), beyond)
+
+
+def buckets_up_to(maximum: int) -> list[int]:
+    """Return all buckets below `maximum`, then `maximum` itself.
+
+    >>> buckets_up_to(60)
+    [8, 16, 24, 32, 40, 48, 60]
+    """
+    beyond = range(BUCKETS[-1] + STEP, maximum, STEP)
+    return [bucket for bucket in (*BUCKETS, *beyond) if bucket < maximum] + [maximum]
+
+
+def cheap_shapes(lengths, batch_size, shape_cost, buckets=None):
+    """Choose `buckets` and `short` for `similar_length_batches` so that there are few shapes.
+
+    Models are compiled for each shape, so a few epochs run faster with fewer shapes and more
+    padding.
+
+    Args:
+        lengths: ints (N,).
+        batch_size: int.
+        shape_cost: number. Cost of one more shape, in padding tokens per epoch.
+        buckets: list of ints, ascending. The lengths to choose from; `None` means all `BUCKETS`.
+
+    Returns:
+        `(buckets, short)`: the lengths to which rows are padded, and the index of the incomplete
+        batch.
+
+    >>> lengths = [8, 8, 8, 16, 16, 64]
+    >>> cheap_shapes(lengths, 2, shape_cost=0), cheap_shapes(lengths, 2, shape_cost=20)
+    (([8, 16, 64], 0), ([16, 64], 0))
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    buckets = np.array(buckets or buckets_up_to(bucket_length(lengths.max())))
+    rows = buckets[np.searchsorted(buckets, np.sort(lengths))]  # (N,), their padded lengths
+    num_batches = -(-len(rows) // batch_size)
+    ends = np.cumsum(_sizes(len(rows), batch_size, num_batches - 1))
+    _, firsts = np.unique(rows[ends - 1], return_index=True)
+    # The incomplete batch may be the only batch of its length, and then adds no shape.
+    places = {num_batches // 2, *firsts.tolist()}
+    costs = (_cheapest(rows, batch_size, short, shape_cost) for short in sorted(places))
+    _, buckets, short = min(costs, key=lambda one: one[0])
+    return buckets, short
+
+
+def _cheapest(rows, batch_size, short, shape_cost):
+    """Return the cheapest `(cost, buckets, short)`, given the index of the incomplete batch.
+
+    `rows` are the padded lengths (N,), sorted.
+    """
+    sizes = _sizes(len(rows), batch_size, short)
+    ends = np.cumsum(sizes)
+    lengths, firsts = np.unique(rows[ends - 1], return_index=True)
+    firsts = [*firsts.tolist(), len(sizes)]
+    best = [(0, [])]  # For each length, cost and buckets of the batches up to it.
+    for end in range(1, len(firsts)):
+        length, options = int(lengths[end - 1]), []
+        for begin in range(end):
+            joined = sizes[firsts[begin] : firsts[end]]
+            cost = shape_cost * len(np.unique(joined)) + length * int(joined.sum())
+            options.append((best[begin][0] + cost, [*best[begin][1], length]))
+        best.append(min(options, key=lambda one: one[0]))
+    return *best[-1], short
+
+
+def _sizes(count, batch_size, short):
+    """Return the batch sizes of `count` rows; only the batch at `short` may be smaller."""
+    sizes = np.full(-(-count // batch_size), batch_size)
+    sizes[short] -= sizes.sum() - count
+    return sizes
+
+
+def similar_length_batches(
+    lengths: ArrayLike,
+    batch_size: int,
+    seed: int = 0,
+    epoch: int = 0,
+    buckets: Any = None,
+    short: int | None = None,
+) -> list[np.ndarray]:
+    """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
+
+    Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random. This
+    gives less padding and more mixing than pools of examples that are sorted by exact length.
+    Batches are shuffled so that any few successive batches have short and long examples. In a
+    purely random order, an epoch may end with steps of one length.
+
+    Args:
+        lengths: ints (N,). Number of tokens of each example.
+        batch_size: int.
+        seed: int.
+        epoch: int.
+        buckets: list of ints, ascending. The lengths to which rows are padded; `None` means all
+            `BUCKETS`.
+        short: int. Index of the incomplete batch, in order of length; `None` means the middle.
+
+    Returns:
+        A list of int arrays (B,), which together have each row number once. B is `batch_size`
+        except in the incomplete batch.
+
+    >>> lengths = [5, 100, 6, 101, 7, 102]
+    >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    random = np.random.default_rng((seed, epoch))
+    rows = random.permutation(len(lengths))
+    buckets = buckets_up_to(int(lengths.max())) if buckets is None else buckets
+    places = np.searchsorted(buckets, lengths)  # (N,)
+    rows = rows[np.argsort(places[rows], kind="stable")]
+    num_batches = -(-len(rows) // batch_size)
+    # The incomplete batch has the same length in every epoch, so that it adds only one shape.
+    sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
+    batches = np.split(rows, np.cumsum(sizes)[:-1])
+    return [batches[i] for i in _mixed_order(num_batches, random)]
+
+
+def _mixed_order(count, random, kinds=8):
+    """Return a random order of `count` sorted items, in which short and long items alternate.
+
+    The items are divided into `kinds` ranges. Each run of `kinds` items has one of each range.
+    """
+    parts = np.split(np.arange(count), np.arange(1, kinds) * count // kinds)
+    runs = itertools.zip_longest(*map(random.permutation, parts))
+    return [i for run in runs for i in random.permutation([i for i in run if i is not None])]
+
+
+def sorted_batches(
+    lengths: ArrayLike, batch_size: int, counts: ArrayLike | None = None
+) -> list[np.ndarray]:
+    """Cut the examples into batches, the longest examples first.
+
+    If a batch needs too much memory, it is then the first one, and fails at once.
+
+    Args:
+        lengths: ints (N,). Number of tokens of each example.
+        batch_size: int. Maximum number of examples per batch.
+        counts: ints (N,). Number of rows of each example, which grows with its length. If given,
+            `batch_size` counts rows, but a batch has at least one example.
+
+    Returns:
+        A list of int arrays (B,). `np.concatenate` converts it to the `order` of `restore_order`.
+
+    >>> [batch.tolist() for batch in sorted_batches([3, 9, 5], 2)]
+    [[1, 2], [0]]
+    >>> [batch.tolist() for batch in sorted_batches([3, 9, 5], 2, counts=[1, 2, 1])]
+    [[1], [2, 0]]
+    """
+    lengths, batch_size = _checked(lengths, batch_size)
+    rows = np.argsort(-lengths, kind="stable")
+    if counts is not None and np.max(counts) > 1:
+        batches, start = [], 0
+        while start < len(rows):
+            size = max(batch_size // int(counts[rows[start]]), 1)
+            batches.append(rows[start : start + size])
+            start += size
+        return batches
+    return np.split(rows, range(batch_size, len(rows), batch_size))
+
+
+def given_batches(lengths: ArrayLike, batch_size: int) -> list[np.ndarray]:
+    """Cut the examples into batches in the given order, and return a list of int arrays (B,)."""
+    lengths, batch_size = _checked(lengths, batch_size)
+    return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
+
+
+def restore_order(outputs: ArrayLike, order: ArrayLike) -> Any:
+    """Put rows that were computed in `order` back into their original order.
+
+    Args:
+        outputs: array (N, ...), or any nesting of such arrays.
+        order: ints (N,). Output row `i` belongs to example `order[i]`.
+
+    >>> restore_order(np.array(["c", "a", "b"]), [2, 0, 1]).tolist()
+    ['a', 'b', 'c']
+    """
+    back = np.argsort(order)
+    return keras.tree.map_structure(lambda rows: np.asarray(rows)[back], outputs)
+
+
+def _checked(lengths, batch_size):
+    lengths = np.asarray(lengths)
+    if not len(lengths):
+        raise ValueError("There are no examples to batch; pass at least one.")
+    check_whole("batch_size", batch_size)
+    return lengths, batch_size
