@@ -21,6 +21,7 @@ FAMILIES = {
     "XLMRobertaTokenizer": "xlm_roberta",
     "CamembertTokenizer": "camembert",
     "AlbertTokenizer": "albert",
+    "RemBertTokenizer": "rembert",
     "DebertaV3Tokenizer": "deberta_v3",
     "ByteFallbackTokenizer": "modernbert",
     "GPT2Tokenizer": "gpt2",
