@@ -7,7 +7,7 @@ from importlib import resources
 
 from kerasbert.base.errors import first_line
 
-# Files that describe a checkpoint. Only these and the weights are downloaded from a repository.
+# Files to download, besides the weights.
 _SMALL = (
     "*.json",
     "vocab.txt",
@@ -22,18 +22,17 @@ _SMALL = (
     "*.ckpt.index",
 )
 _ASSETS = "assets/*"
-# In sentence-transformers directories: the config of the pooling, and the folder that has the
-# encoder in old ones.
+# Of sentence-transformers: the pooling's config, and the encoder's old folder.
 _POOLING = "*_Pooling/config.json"
 _TRANSFORMER = "0_Transformer/"
-# Patterns of weight files in order of preference; only the first kind found is downloaded.
+# Weight files by preference; the first kind found is downloaded.
 _WEIGHTS = (
     ("model.weights.h5", "model_*.weights.h5", "task.weights.h5"),
     ("model.safetensors", "model-*.safetensors"),
     ("pytorch_model.bin", "pytorch_model-*.bin"),
     ("*.ckpt.data-*",),
 )
-# Names that the files of a KerasHub preset on Kaggle may have; Kaggle cannot list the files.
+# Possible files of a KerasHub preset; Kaggle cannot list them.
 _KAGGLE_SMALL = (
     "config.json",
     "tokenizer.json",
@@ -93,7 +92,7 @@ def _huggingface(handle, repository, revision, weights):
 
     revision = revision or None
     try:
-        # `list_repo_files` is not used, because it retries for half a minute without a connection.
+        # `list_repo_files` retries for half a minute without a connection.
         info = huggingface_hub.HfApi().model_info(repository, revision=revision, timeout=30)
         wanted = _wanted([file.rfilename for file in info.siblings], weights)
         return huggingface_hub.snapshot_download(
@@ -112,7 +111,7 @@ def _huggingface(handle, repository, revision, weights):
             "commits."
         ) from error
     except Exception as error:
-        # Without a connection, a cached download is used.
+        # Without a connection.
         for name in ("config.json", "bert_config.json"):
             path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
             if isinstance(path, str):
