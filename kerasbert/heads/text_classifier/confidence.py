@@ -16,8 +16,8 @@ def class_thresholds(threshold, names, multi_label):
 
     Args:
         threshold: a number for all classes, a list of C numbers, or a dict of class name to number.
-            A class that is missing in the dict has no threshold; of two classes, it has 1 minus
-            the threshold of the other; with `multi_label`, it has 0.5.
+            A class missing in the dict has no threshold; of two classes, 1 minus the other's; with
+            `multi_label`, 0.5.
         names: list of C strings.
         multi_label: bool.
 
@@ -87,6 +87,6 @@ def describe(names, row, multi_label, limits=None):
 
 
 def log_odds(probabilities, multi_label):
-    """Return logits (N, C) of which the sigmoid, or the softmax, gives the probabilities."""
+    """Return the logits (N, C) of probabilities."""
     rows = np.clip(np.asarray(probabilities, "float64"), 1e-12, 1)
     return np.log(rows) - np.log(np.clip(1 - rows, 1e-12, 1)) if multi_label else np.log(rows)
