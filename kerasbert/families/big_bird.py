@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from kerasbert.base.errors import check_value
 from kerasbert.families import bert
 from kerasbert.families.settings import Family
 from kerasbert.families.transformers_names import CONFIG, ENCODER, HEAD_CONFIG, refuse
@@ -18,13 +19,18 @@ _HEADS = bert.TABLES["bert"].heads
 
 
 def _read(config, path):
-    if config.get("attention_type", "block_sparse") != "original_full":
-        blocks = 5 + 2 * config.get("num_random_blocks", 3)
+    attention = config.get("attention_type", "block_sparse")
+    random, size = config.get("num_random_blocks", 3), config.get("block_size", 64)
+    check_value("num_random_blocks", random, "count", path)
+    check_value("block_size", size, "count", path)
+    if attention == "block_sparse":
         raise ValueError(
             f"'{path}' has attention_type='block_sparse', which kerasbert does not support; set it "
             "to 'original_full', which gives the same outputs for rows of up to "
-            f"{blocks * config.get('block_size', 64)} tokens, and full attention for longer ones."
+            f"{(5 + 2 * random) * size} tokens, and full attention for longer ones."
         )
+    if attention != "original_full":
+        refuse(path, "attention_type", attention, "original_full")
     for key, fine in (("use_bias", True), ("rescale_embeddings", False)):
         if config.get(key, fine) != fine:
             refuse(path, key, config[key], fine)

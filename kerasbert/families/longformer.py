@@ -17,6 +17,7 @@ _SELF = "encoder.layer.{i}.attention.self."
 def _read(config, path):
     windows = config.get("attention_window", 512)
     layers = config.get("num_hidden_layers", 12)
+    check_value("attention_window", windows, "count(s)", path)
     several = windows if isinstance(windows, list) else [windows]
     if isinstance(windows, list) and len(windows) != layers:
         raise ValueError(

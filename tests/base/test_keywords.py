@@ -42,7 +42,7 @@ LAYERS = {
     layers.CrossAttention: {"num_heads": 2},
     layers.DisentangledAttention: {"num_heads": 2},
     layers.DistanceEmbedding: {"max_distance": 4},
-    layers.MaskedLMHead: {"token_embedding": None},
+    layers.MaskedLMHead: {"token_embedding": keras.layers.ReversibleEmbedding(4, 2)},
     layers.Pooling: {},
     layers.PositionEmbedding: {"sequence_length": 4},
     layers.RelativePositionBias: {"num_heads": 2},

@@ -122,6 +122,7 @@ SIZES = {
     "vocabulary_size": 9,
 }
 MORE = {
+    "big_bird": {"attention_type": "original_full"},
     "deberta": {
         "relative_attention": True,
         "position_biased_input": False,
@@ -138,8 +139,8 @@ MORE = {
 }
 # Fields that may also be `None` or another number.
 FREE = (
-    *("embedding_size", "num_hidden_groups", "num_key_value_heads"),
-    *("local_attention", "rope_theta", "mem_len"),
+    *("embedding_size", "input_embedding_size", "num_hidden_groups", "num_key_value_heads"),
+    *("local_attention", "rope_theta", "mem_len", "sep_token_id"),
 )
 
 
