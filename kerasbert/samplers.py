@@ -151,7 +151,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             for stop in stops:
                 ends = ops.logical_or(ends, token == stop)
             ends = ops.logical_and(ends, ops.logical_not(waits))
-            # Only the best K candidates may finish.
+            # Only the best K candidates may finish; the others keep K beams running.
             count = ops.cast(ops.maximum(index + 1 - begins, 1), "float32") ** self.length_penalty
             fair = sums / count + ops.where(now["open"], 0.0, _NONE)
             is_new = ops.logical_and(ends, ops.logical_not(is_backup))
@@ -185,7 +185,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             model=model,
         )
         last = dict(zip(names, values))
-        # The prompt may fill the row.
+        # If the prompt fills the row, no beam has finished.
         return ops.where(last["is_ended"][:, :1], last["ended"][:, 0], last["running"][:, 0])
 
     def get_config(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def marginals(emissions, counts, transitions, kinds=None):
         now = ops.sum(before[:, :, None] * given, axis=1)
         return now, now
 
-    # The first step does not depend on it.
+    # Any distribution will do, because the first step does not depend on it.
     start = ops.ones_like(emissions[:, 0]) / ops.shape(emissions)[2]
     return ops.moveaxis(backend.scan(step, start, _forward(scores, kinds)), 0, 1)
 

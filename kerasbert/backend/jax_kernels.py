@@ -36,7 +36,7 @@ from kerasbert.backend.jax_processes import (  # noqa: F401
 from kerasbert.backend.losses import log_sum_exp
 from kerasbert.base import keras_internals
 
-CACHE_BYTES = 2**30  # Cache kept from earlier processes.
+CACHE_BYTES = 2**30  # Maximum total size of the cache from earlier processes.
 
 
 @functools.cache
@@ -222,7 +222,7 @@ def dropped_attention(query, key, value, mask, rate, seed, bias=None):
         query = query * np.asarray(scale, dtype)
         scores = jnp.einsum("btnh,bsnh->bnts", query, key)
         wide = widened(scores, mask, bias)
-        # Fusing the whole softmax would be slower.
+        # Barriers prevent XLA from fusing the whole softmax, which would be slower.
         highest = jax.lax.optimization_barrier(jnp.max(wide, axis=-1, keepdims=True))
         total = jnp.sum(jnp.exp(wide - highest), axis=-1, keepdims=True)
         total = jax.lax.optimization_barrier(highest + jnp.log(total))  # (B, N, T, 1)
@@ -232,7 +232,7 @@ def dropped_attention(query, key, value, mask, rate, seed, bias=None):
 
     def backward(kept, gradient):
         query, key, value, mask, bias, bits, scores, total, maps, outputs = kept
-        # The barrier makes XLA recompute the dropout mask.
+        # The barrier makes XLA recompute the dropout mask instead of keeping it.
         bits = jax.lax.optimization_barrier(bits)
         row = jnp.einsum("btnh,btnh->bnt", gradient, outputs, preferred_element_type="float32")[
             ..., None
@@ -300,7 +300,7 @@ def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
     (_, second), (gradients, _) = run(
         [values[i] for i in range(split)], [values[i] for i in extra], frozen
     )
-    # Random states after the second pass.
+    # The random generators' states after the second pass.
     frozen = _replaced(second[2], [i - split for i in extra], own)
     gradients = backend.sums(clean, gradients) if keeps_clean else gradients
     trained, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trained)
@@ -398,7 +398,7 @@ def keep_compiled():
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "kerasbert" / "jax" / _processor()
     try:
-        # Cached code is executed.
+        # Cached code is executed, so no other user may write here.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _leave(CACHE_BYTES, folder)
     except OSError:  # The cache is optional.

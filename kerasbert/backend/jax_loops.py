@@ -39,8 +39,8 @@ class KeepsWeights:
             "metrics_variables": lambda: self.metrics_variables,
         }
         state = [make() for name, make in variables.items() if groups.get(name)]
-        # By number of groups: `predict` and `evaluate` may run in several threads. Keras would
-        # track an attribute.
+        # The key is the number of groups, because `predict` and `evaluate` may run in two threads.
+        # It is in `__dict__`, because Keras would track an attribute.
         self.__dict__.setdefault("_state_variables", {})[len(state)] = state
         return _values(state)
 

@@ -35,7 +35,7 @@ def unit_length(x):
     [[0.6, 0.8], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    # Before the root, whose gradient at zero is infinite.
+    # The bound comes before the root, whose gradient at zero is infinite.
     return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))
 
 

@@ -106,7 +106,7 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
-    # tf2onnx still visits the last op.
+    # The last op stays, because tf2onnx still visits it.
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)

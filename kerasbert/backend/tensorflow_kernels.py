@@ -33,7 +33,7 @@ from kerasbert.base import keras_internals
 from kerasbert.base.process import uninterrupted
 
 KERAS_EXPORTS = ("tf_saved_model", "litert")
-# For more rows, Keras' Python code is negligible.
+# For more rows than this, the time of Keras' Python code is negligible.
 FEW = 8
 
 

@@ -167,7 +167,7 @@ def dropout(x, rate, seed):
     Each draw serves four elements, in less than half the time of PyTorch's dropout.
     """
     x = ops.convert_to_tensor(x)
-    # A user's seed needs Keras' generator.
+    # With a user's seed, numbers must come from Keras' generator.
     is_seeded = seed.get_config()["seed"] is not None
     if x.device.type != "cpu" or rate >= 1 or is_seeded or torch.compiler.is_compiling():
         return None
@@ -307,7 +307,7 @@ def clip_by_global_norm(gradients, most):
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
     """Update by one fused pass on a CPU, else by a few operations on all weights."""
     tensors = *variables, *gradients
-    # The fused pass ignores strides.
+    # The fused pass ignores strides, so tensors must be contiguous.
     is_plain = all(t.is_cpu and t.is_contiguous() for t in tensors)
     is_plain = is_plain and len({t.dtype for t in tensors}) == 1
     if is_plain and not torch.compiler.is_compiling():

@@ -232,7 +232,8 @@ def check_fields(config, kinds, where):
             check_value(name, config[name], kind, where)
 
 
-# Packages of each extra in pyproject.toml, with version limits, because "kerasbert" is not on PyPI.
+# Packages of each extra in pyproject.toml, with version limits. "kerasbert" is not on PyPI, so
+# messages must not suggest it.
 EXTRAS = {
     "beam": ("apache-beam", "sentencepiece<0.2.3"),
     "data": ("datasets", "pandas", "pyarrow"),

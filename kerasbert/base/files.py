@@ -316,7 +316,7 @@ def settle(folder):
         work, lock = os.path.join(folder, name), None
         if not has_own_plan(work):
             continue
-        with contextlib.suppress(OSError):  # A read-only file system.
+        with contextlib.suppress(OSError):  # On a read-only file system no process is moving files.
             lock = take_lock(work, wait=60)
         try:
             if not has_own_plan(work):

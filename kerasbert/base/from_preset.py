@@ -77,7 +77,7 @@ class FromPreset(ChecksKeywords):
                 weights.
         """
         cls.check_arguments(kwargs)
-        # Presets name registered classes, a tokenizer's also its encoder's.
+        # Presets name registered classes, even of the encoder, so all must be imported first.
         load_models()
         source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)

@@ -117,7 +117,8 @@ def delete(work, lock):
                 path = os.path.join(work, name)
                 shutil.rmtree(path) if is_real_folder(path) else os.unlink(path)
             if system.IS_WINDOWS:
-                # Windows cannot remove open files.
+                # Windows cannot remove open files: if another process has the lock now, the file
+                # stays.
                 lock.release()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(work, LOCK))

@@ -27,7 +27,7 @@ from kerasbert.base.hidden import (
     take_lock,
 )
 
-# Another process has removed or created a folder.
+# Errors if another process has removed or created a folder.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 _hidden_here = set()  # The hidden folders of this process.
 

@@ -96,7 +96,7 @@ def _is_hidden(name):
 def _url(given, path, fs, name):
     """Return the URL of `name` below the URL `given` with the path `path`."""
     url = given.rstrip("/")
-    if url.endswith(path):  # fsspec left out the URL's host.
+    if url.endswith(path):  # fsspec left out the URL's host, so it is put back.
         return url.removesuffix(path) + name
     return fs.unstrip_protocol(name)
 

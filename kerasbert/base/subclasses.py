@@ -18,7 +18,7 @@ from kerasbert.base.keywords import arguments, config_of, own_class
 from kerasbert.base.parts import head_weights
 from kerasbert.base.strict_json import to_json
 
-# Methods to override without changing tokens.
+# Methods that a subclass may override without changing its tokens.
 _SAME_TOKENS = {"__init__", "get_config", "from_config"}
 
 
@@ -207,7 +207,8 @@ def as_called(saved, cls):
     name = saved.get("registered_name")
     own = own_class(cls)
     if cls is not own and name == keras.saving.get_registered_name(cls):
-        # By an earlier version, or if the base class cannot replace the subclass.
+        # A preset names the subclass if an earlier version wrote it, or if the base class cannot
+        # replace it.
         return cls, plain.get("config")
     found = own_object(known.get("registered_name"))
     if cls in (own, found) or found is None or own_class(found) is not own:

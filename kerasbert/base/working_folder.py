@@ -36,7 +36,7 @@ class WorkingFolder:
         self.is_url = is_url(output)
         self._stack = contextlib.ExitStack()
         self._owner = None
-        # States of local and stored files at the last transfer.
+        # By file name: states of the local and the store's file at the last transfer.
         self._known, self._seen = {}, {}
 
     def __enter__(self):
@@ -105,7 +105,7 @@ class WorkingFolder:
             for path in find(self.folder)[1]
         }
         changed = [name for name in here if here[name] != self._known.get(name)]
-        # config.json is last: it marks a complete preset.
+        # config.json is uploaded last, because it marks a complete preset.
         for name in sorted(changed, key=lambda name: (name.endswith("config.json"), here[name])):
             put(os.path.join(self.folder, name), join(self.output, name))
             self._known[name] = here[name]

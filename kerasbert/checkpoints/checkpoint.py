@@ -144,7 +144,7 @@ class TensorFiles(Tensors):
         is_plain = str(tensor.layout) == "torch.strided"
         dtype = str(tensor.dtype).removeprefix("torch.") if is_plain else str(tensor.layout)
         check_dtype(name, dtype, self.directory)
-        # Parameters need `detach`.
+        # Files of `torch.save` may hold parameters, which need `detach`.
         return tensor.detach().float().numpy()
 
     def size(self):

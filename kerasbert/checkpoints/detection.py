@@ -45,7 +45,7 @@ def with_description(checkpoint, directory, described, weights):
         _check_sha256(directory, described)
     encoder = {**checkpoint.encoder, **described["settings"]}
     if described["family"] not in LINEAGE:
-        # Independent of whether the weights were read.
+        # Use the described pooler, whether or not the weights were read.
         encoder["pooler"] = of_description(described).encoder.get("pooler", True)
     settings = dict(described["tokenizer"] or {})
     name = settings.pop("class", None)

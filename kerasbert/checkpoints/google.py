@@ -60,7 +60,7 @@ def read_checkpoint(directory):
             kind: NameMap(layers, "google", verbatim=weights)
             for kind, (layers, weights) in GOOGLE_HEADS.items()
         },
-        # The config lacks the number of classes.
+        # The config lacks the number of classes, so it is read from the weights.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},
         is_head=lambda name: name.startswith(("cls/", "output_", "bert/pooler/")),
         tokenizer=lambda **settings: tokenizer_from_files(directory, "bert", **settings),
@@ -83,7 +83,7 @@ class _Tensors(Tensors):
                 f"'{self.directory}' has a bert_config.json but no bert_model.ckpt.index; "
                 "unpack the whole archive, or pass load_weights=False."
             )
-        # Fine-tuning writes model.ckpt-<step>.
+        # Fine-tuning writes model.ckpt-<step>; the file `checkpoint` names the last.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
         prefix = found[0].removesuffix(".index")
         # Not in `try`: a missing package is not a damaged file.
@@ -103,7 +103,7 @@ class _Tensors(Tensors):
                 "download it again."
             ) from error
         dtypes = reader.get_variable_to_dtype_map()
-        # TensorFlow allocates declared sizes before it reads.
+        # TensorFlow allocates the sizes that the index declares before it reads data.
         asked = sum(math.prod(shapes[name]) * dtypes[name].size for name in shapes)
         stored = sum(map(os.path.getsize, glob.glob(glob.escape(prefix) + ".data-*")))
         check_stored(prefix, asked, stored)
@@ -114,7 +114,7 @@ class _Tensors(Tensors):
         """Return a path without patterns such as "[1]", which TensorFlow would expand."""
         if not set(prefix) & set("[]*?{}"):
             return prefix
-        # Tensors are read later.
+        # This object reads tensors from the links later, so they must exist as long.
         self.links = tempfile.TemporaryDirectory(prefix="kerasbert-")
         for path in glob.glob(glob.escape(prefix) + ".*"):
             end = os.path.abspath(path).removeprefix(os.path.abspath(prefix))

@@ -7,7 +7,7 @@ from importlib import resources
 
 from kerasbert.base.errors import first_line
 
-# Files to download, besides the weights.
+# Files that describe a checkpoint; only these and the weights are downloaded.
 _SMALL = (
     "*.json",
     "vocab.txt",
@@ -22,7 +22,7 @@ _SMALL = (
     "*.ckpt.index",
 )
 _ASSETS = "assets/*"
-# Of sentence-transformers: the pooling's config, and the encoder's old folder.
+# sentence-transformers' config of the pooling, and the folder of the encoder in old checkpoints.
 _POOLING = "*_Pooling/config.json"
 _TRANSFORMER = "0_Transformer/"
 # Weight files by preference; the first kind found is downloaded.
@@ -32,7 +32,7 @@ _WEIGHTS = (
     ("pytorch_model.bin", "pytorch_model-*.bin"),
     ("*.ckpt.data-*",),
 )
-# Possible files of a KerasHub preset; Kaggle cannot list them.
+# Possible file names of a KerasHub preset on Kaggle, which cannot list files.
 _KAGGLE_SMALL = (
     "config.json",
     "tokenizer.json",
@@ -92,7 +92,7 @@ def _huggingface(handle, repository, revision, weights):
 
     revision = revision or None
     try:
-        # `list_repo_files` retries for half a minute without a connection.
+        # Not `list_repo_files`, which retries for half a minute without a connection.
         info = huggingface_hub.HfApi().model_info(repository, revision=revision, timeout=30)
         wanted = _wanted([file.rfilename for file in info.siblings], weights)
         return huggingface_hub.snapshot_download(
@@ -111,7 +111,7 @@ def _huggingface(handle, repository, revision, weights):
             "commits."
         ) from error
     except Exception as error:
-        # Without a connection.
+        # Without a connection, a cached download is used.
         for name in ("config.json", "bert_config.json"):
             path = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
             if isinstance(path, str):

@@ -74,7 +74,7 @@ _FIELDS = {
 }
 _TIED = ("tie_word_embeddings", True)
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
-# Settings that change outputs, unused by released encoders.
+# Settings that change outputs and that no released encoder of these families uses.
 REFUSED = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -83,7 +83,8 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
-# Unsupported fields of generation_config.json, with values without effect.
+# Fields of generation_config.json that our `generate` does not support, with the values that have
+# no effect.
 GENERATION = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.0, None)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, None)),
@@ -93,11 +94,11 @@ GENERATION = {
     **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), (None,)),
     **dict.fromkeys(("guidance_scale", "penalty_alpha"), (None, 1.0, 0.0)),
 }
-# Supported only for encoder-decoders.
+# Fields that our `generate` supports only for encoder-decoders.
 _GENERATION_OF_CAUSAL = {"bad_words_ids": (None, []), "forced_eos_token_id": (None,)}
-# Model types before transformers supported their family.
+# Model types of checkpoints from before transformers supported their family.
 FIRST_TYPES = {"new": "gte"}
-# Prefixes of heads' weights, which other classes do not read.
+# Prefixes of heads' weights, which may stay unread in a class without that head.
 _HEADS = (
     "cls.",
     "classifier.",

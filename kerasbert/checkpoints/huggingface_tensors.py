@@ -26,7 +26,7 @@ class HuggingFaceTensors(TensorFiles):
         # Name of a weight to the table whose first row is added to its rows.
         self.constants = constants
         self.anchor = table.encoder["token_embedding"] + ".weight"
-        # An untied decoder has its own bias.
+        # An untied decoder has its own bias, so the head's is unused.
         self.unused = None
         if not tied and table.decoder:
             output = table.of_head("masked_lm")["mlm_head"]
@@ -60,10 +60,10 @@ class HuggingFaceTensors(TensorFiles):
             for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
                 if ours.endswith(old):
                     ours = ours.removesuffix(old) + new
-            # A matrix with an axis for heads lacks ".weight".
+            # A matrix with an axis for heads is a plain parameter, so its name lacks ".weight".
             renamed[f"{ours}.weight" if ours.endswith(tuple(self.split_heads)) else ours] = name
         if self.unused is not None and self.unused[0] in renamed:
-            # Two equal biases are stored once, as the head's.
+            # Two equal biases are stored once, under the name of the head's.
             renamed.setdefault(self.unused[1], renamed.pop(self.unused[0]))
         return renamed
 

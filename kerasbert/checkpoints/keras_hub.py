@@ -31,7 +31,7 @@ _SHARED = (
     "bucket_size",
 )
 
-# KerasHub's fields, of the same kinds as ours.
+# Types of KerasHub's fields, the same as those of our settings.
 _FIELDS = {
     **{name: TYPES[name] for name in _SHARED},
     **{name: TYPES[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
@@ -109,7 +109,7 @@ def read_checkpoint(directory):
         ),
         head_maps={kind: _head_map(*names) for kind, names in table.heads.items()},
         head={
-            # Independent of the encoder's settings.
+            # These do not depend on the encoder's settings.
             "masked_lm": {"head_activation": table.head_activation, "head_norm_epsilon": 1e-5},
             "text_embedder": functools.partial(_embedder, directory),
         },
@@ -168,8 +168,8 @@ class _Tensors(Tensors):
         self.settings = settings
 
     def _open(self):
-        # In float32, so that no policy rounds. Without the task's weights, KerasHub would leave the
-        # head random.
+        # In float32, so that no default policy rounds the values. Without stored weights, KerasHub
+        # would leave the task's head random.
         has_head = os.path.exists(os.path.join(self.directory, "task.weights.h5"))
         task = _task(self.directory) if has_head else None
         checked_index(self.directory)
@@ -215,7 +215,7 @@ def _check_task(directory, held):
                 f"'{path}' has {name}={config[name]}, but the preset holds {held} weights; the two "
                 "do not belong together: download it again."
             )
-    # KerasHub builds task.json's encoder.
+    # KerasHub builds the encoder of task.json, so config.json must describe the same.
     backbone = (config.get("backbone") or {}).get("config")
     check_value("backbone", backbone, "object", path)
     for name, value in _config(directory, "config.json").items():

@@ -165,7 +165,7 @@ class OwnPreset:
         saved = read_json(path)
         self.config("task.json")  # Checks the fields.
         if own_class(cls) is cls:
-            # Our class loads a subclass's preset as its own.
+            # A class of this package loads a user's subclass's preset as its own.
             saved.pop("subclass", None)
         found, config = as_called(saved, cls)
         name = str(saved.get("registered_name"))

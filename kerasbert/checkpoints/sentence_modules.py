@@ -8,7 +8,7 @@ from kerasbert.base.files import json_in, read_json, write_json
 from kerasbert.base.paths import inside
 
 CONFIG = "config_sentence_transformers.json"
-# Names of the role of searched texts, first ours.
+# Names of the role of searched texts in these files; the first is ours.
 _TEXT_ROLES = ("text", "document", "passage", "corpus")
 # `activation_fn` is applied to logits.
 _CONFIG_FIELDS = {
@@ -18,7 +18,7 @@ _CONFIG_FIELDS = {
     "model_type": "name?",
     "truncate_dim": "count?",
 }
-# By model type: settings of the encoder's module.
+# File with the settings of the encoder's module, by model type.
 TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -81,7 +81,7 @@ def write_module_files(embedder, directory, kinds, package, types=None):
             write_json(os.path.join(folder, "config.json"), config)
     most = embedder.backbone.max_sequence_length
     length = getattr(embedder.preprocessor, "sequence_length", most)
-    # The tokenizer lowercases texts if needed.
+    # Stays false, because the tokenizer itself lowercases texts if needed.
     settings = {"max_seq_length": length, "do_lower_case": False}
     write_json(os.path.join(directory, "modules.json"), modules)
     write_json(os.path.join(directory, TRANSFORMER_SETTINGS[0]), settings)

@@ -39,7 +39,7 @@ from kerasbert.checkpoints.sentence_modules import (
 from kerasbert.checkpoints.writing import named_tensors
 from kerasbert.kinds import kind_of, kinds_with
 
-# Flags of poolings, in order of concatenation. Later versions write names.
+# One flag per pooling, in the order of concatenation. Later versions write names instead.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -427,6 +427,6 @@ def _lowercase(make, directory, **overrides):
         )
     settings = {"lowercase": True}
     if hasattr(tokenizer, "strip_accents"):
-        # `lowercase` changes the default of strip_accents.
+        # `lowercase` would change the default of strip_accents, so its value is kept.
         settings["strip_accents"] = bool(tokenizer.strip_accents)
     return make(**{**settings, **overrides})

@@ -235,7 +235,7 @@ def _token_ids(tokenizer, config, family, known):
     """
     table = ALL_TABLES[family]
     if tokenizer is None and known is not None:
-        # RoBERTa's padding id defines where positions begin.
+        # RoBERTa's padding id defines where positions begin and is already in the config.
         return {key: id for key, id in known.items() if key not in config}
     if tokenizer is None:
         ids = dict.fromkeys(table.token_ids)

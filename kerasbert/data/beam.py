@@ -381,7 +381,7 @@ def whole_file(folder, name):
     with contextlib.suppress(BeamIOError, OSError):  # The folder may exist already.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
-    # The data are already compressed.
+    # The data are already compressed, so Beam must not compress them.
     with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         yield file
     FileSystems.rename([partial], [path])

@@ -28,7 +28,7 @@ from kerasbert.data.tables import (
 )
 from kerasbert.data.text_files import COMPRESSED, ending_of, unpacked
 
-# Report of `deduplicate`, hidden from readers of its folder.
+# Report of `deduplicate`; readers of the folder skip hidden files.
 REPORT = ".duplicates.json"
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 TABLES = (".csv", ".tsv", PARQUET, *SPREADSHEETS)  # files with the texts in one column

@@ -405,7 +405,8 @@ def _first_like(earlier, document, signed, threshold):
         if len(hits):
             found = some[hits[0]][0], float(alike[hits[0]])
             break
-    # Later documents match the earlier one with the same signature too.
+    # A document with an earlier one's signature is not stored: later ones that match it match the
+    # earlier one too.
     if found is None or found[1] < 1:
         earlier.append((document, signed))
     return found

@@ -233,7 +233,7 @@ def _masker(masker, source, tokenizer, agreed):
         if changing is not None:
             first, last, batches = changing
             done = min(draw.seed[1] / batches, 1.0)
-            # Smaller lengths apply a rate below the highest.
+            # A rate below the highest is applied by smaller lengths.
             share = (first + (last - first) * done) / max(first, last)
             lengths = share * lengths
         hidden = mask_tokens(
@@ -260,6 +260,6 @@ def _without_empty_slots(hidden):
     return {name: x if name == "token_ids" else x[:, :slots] for name, x in hidden.items()}
 
 
-# Defaults for `check_rates`.
+# The masking settings, with the defaults that `check_rates` needs.
 _RATES = {"mask_selection_rate": 0.15, "mask_token_rate": 0.8, "random_token_rate": 0.1}
 _MASKER = {*_RATES, "mask_selection_length", "unit"}

@@ -50,7 +50,7 @@ def new_manifest(settings, tokenizer):
         "counts": {},
         "shards": [],
     }
-    # As if read from a file.
+    # Converted to JSON and back, to compare equal to a manifest from a file.
     return json.loads(to_json(manifest, default=str))
 
 

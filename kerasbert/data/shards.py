@@ -72,7 +72,7 @@ class _Work:
         self.what, self.endings, self.read, self.make, self.fits = what, endings, read, make, fits
         self.manifest = f"{what}.json"
         self.made_with = _sha256(to_json([model, settings]).encode())
-        # Earlier versions recorded no hashes.
+        # Whether the folder was written by an earlier version, which recorded no hashes.
         self.is_unhashed = False
 
     def begin(self, there, manifest, output):
@@ -162,7 +162,7 @@ def _here(corpus, output, manifest, work):
     paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
     path, store, known = os.path.join(output, work.manifest), _Folder(output), {}
-    # Without a shard, the corpus may have changed.
+    # If the last run failed before its first shard, the corpus may have changed.
     if os.path.exists(path) and names_in(output) != [work.manifest]:
         known = work.begin(_json_of(store.read(work.manifest)), manifest, output)
     if not known and not work.is_unhashed:

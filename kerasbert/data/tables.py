@@ -194,7 +194,8 @@ def delimiter_of(line, ending, wanted=()):
             cells = next(csv.reader([line.rstrip("\n")], delimiter=mark), [])
             counts[mark] = sum(find_name(cells, name) is not None for name in wanted)
     best = max(counts, key=counts.get, default=usual)
-    # Texts of other files may contain commas, so an unusual delimiter must find all wanted columns.
+    # Texts may contain commas, so an unusual delimiter is chosen only if it gives all wanted
+    # columns.
     is_sure = ending == ".csv" or (wanted and counts.get(best) == len(wanted))
     return best if is_sure else usual
 
@@ -218,7 +219,7 @@ def _cells(lines, mark, quotes, skipped, source):
     limit = csv.field_size_limit(max(csv.field_size_limit(), text_files.LONGEST_LINE))
     number = skipped + 1
     try:
-        # csv rejects strings with line ends.
+        # `_parts` is needed, because csv rejects strings with line ends.
         reader = csv.reader(_parts(lines), delimiter=mark, strict=True)
         for cells in reader:
             if cells:

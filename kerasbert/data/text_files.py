@@ -204,7 +204,7 @@ def text_lines(path, encoding=None, name=None, **settings):
     held, size, number = [], 0, 1
     for chunk in text_chunks(path, encoding, name, **settings):
         *whole, rest = chunk.split("\n")
-        # Only a line across chunks can be too long.
+        # Chunks are shorter than the limit, so only a line across chunks can be too long.
         for line in whole:
             if held:
                 size += len(line)

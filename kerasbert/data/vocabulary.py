@@ -182,7 +182,7 @@ def vocab(
     tokens = ["[PAD]", *(f"[unused{i}]" for i in range(before)), *SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(before, unused)]
     tokens += first + inside + pieces
-    if len(tokens) < size - 1:  # Some characters need two entries.
+    if len(tokens) < size - 1:  # One entry may stay free, because some characters need two.
         _warn_of_size(len(tokens), size)
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -391,7 +391,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
             model_type="unigram",
             vocab_size=size,
             hard_vocab_limit=False,
-            # As in ALBERT's vocabulary.
+            # Special tokens are in the order of ALBERT's vocabulary.
             pad_id=0,
             pad_piece="<pad>",
             unk_id=1,

@@ -164,7 +164,7 @@ def make_layers(encoder, tables, dtype):
         if encoder.global_tokens is None
         else GlobalTokens(encoder.max_global_tokens, name="global_tokens")
     )
-    # One mask per window, by first use.
+    # One mask per window, in the order of the layers that use them first.
     windows = [window_of(encoder, i) for i in range(encoder.num_layers)]
     kinds = list(dict.fromkeys(windows))
     encoder.mask_of_layer = [kinds.index(window) for window in windows]
@@ -282,7 +282,7 @@ def copy_layers(encoder, layers):
     own = {weight.path: weight for weight in encoder.weights}
     for weight in model.weights:
         if id(weight) not in inside:
-            # JAX would share the memory and donate it in training.
+            # Copied, because JAX would share the memory and donate it in training.
             weight.assign(ops.convert_to_numpy(own[weight.path]))
     return model
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Backbone):
     """Base class of `BertBackbone` and other models without a head."""
 
-    # Constructor arguments in config and attributes.
+    # Constructor arguments that the config and the attributes store.
     setting_names = ()
     check_arguments = classmethod(check_arguments)
 
@@ -41,7 +41,8 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
         for layer in keras_internals.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-                # Keras does not look into a map for quantized layers.
+                # Keras does not look into a map for quantized layers, so set the layer's own
+                # policy.
                 keras_internals.set_policy(layer, policy[layer.path or layer.name])
 
     def _set_settings(self, given, kinds):
@@ -63,7 +64,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         saved = read_json(os.path.join(directory, "config.json"))
         if kwargs.get("dtype") is None:
-            # KerasHub's loader drops saved policies, and with them quantization.
+            # KerasHub's loader drops saved policies, which quantized layers need.
             dtype = saved["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
@@ -78,7 +79,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         """Quantize projections and embeddings, for example to int8; see `keras.Model.quantize`."""
-        # Keras collects garbage for each replaced weight.
+        # `collect_once`, because Keras collects garbage for each weight that it replaces.
         with collect_once(), warnings.catch_warnings():
             # Keras warns about each layer without weights to quantize.
             warnings.filterwarnings("ignore", ".*does not have a `quantize` method")

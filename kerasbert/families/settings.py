@@ -16,7 +16,7 @@ SETTINGS = {
     "num_segments": "whole",
     "attention_dropout": "share",
     "activation": "name",
-    # 0 gives NaN for a row of equal numbers.
+    # An epsilon of 0 gives NaN for a row of equal numbers.
     "layer_norm_epsilon": "epsilon",
     "pooler": "flag",
     "embedding_dim": "count?",
@@ -60,10 +60,12 @@ NEEDED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermedi
 POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled", "none")
 POSITION_BIASES = ("buckets", "alibi")
 
-# "by_task" leaves it to the head, "given" reads `global_attention_mask`, and others are rules.
+# Which tokens have global attention: "by_task" leaves it to the head, "given" reads
+# `global_attention_mask`, and the others are rules.
 GLOBAL_TOKENS = ("by_task", "given", "none", "first", "before_separator", "after_separator")
 
-# Attention's projections, the feed-forward's first and second projection, and norms.
+# Parts with optional biases: the attention's projections, the two feed-forward projections, and the
+# norms.
 BIASED = ("attention", "intermediate", "output", "norm")
 
 

@@ -29,7 +29,7 @@ ACTIVATIONS = {
     "linear": "linear",
 }
 
-# Special token ids that some configs have.
+# Keys of the special token ids that some configs have.
 SPECIAL_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 
 

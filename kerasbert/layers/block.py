@@ -252,7 +252,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         return self._drop(self.output_dense(x), training)
 
     def _drop(self, x, training):
-        # An uncompiled layer call takes 0.1 ms.
+        # No dropout at inference: an uncompiled layer call takes 0.1 ms.
         return self.dropout_layer(x, training=True) if training else x
 
     def compute_output_spec(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# No text is longer.
+# Distances are precomputed up to this one; no text is longer.
 _FARTHEST = 2**20
 
 
@@ -103,7 +103,7 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             far = np.clip(length - np.arange(2 * length + 1), -self._reach, self._reach)
             places = self._rows[far + self._reach]
             first = int(places[-1])
-            rows = table[first : int(places[0]) + 1]  # Rows are by distance.
+            rows = table[first : int(places[0]) + 1]  # A larger distance has a larger row number.
             places = ops.convert_to_tensor(places - first, dtype="int32")
         else:
             far = ops.clip(
@@ -256,7 +256,7 @@ class DisentangledAttention(SelfAttention):
         if training:
             rows = self.position_dropout_layer(rows, training=True)
         query, key, value, far_query, far_key = self._projections(inputs, rows)
-        # Three terms are divided by sqrt(3 * H), of which the kernel divides by sqrt(H).
+        # A sum of three terms is divided by sqrt(3 * H); the kernel divides by sqrt(H).
         query = query * ops.cast(3**-0.5, query.dtype)
         scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
         by_query = _by_distance(query * scale, ops.take(far_key, places, axis=1))

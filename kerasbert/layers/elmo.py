@@ -80,7 +80,7 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
             for i, (width, count) in enumerate(self.filters)
         ]
         width = sum(count for _, count in self.filters)
-        # The gates start nearly closed.
+        # The gates start nearly closed, so that a layer passes on most of its input.
         carry = keras.initializers.Constant(-2.0)
         self.highways = [
             [

@@ -162,7 +162,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         rows = {name: ops.reshape(x, (-1, *ops.shape(x)[2:])) for name, x in inputs.items()}
         mask = ops.cast(rows["padding_mask"], "int32")
         flat = ops.reshape(mask, (ops.shape(mask)[0], -1))
-        # Attention over no tokens is undefined.
+        # Attention over no tokens is undefined, so a missing choice's first token is unmasked.
         is_missing = ops.cast(ops.sum(flat, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
         is_first = ops.cast(ops.arange(ops.shape(flat)[-1], dtype="int32") == 0, "int32")
         flat = flat + is_missing * is_first

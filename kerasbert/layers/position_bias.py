@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# No text is longer.
+# Distances are precomputed up to this one; no text is longer.
 _FARTHEST = 2**20
 
 
@@ -122,7 +122,7 @@ class RelativePositionBias(_PositionBias):
         )
 
     def between(self, queries: int, keys: int, first: Any = 0) -> Tensor:
-        # In the order for `relative_shift`.
+        # In the order for `relative_shift`: query 0's distance 0 is in column `queries`.
         far = first + queries - ops.arange(queries + keys, dtype="int32")  # (R,)
         far = ops.clip(far, -self._reach, self._reach) + self._reach
         buckets = ops.take(ops.convert_to_tensor(self._buckets, dtype="int32"), far, axis=0)

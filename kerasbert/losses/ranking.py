@@ -82,7 +82,7 @@ class MultipleNegativesRanking(VectorLoss):
         is_alone = every is y_pred
         columns = columns if is_alone else self.columns(every)
         count = len(columns) - 1  # N
-        # By columns, so that positives come first.
+        # By columns, so that the positives of all rows come first.
         others = ops.concatenate(columns[1:])  # (N * A, ...)
         scores = self.scale * all_similar(self.similarity, anchors, others)  # (B, N * A)
         total = ops.shape(columns[0])[0]
@@ -99,7 +99,7 @@ class MultipleNegativesRanking(VectorLoss):
                 back = self.scale * all_similar(self.similarity, columns[0], seconds)  # (A, B)
             back = ops.transpose(back)  # (B, A)
             if not is_alone and excluded is not None:
-                # Excluded in both directions.
+                # A text excluded in one direction is excluded in the other too.
                 back = ops.where(excluded[:, :total], NEVER, back)
             loss = (loss + log_sum_exp(back) - right) / 2
         return loss
@@ -316,7 +316,7 @@ class BatchHardTriplet(VectorLoss):
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
-        # Without another class, the largest distance.
+        # Without a text of another class, the largest distance is used.
         most = ops.max(far, axis=1, keepdims=True)
         others = ops.where(is_same, far + most, far)
         return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)

@@ -222,7 +222,7 @@ class AdaptiveLayer(_AroundLoss):
             [LAYER_WEIGHTINGS[self.layer_weighting](i) for i in range(count)], last.dtype
         )
         if 0 < self.n_layers_per_step < count:
-            # Indices, unlike branches, need one graph.
+            # Layers are selected by indices, not branches, so that one graph is enough.
             order = ops.argsort(keras.random.uniform((count,), seed=self.seed_generator))
             count = self.n_layers_per_step
             layers = ops.take(layers, order[:count], axis=-2)

@@ -55,7 +55,7 @@ FORMATS = (
     "litert/float32",
     "litert/int8",
 )
-# Texts to compare with the model's outputs, and batch size.
+# Texts whose outputs are compared with the model's, and the batch size for it.
 COMPARED = 256
 PART = 32
 # Texts to calibrate OpenVINO's int8.
@@ -204,7 +204,7 @@ def _write_job(folder, task, signature, rows):
     model = task.model
     preset = os.path.join(folder, "keras")
     method = KINDS[model.kind].method
-    # Raises errors before any format is prepared.
+    # Called once, so that its errors are raised before any format is prepared.
     first = [column[0] for column in rows.values()]
     is_pair = len(first) > len(task.columns)
     try:
@@ -331,7 +331,7 @@ class Child:
     def __init__(self, folder, spec, threads):
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
-            # -P ignores a `keras.py` in the current folder.
+            # With -P, a `keras.py` in the current folder is ignored.
             [sys.executable, "-P", "-m", "kerasbert.measuring.contestant", folder, spec],
             env=_environment(spec, threads),
             stdin=subprocess.PIPE,
@@ -383,7 +383,7 @@ def _environment(spec, threads):
         "RAYON_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "true",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # Processes share the accelerator's memory.
+        # No process may reserve all of the accelerator's memory, which all share.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }

@@ -24,7 +24,7 @@ PACKAGES = (
     "tensorflow tensorflow-text jax jaxlib torch onnx onnxruntime tf2onnx ai-edge-litert openvino "
     "faiss-cpu usearch pandas pyarrow"
 ).split()
-# Presets in the package.
+# Presets in the package for English, Korean and Japanese; they need no network.
 PRESETS = {"English": "bert_tiny_demo_en_uncased", "Korean, Japanese": "bert_mini_demo_ko_ja"}
 TEXTS = {
     "English": ["a good film", "a bad film"],

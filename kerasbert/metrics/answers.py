@@ -191,7 +191,7 @@ def _best_threshold(scores, answered, has_answer, null_scores):
     if best:
         threshold = null_scores[order[best - 1]]
     else:
-        # Below all null scores (0 for probabilities).
+        # No question is answered: below all null scores (0 for probabilities).
         threshold = min(0.0, np.nextafter(null_scores.min(), -np.inf))
     return float(sums[best] / len(scores)), float(threshold)
 

@@ -70,7 +70,7 @@ class Muon(ByWeight, keras.optimizers.Muon):
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
-            # `ByWeight` applies the same weight decay to all weights.
+            # Both weight decays are equal, because `ByWeight` applies the same to all weights.
             adam_weight_decay=weight_decay,
             momentum=momentum,
             epsilon=epsilon,

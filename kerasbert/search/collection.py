@@ -358,7 +358,7 @@ class TextCollection:
         for start in range(0, len(places), CHUNK):
             self._neighbors.append(self._compared(vectors[places[start : start + CHUNK]]))
         self._sample = self._sample or sample
-        # Last, because other threads search only these rows.
+        # Extended last, because other threads search only the rows that it has.
         self._rows.append(texts, ids, empty, metadata, replaced)
 
     def remove(self, ids: Any) -> None:

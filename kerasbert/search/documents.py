@@ -15,7 +15,7 @@ from kerasbert.search.metadata import checked
 from kerasbert.search.passages import DEFAULT_TOKENS
 from kerasbert.search.values import is_id, listed
 
-# Metadata keys of passages.
+# Metadata of passages: document id, title, and place in the text.
 DOCUMENT, TITLE, PLACE = "document", "title", ("start", "end")
 _MARKDOWN = (".md", ".markdown")
 _HEADING = re.compile(r"^ {0,3}# +(.*\S)", re.MULTILINE)

@@ -31,7 +31,7 @@ def keyword_arrays(texts):
     keywords = Keywords()
     keywords.read([text.decode() for text in texts], len(texts))
     names, scores = keywords.weights(np.ones(len(texts), bool))
-    if not names:  # The arrays must not be empty.
+    if not names:  # The arrays must not be empty; no query has an empty keyword.
         names, scores = [""], sparse.csr_array((1, len(texts)), dtype="float32")
     names = [name.encode() for name in names]
     hashes = _hashes(names).numpy()

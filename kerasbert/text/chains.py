@@ -9,7 +9,7 @@ import numpy as np
 from kerasbert.text import ops
 from kerasbert.text.tagging import classes_of_pieces
 
-# Maximum number of entries of an array in `decode`.
+# Maximum number of entries of an array in `decode`, which limits the number of texts at a time.
 _MOST = 2**21
 
 

@@ -205,7 +205,7 @@ def mask_tokens(
     if not callable(seed):
         seed = functools.partial(ops.stateless_uniform, seed=seed)
     draws = seed((4, *_shape(token_ids)))
-    roll = draws[2]  # (B, T), decides the replacement
+    roll = draws[2]  # (B, T), decides mask token, random token or no change
     if unit == "token":
         chosen = _choose(maskable, count, slots, draws[0])  # (B, T)
     else:

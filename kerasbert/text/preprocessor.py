@@ -439,7 +439,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         if not batched:
             raise ValueError("Got one text where a list is needed; pass a list.")
         targets = self._targets(y, sample_weight, columns)
-        # Truncated already here, to save memory.
+        # Too long texts are truncated already here, to save memory.
         segments = self._tokenize_columns(columns, most=self.sequence_length)
         looks_of(self).at_cut(self, columns, segments)
         return segments, list(targets)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# Task, method and scores of a fine-tuned preset.
+# File with a fine-tuned preset's task, method and scores.
 RECORD = "finetuning.json"
 _CHUNK = 2048  # Examples between updates of the progress bar.
 
@@ -229,11 +229,11 @@ def _with_columns(task, columns, label):
             f"'{task.name}' reads one label column."
         )
     if isinstance(label, (list, tuple)) or (label is not None and isinstance(task.label, tuple)):
-        # Lists of labels and 0/1 columns may replace each other.
+        # The file may have lists of labels or 0/1 columns, whichever the training files had.
         task = replace(task, label=label if isinstance(label, str) else tuple(label))
     elif label is not None:
         names[task.label] = label
-    # CoNLL columns have numbers.
+    # Columns of CoNLL files have numbers instead of names.
     names = {name: int(v) if v.lstrip("-").isdecimal() else v for name, v in names.items()}
     source = task.source
     return replace(task, source=replace(source, columns={**source.columns, **names}))

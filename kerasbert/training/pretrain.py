@@ -157,8 +157,8 @@ def _pretrain(corpus, place, copies, settings, group):
     optimizer = pretraining_optimizer(settings, start, model.backbone)
     model.compile(optimizer, jit_compile=settings.jit_compile)
     model.optimizer.build(model.trainable_variables)
-    # Keras overwrites weights with their averages after each `fit`; here, only after the last
-    # phase.
+    # Keras overwrites the weights with their averages after each `fit`, but several follow here; so
+    # it is done after the last phase.
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
@@ -223,7 +223,7 @@ def _train(model, number, data, recorder, callbacks, settings):
     tokens = None
     while recorder.step < end:
         done, left = recorder.step - start, end - recorder.step
-        # One call of `fit` trains whole intervals; partial ones are trained separately.
+        # One call of `fit` trains whole intervals; a partly done or shorter one has its own call.
         inside = done % every
         length = min(every - inside, left)
         intervals = 1 if inside else max(1, left // every)
@@ -278,7 +278,7 @@ def _diverged(error, step, place, processes, settings):
         return error
     newest = find_checkpoint(place.folder)
     if newest and checkpoint_facts(newest)["step"] == step - 1:
-        # The loss after this checkpoint was not finite.
+        # The loss after this checkpoint was not finite, so an earlier one is kept.
         os.remove(newest)
     remove_older(place.folder)
     facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}

@@ -21,7 +21,7 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
-# Steps after which processes tell each other to stop.
+# Steps after which the processes tell each other whether one must stop.
 ASK_EVERY = 10
 
 
@@ -78,7 +78,8 @@ class Recorder(keras.callbacks.Callback):
         self.stopped = signal.Signals(number).name
         self.line.say("stopping after this step, to save it; interrupt again to stop at once")
 
-    # On JAX, reading `self.model` synchronizes the weights, unlike `model_of`.
+    # Keras calls the methods below. On JAX, reading `self.model` synchronizes the weights, unlike
+    # `model_of`.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches, self._before = 0, self.step
@@ -97,11 +98,12 @@ class Recorder(keras.callbacks.Callback):
             return
         self.step += 1
         if self._clock is None:
-            # The first step may compile.
+            # The first step is not timed, because it may compile.
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
         if self.processes.count > 1:
-            # All processes must stop after the same step.
+            # All processes must stop after the same step, so a request waits until they ask each
+            # other.
             if self.step % ASK_EVERY:
                 return
             if self.processes.any(self.stopped):
@@ -111,7 +113,7 @@ class Recorder(keras.callbacks.Callback):
             keras_internals.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
-        # Reading waits for the device. The time does not include the evaluation.
+        # Reading a variable waits for the device's steps. The time is taken before the evaluation.
         keras.ops.convert_to_numpy(self.model.optimizer.iterations)
         self._pace = self._seconds_and_steps()
 
@@ -237,7 +239,7 @@ class Line:
         self.console = Console(file=sys.stderr, highlight=False)
         self.bar = None
         if verbose and self.console.is_terminal:
-            # A refreshing thread would slow down the training.
+            # The bar does not refresh in a thread, which would slow down the training.
             self.bar = Progress(
                 TextColumn("{task.completed:,}/{task.total:,}"),
                 BarColumn(),

@@ -53,7 +53,7 @@ def dependency_arcs(sentence: DependencyTree, edges: Any = None) -> Figure:
             if head
         }
     found = _checked(edges or (), words)
-    # CJK characters count twice.
+    # A word's width is its number of characters, where CJK characters count twice.
     widths = np.array([max(2, sum(1 + (ord(c) > 0x1100) for c in word)) + 1.5 for word in words])
     middles = np.cumsum(widths) - widths / 2
     total = float(widths.sum())

@@ -220,7 +220,7 @@ def attention_lines(
         weight = "bold" if len(looking) == 1 and place == looking[0] else "normal"
         axes.text(-0.02, place, name, ha="right", va="center", fontsize=size, weight=weight)
         axes.text(1.02, place, name, ha="left", va="center", fontsize=size)
-    # No line hides another.
+    # Heads' lines end at different heights, so that none hides another.
     ends = np.linspace(-0.35, 0.35, len(heads) + 2)[1:-1]
     width = np.clip(50 * height / len(tokens) / len(heads), 0.8, 2)
     for number, (head, end) in enumerate(zip(heads, ends)):

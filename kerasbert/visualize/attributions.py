@@ -185,12 +185,12 @@ def attributions(
     other[0, :length][~read.framing()] = blank
     points, shares = np.polynomial.legendre.leggauss(steps)
     points, shares = (points + 1) / 2, shares / 2
-    # Of both ends, only the outputs are needed.
+    # The line's two ends have weight 0: only their outputs are needed.
     points, shares = np.append(points, [0, 1]), np.append(shares, [0, 0])
     rows = max(1, min(_TOKENS // vectors.shape[1], len(points)))
     ends, gradient = [], np.zeros(vectors.shape[1:], "float64")
     for first in range(0, len(points), rows):
-        # JAX compiles for each shape.
+        # All batches have the same number of rows, because JAX compiles for each shape.
         part = np.resize(points[first : first + rows], rows)
         weight = np.zeros(rows)
         weight[: len(shares[first : first + rows])] = shares[first : first + rows]
@@ -244,7 +244,7 @@ def giving(embedding, vectors):
 
             return call
 
-        # Keras tracks assigned attributes.
+        # Set in `__dict__`, because Keras tracks assigned attributes.
         embedding.__dict__.update({name: instead(name) for name in usual})
         try:
             yield

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-# Positions per batch, to limit memory for logits.
+# Maximum positions per batch, to limit the memory for logits.
 _AT_ONCE = 128
 
 
@@ -122,7 +122,7 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
     norm = encoder.final_layer_norm
     ids, scores = [], []
     for number, x in enumerate(states):
-        # Already normalized.
+        # The last layer's states are already normalized.
         if norm is not None and number < len(states) - 1:
             x = norm(x)
         parts = [kept[i : i + _AT_ONCE] for i in range(0, len(kept), _AT_ONCE)]
@@ -137,7 +137,7 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
 def _best(head, x, places, count, vocabulary_size):
     """Return the ids (P, K) and probabilities of the best tokens at P positions of (1, T, D)."""
     logits = head(x, mask_positions=ops.convert_to_tensor(places[None], "int32"))[0]
-    # The embedding may have extra rows.
+    # The embedding may have more rows than there are tokens; these are left out.
     logits = ops.convert_to_numpy(logits).astype("float64")[:, :vocabulary_size]
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     odds /= odds.sum(-1, keepdims=True)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-_MOST_NUMBERS = 20  # With more classes, cells are too small.
-_MOST_NAMES = 60  # Points whose names are drawn.
+_MOST_NUMBERS = 20  # With more classes, cells are too small for numbers.
+_MOST_NAMES = 60  # Maximum number of points with drawn names.
 
 
 @style()
@@ -136,7 +136,7 @@ def embedding_map(
     size = float(np.clip(3000 / len(points), 6, 40))
     for number, kind in enumerate(kinds):
         here = points[[label == kind for label in labels]]
-        # There are only ten colors.
+        # The marker changes after ten classes, because there are ten colors.
         marker = "osD^vPX"[number // 10 % 7]
         style = {"color": f"C{number % 10}", "marker": marker, "s": size, "alpha": 0.75}
         axes.scatter(*here.T, label=kind, linewidths=0, **style)

@@ -165,7 +165,7 @@ def _by_name(name, what, classes, task):
         return keras.metrics.F1Score(average="macro", threshold=0.5, name=name)
     metric = _as_object(name)
     if metric is not None and not name[:1].isupper():
-        metric.name = name  # Keras logs the passed name.
+        metric.name = name  # Keras also logs a metric under the name passed.
     return metric
 
 
@@ -329,7 +329,7 @@ class HeadMetric(keras.metrics.Metric):
         self._kind = _kind(metric)
         self._takes_logits = bool(config.get("from_logits"))
         thresholds = keras.tree.flatten(config.get("thresholds", config.get("threshold")))
-        # Earlier files have a threshold of 0 for logits.
+        # Earlier versions wrote a threshold of 0, compared with logits.
         self._takes_logits |= bool(
             from_logits
             and type(metric).__name__ != "AUC"

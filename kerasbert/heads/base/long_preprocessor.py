@@ -105,7 +105,7 @@ class LongTextPreprocessor(BertPreprocessor):
 
     def _tokenize_columns(self, columns, most=None, owners=None):
         if most is not None and self.long.has_windows:
-            # One more than fits, for the warning about truncation.
+            # One token more than fits, so that the warning about truncation can count the texts.
             most = self.long.buckets(self.sequence_length)[-1] + 1
         return super()._tokenize_columns(columns, most, owners)
 

@@ -20,7 +20,7 @@ from kerasbert.heads.base.served_models import load
 from kerasbert.heads.base.task import BertTask
 from kerasbert.text.long_texts import LongTexts
 
-# Both must return the same answers for these.
+# Texts for which the SavedModel and the model must return the same answers.
 SHORT = [
     "Win a FREE prize now!",
     "",
@@ -34,15 +34,15 @@ SHORT = [
 ]
 LONG = ["word " * 2000, "x" * 10_000]
 _SYLLABLES = "ka mo ri ta san du pel ni gra vo lu fi ber tho ze qua".split()
-# Several windows without repetitions, so that no scores are equal.
+# A text of several windows, without repetitions, so that no two answers have the same score.
 PROSE = " ".join(
     _SYLLABLES[i % 16] + _SYLLABLES[i * i // 7 % 16] + ("" if i % 3 else "," if i % 2 else " 東京.")
     for i in range(700)
 )
 # Windows per text: 65,000 tokens with a stride of 128.
 MOST_WINDOWS = 512
-# With a smaller lead, another backend may return the next best answer. Quantized models are rounded
-# more.
+# If an answer leads by less, another backend may return the next best one. Quantized models need
+# more, because they round more.
 MARGIN = {None: 1e-4, "int8": 0.2}
 
 PREDICT, CLASSIFY, REGRESS = (
@@ -315,7 +315,7 @@ def filled(fills, rows):
     """Convert lists of dicts, one per text, to padded columns, as `serving_default` answers, and
     add `count`.
     """
-    # At least one column: servers cannot split empty outputs.
+    # At least one column, because servers cannot split empty outputs by rows.
     most = max(1, *map(len, rows))
     columns = {
         name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in rows]

@@ -17,11 +17,11 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
     Raises:
         TypeError: for a model that cannot be served.
     """
-    # Graphs of token ids are exported from tasks and encoders.
+    # Besides tasks, only the encoder can be exported as a graph that takes token ids.
     others = SERVED if call == "export_serving" else (ENCODER,)
     # By class name: tasks of `lineage` may lack the methods of their kind's class.
     known = {row.model: row for row in (*KINDS.values(), *others) if row.served}
-    # KerasHub has classes with the same names.
+    # Only classes of this package count, because KerasHub has the same names.
     is_task = isinstance(model, BertTask)
     classes = type(model).__mro__
     names = [x.__name__ for x in classes if is_task or x.__module__.startswith("kerasbert.")]

@@ -176,7 +176,7 @@ def say_compiling(task, shape):
 
 def shape_cost(task, epochs):
     """Return the padding tokens per epoch that take as long as compiling a shape."""
-    # `fit` may be called once per epoch.
+    # Epochs of earlier calls count too, because `fit` may be called once per epoch.
     task._running.epochs += epochs
     return backend.shape_cost(task.backbone.hidden_dim) / max(task._running.epochs, 1)
 

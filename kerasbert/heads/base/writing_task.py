@@ -69,7 +69,7 @@ class WritingTask(TokenTask):
         """
         is_auto = isinstance(sampler, str) and sampler == "auto"
         self.sampler = own_sampler(self.usual_sampler if is_auto else sampler)
-        self._forget_writing()  # They have the old sampler.
+        self._forget_writing()  # These functions were compiled with the old sampler.
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class WritingTask(TokenTask):
         The generation loop returns no logits to check; this takes about as long as one token.
         """
         weights = [one for one in self.weights if getattr(one.value, "is_fully_addressable", True)]
-        # Most embedding tables' sums overflow float16.
+        # float16 is cast, because the sum of most embedding tables would overflow.
         sums = [
             ops.sum(ops.cast(one.value, "float32") if one.dtype == "float16" else one.value)
             for one in weights

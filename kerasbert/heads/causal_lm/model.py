@@ -375,6 +375,6 @@ class TokenScorer(keras.Model):
     def call(self, inputs):
         inputs = self.backbone.fill_in(inputs)
         logits = self.lm_head(self.backbone(inputs)["sequence_output"])  # (B, T, V)
-        # Servers lack ops of TensorFlow's custom gradient.
+        # The plain form, because servers lack ops of TensorFlow's custom gradient.
         scores = -cross_entropy.plain(inputs["token_ids"][:, 1:], logits[:, :-1])
         return ops.pad(scores, [[0, 0], [1, 0]])

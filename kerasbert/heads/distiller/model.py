@@ -99,7 +99,7 @@ class BertDistiller(BertTask):
         # === Layers ===
         if student.backbone in student.operations:
             self.backbone = student.backbone
-        else:  # An embedder does not track its encoder.
+        else:  # An embedder does not track its encoder, of which it may use only a part.
             object.__setattr__(self, "_backbone", student.backbone)
         self.long = student.long
         self.preprocessor = _preprocessor(student, teacher)
@@ -223,7 +223,7 @@ class BertDistiller(BertTask):
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
         if len(getattr(sample_weight, "shape", ())) == 1:
-            # Weights of another shape than (B,) belong to the outputs.
+            # Weights (B,) are per text; others belong to the outputs.
             own = ops.cast(sample_weight, "float32")
             # Texts may have several rows: windows or choices.
             weights = ops.reshape(weights, (ops.shape(own)[0], -1)) * own[:, None]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# Own settings of the generator.
+# Settings that the generator does not share with the encoder.
 OWN = (
     "num_layers",
     "hidden_dim",
@@ -113,7 +113,7 @@ class ElectraPretrainer(MaskedTask):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls)
-        # They train as parts of this model.
+        # Generator and detector are not compiled, because they train as parts of this model.
         packers = _packers(self.preprocessor) if preprocessor else (None, None)
         self.masked_lm = BertMaskedLM(
             _generator(backbone, generator), packers[0], name="masked_lm", compile=False

@@ -10,7 +10,7 @@ class ServedEncoder(ServedTexts):
     """SavedModel signatures of `BertBackbone`, with the output names of TF Hub's encoders."""
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
-        # The preprocessor must fit the encoder.
+        # Check that the preprocessor fits the encoder, as a task does.
         preprocessor = own_preprocessor(model, preprocessor, BertPreprocessor)
         super().__init__(model, preprocessor, labels, settings)
 

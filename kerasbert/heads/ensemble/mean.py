@@ -31,7 +31,7 @@ class Mean(keras.layers.Layer):
 
     @property
     def metrics(self):
-        return []  # Members' metrics are not updated.
+        return []  # The members' metrics are left out, because they are not updated.
 
     def compute_output_spec(self, inputs, training=None):
         return keras.tree.map_structure(

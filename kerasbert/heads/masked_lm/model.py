@@ -258,7 +258,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         if language:
             features["segment_ids"] = np.full_like(features["token_ids"], language)
         logits = self._mlm_logits(backend.predict_batch(self, features))
-        # The embedding table may have extra rows.
+        # The embedding table may have more rows than the vocabulary.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 
     def _mlm_logits(self, outputs):

@@ -115,7 +115,7 @@ class MaskingPreprocessor(BertPreprocessor):
         special = list(self.tokenizer.special_token_ids)
         ids = np.concatenate([np.asarray(segment.flat_values) for segment in segments]) % GOES_ON
         if not self.mask_selection_rate:
-            return  # Nothing to warn about.
+            return  # With a rate of 0, there is nothing to warn about.
         if np.isin(ids, special).all():
             warn_of_nothing(
                 "No text has a token to mask: the texts are empty, or none of their words is in "

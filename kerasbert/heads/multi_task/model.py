@@ -138,7 +138,7 @@ class BertMultiTask(BertTask):
             size = ops.shape(keras.tree.flatten(outputs)[0])[0]
             keras_internals.loss_tracker(task).update_state(one, sample_weight=size)
             loss = loss + one
-        # JAX needs a gradient for every weight.
+        # Zero times the other weights gives each weight a gradient, which JAX needs.
         others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
         return loss + 0.0 * ops.cast(others, loss.dtype)
 

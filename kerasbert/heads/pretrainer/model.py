@@ -136,7 +136,7 @@ class BertPretrainer(MaskedTask):
             self._vector_loss = keras.metrics.Mean(name="vector_loss")
 
     def _set_teacher(self, teacher, weight):
-        # The teacher is not saved.
+        # Keras must not track the teacher, because it is not saved.
         object.__setattr__(self, "_teacher", teacher)
         self.teacher_weight = weight
         if teacher is None:
@@ -201,7 +201,7 @@ class BertPretrainer(MaskedTask):
         """Return the mean cross-entropy over the masked tokens, and that over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
-            # Padding rows of the last batch have weight 0.
+            # Weighted means, because padding rows of the last batch have weight 0.
             losses["nsp_logits"] = ClassCrossEntropy(
                 from_logits=True, reduction="mean_with_sample_weight"
             )

@@ -296,7 +296,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         )
 
     def _examples(self, x, y, sample_weight):
-        # Batches of `fit` are windows.
+        # `fit` makes batches of windows, not of texts.
         if isinstance(x, Windows):
             return x.rows, [None, None]
         columns, _ = self.columns(x)
@@ -308,7 +308,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def assemble(
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
-        if len(segments) > 2:  # Calls have whole contexts.
+        if len(segments) > 2:  # In a call, contexts are not split into windows yet.
             segments, y, sample_weight = self._in_windows(segments, y, sample_weight)
         if y is not None:
             y = {"start_logits": y[:, 0], "end_logits": y[:, 1]}

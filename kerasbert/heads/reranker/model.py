@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor, Texts
 
 ACTIVATIONS = ("sigmoid", "linear")
-# Keras' own losses treat numbers (B,) as a single row.
+# These replace Keras' own losses, which treat numbers (B,) as a single row.
 _LOSSES = {
     "bce": PairCrossEntropy,
     "binarycrossentropy": PairCrossEntropy,

@@ -53,7 +53,7 @@ class ServedSparseEmbedder(ServedInRoles):
             return found
         names = np.array([*self.preprocessor.tokenizer.get_vocabulary(), ""], object)
         weights = found["weight"]
-        # Words of nearly equal weights may swap.
+        # Words with nearly equal weights may be in the other order, so only weights count there.
         gaps = weights[:, :-1] - weights[:, 1:]
         gaps = np.where(weights[:, :-1] > 0, gaps, np.inf).min(axis=1, initial=np.inf)
         last = np.where(weights[:, -1] > 0, 0.0, np.inf)  # Unknown next weight.

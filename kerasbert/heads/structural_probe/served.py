@@ -30,7 +30,7 @@ class ServedProbe(Served):
         batches = super().random_features()
         for batch in batches:
             rows, length = batch["token_ids"].shape
-            # Words of one and two pieces in turn.
+            # Words have one and two pieces in turn; words that do not fit are padding.
             counts = np.tile(np.arange(length) % 2 + 1, (rows, 1))
             starts = 1 + np.cumsum(counts, axis=1) - counts
             there = starts + counts < length

@@ -24,7 +24,7 @@ from kerasbert.heads.base.data_task import Source
 from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.text.names import known_name, same_names
 
-# Metrics of rows of 0 and 1.
+# Metrics for any number of classes per text, of rows of 0 and 1.
 _OF_SEVERAL = ("macro_f1", "accuracy")
 _SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 
@@ -109,7 +109,7 @@ class TextClassification(Data):
     def _label(self, task, value, table, position):
         place = table.place(position)
         if task.has_one_class:
-            if isinstance(value, list) and len(value) == 1:  # Annotation tools write these.
+            if isinstance(value, list) and len(value) == 1:  # Annotation tools write such lists.
                 value = value[0]
             if isinstance(value, list):
                 raise ValueError(

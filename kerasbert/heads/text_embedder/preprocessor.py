@@ -466,7 +466,7 @@ def _without_repeats(batches, numbers):
             repeating.append(len(found))
         found.append(rows + passed[:missing])
         waiting.extendleft(reversed(passed[missing:]))
-    # Repeated texts remain in the last batches.
+    # Repeated texts remain in the last batches; swap them with rows of others.
     for place in repeating:
         for i in range(len(found[place])):
             _swap(found, place, i, texts)

@@ -361,7 +361,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             begin, end = pieces.unit_splits[position : position + 2]
             free = begin
             for start, stop, label in checked_spans(row, text, tags.types, position):
-                # Without those of the previous span.
+                # The units that the span touches, except those of the previous span.
                 low, high = units_touched(pieces, position, start, stop)
                 low = max(low, free)
                 free = max(high, free)

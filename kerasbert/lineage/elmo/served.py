@@ -58,7 +58,7 @@ class ServedElmo(Served):
         return character_ids_in_graph(words, self.model.backbone.characters_per_token), columns
 
     def answer(self, text):
-        # Without rows, TensorFlow's convolutions have the wrong width.
+        # Without rows, TensorFlow's convolutions have the wrong width, so add an empty text.
         count = tf.size(text)
         text = tf.concat([text, tf.fill([tf.cast(count == 0, "int32")], "")], 0)
         return {name: x[:count] for name, x in self._answer(text).items()}
@@ -94,6 +94,6 @@ class ServedElmo(Served):
         return {**found, "embedding": embedding}
 
     def tokens_of(self, signature, features):
-        # Keras' RNN needs integers.
+        # Features are converted here, because Keras' RNN needs integers.
         outputs = self.run(keras.tree.map_structure(keras.ops.convert_to_tensor, features))
         return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}

@@ -249,6 +249,6 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
         return x if self.decoder_norm is None else self.decoder_norm(x), tuple(filled)
 
 
-# KerasHub's loader finds tokenizers and preprocessors by backbone.
+# KerasHub's loader finds a preset's tokenizer and preprocessor by its backbone.
 for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
     _cls.backbone_cls = TransformerSeq2SeqBackbone

@@ -101,7 +101,7 @@ class TransformerSeq2SeqLM(Seq2SeqTask):
     def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         head = None if source.is_own else source.head_maps.get(cls.kind)
         if head is not None:
-            # As in the checkpoint.
+            # An output bias only if the checkpoint has one.
             (bias,) = head.theirs("lm_head/bias")
             kwargs.setdefault("output_bias", not load_weights or bias in source.tensors)
         return super().from_source(source, load_weights, **kwargs)

@@ -186,7 +186,7 @@ class Seq2SeqTask(WritingTask):
 
     def _write(self, inputs, stops, sampler):
         self._check_finite()
-        # Equal samplers share a compiled function.
+        # The sampler's settings are the key, so that equal samplers share a compiled function.
         key = repr(keras.saving.serialize_keras_object(sampler))
         writers = self.__dict__.setdefault("_writers", {})  # Keras would track a `setattr`.
         if key not in writers:
@@ -295,7 +295,7 @@ class TargetScorer(keras.Model):
     def call(self, inputs):
         outputs = self.backbone({name: inputs[name] for name in INPUTS})
         logits = self.lm_head(outputs["decoder_sequence_output"])  # (B, T, V)
-        # TensorFlow Serving lacks ops of the custom gradient.
+        # The plain form, because TensorFlow Serving lacks ops of the custom gradient.
         scores = -cross_entropy.plain(inputs["token_ids"], logits)
         return ops.sum(ops.where(inputs["padding_mask"] > 0, scores, 0.0), axis=-1)
 

@@ -36,7 +36,7 @@ class StreamTrainer(keras.Model):
     def call(self, inputs, training=False):
         """Map token ids (B, T) to log-probabilities (B, T, V), and update the memory."""
         memory = ops.convert_to_tensor(self.memory)
-        # Keras passes `training` on.
+        # Keras' call context passes `training` on to the layers.
         inputs = {"token_ids": inputs, "memory": memory}
         outputs, states = self.model.backbone.outputs_and_states(inputs)
         self.memory.assign(remember(states, memory, self.memory_length))

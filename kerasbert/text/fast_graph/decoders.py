@@ -62,5 +62,5 @@ class Decoder:
             tf.gather(tf.constant(x), ids.flat_values) for x in (self._edge, self._inner)
         )
         texts = tf.strings.reduce_join(ids.with_flat_values(tf.where(is_edge, edge, inner)), -1)
-        # A token may have incomplete UTF-8.
+        # Tokens may have incomplete UTF-8, so all bytes of a text are decoded together.
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
