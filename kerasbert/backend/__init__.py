@@ -24,7 +24,7 @@ _preferred = {}  # Kernels that override the backend's, by name.
 
 
 def name():
-    """Return the name of Keras' backend, for messages only."""
+    """Return the name of Keras' backend, for messages only; code must not branch on it."""
     return keras.backend.backend()
 
 

@@ -88,7 +88,7 @@ def dropout(x, rate, seed):
 
 
 def _random_bits(seed):
-    """Draw two random 32-bit words."""
+    """Draw two random 32-bit words; a `SeedGenerator` by itself returns consecutive numbers."""
     return jax.random.bits(jax.random.wrap_key_data(seed.next(), impl="threefry2x32"), (2,))
 
 

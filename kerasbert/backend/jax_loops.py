@@ -17,10 +17,10 @@ _training = set()  # Ids of the threads that are in a step.
 
 
 class KeepsWeights:
-    """Mixin that keeps the weights in the model; must precede Keras' model.
+    """Mixin that keeps the weights in the model; it must come before Keras' model as a base class.
 
-    Only `fit` donates the weights, and assigns its results right after each step, within
-    microseconds.
+    `predict` and `evaluate` do not donate the weights. A step of `fit` donates them, so its results
+    are assigned to the variables right after the step, which takes a few microseconds.
     """
 
     # === Overrides of Keras' private methods; see `kerasbert.base.keras_internals` ===

@@ -156,7 +156,7 @@ def sum_over_replicas(gradients):
 
 
 def of_all_replicas(x):
-    """Gather rows from a strategy's replicas, of any numbers."""
+    """Gather rows from the replicas of a strategy; replicas may have different numbers of rows."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return None

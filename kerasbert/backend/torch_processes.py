@@ -107,7 +107,10 @@ def is_lost_process(error):
 
 
 def of_all_replicas(x):
-    """Gather rows from all processes, of any numbers, with other axes zero-padded."""
+    """Gather rows from all processes, which may have different numbers of them.
+
+    Other axes are zero-padded to the largest size.
+    """
     if not _are_several():
         return None
     rank, count = distributed.get_rank(), distributed.get_world_size()

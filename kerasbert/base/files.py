@@ -44,7 +44,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @contextlib.contextmanager
 def new_file(path):
-    """Write a file atomically.
+    """Write a file atomically: it appears under its name only when complete.
 
     Raises:
         OSError: if the disk is full, with advice.

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def check_content(config):
-    """Raise if a config names a vocabulary file, which Keras and KerasHub would open."""
+    """Raise if a config, at any depth, names a vocabulary file instead of holding its content.
+
+    Keras' and KerasHub's classes would open any file that is named there.
+    """
     if isinstance(config, (list, tuple)):
         for part in config:
             check_content(part)
@@ -55,7 +58,7 @@ def _class_property(function: Callable[[Any], Result]) -> Result:
 
 
 class FromPreset(ChecksKeywords):
-    """Mixin for presets; must be the first base class."""
+    """Mixin for loading from any source and saving atomically; must be the first base class."""
 
     @classmethod
     def from_preset(cls, preset: AnyPath, load_weights: bool = True, **kwargs: Any) -> Self:

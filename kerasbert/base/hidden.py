@@ -87,7 +87,7 @@ def hidden_in(folder):
 
 
 def is_ours(work):
-    """Return whether a hidden folder is this user's, without links."""
+    """Return whether a hidden folder is owned by this user, and neither is nor contains a link."""
     try:
         state = os.lstat(work)
         if not stat.S_ISDIR(state.st_mode) or not system.is_own(state):

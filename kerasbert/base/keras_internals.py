@@ -129,7 +129,10 @@ def steps_by_adam(optimizer, variable):
 
 
 def set_trained(optimizer, variables, places):
-    """Restrict an optimizer to `variables`."""
+    """Restrict an optimizer to `variables`.
+
+    `places` maps the `id` of each variable to its index in the optimizer's state.
+    """
     # Keras would track new lists.
     optimizer._trainable_variables[:] = variables
     optimizer._trainable_variables_indices.clear()

@@ -132,7 +132,7 @@ def put(folder, target, keep=False):
 
 
 def _open_to_all(folder, work):
-    """Apply the umask to a folder's content."""
+    """Apply the umask to a folder's content: some libraries write files only for their owner."""
     probe = os.path.join(work, "probe")
     os.mkdir(probe)
     mode = os.stat(probe).st_mode & 0o777

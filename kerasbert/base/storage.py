@@ -227,7 +227,7 @@ def get_folder(url, folder, left_out=(), seen=None):
 
 @contextlib.contextmanager
 def new_file(path):
-    """Open a file to write atomically."""
+    """Open a file that appears under its name only once it is completely written."""
     if not is_url(path):
         with files.new_file(path) as file:
             yield file

@@ -99,10 +99,12 @@ def _patiently(function, *paths):
 
 
 def check_closed(path):
-    """Check on Windows that no program has a file or folder open, before replacing it.
+    """Check on Windows that no program has a file, or any file in a folder, open.
+
+    This runs before any of the files is replaced.
 
     Raises:
-        PermissionError: if a file is open.
+        PermissionError: if a file is open; the message says what to do.
     """
     if not IS_WINDOWS:
         return

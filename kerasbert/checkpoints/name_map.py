@@ -164,9 +164,9 @@ class NameMap:
         return np.ascontiguousarray(self._in_order(path, whole))
 
     def write(self, path, value):
-        """Return their tensors for our weight, a dict of name to array.
+        """Return their tensors for our weight, as a dict of name to array; the reverse of `read`.
 
-        KerasHub's axis for heads must be added.
+        For KerasHub the caller, who knows the shapes, must add the axis for heads.
         """
         names = self.theirs(path)
         whole = self._in_order(path, np.asarray(value), to_theirs=True)

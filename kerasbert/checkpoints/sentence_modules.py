@@ -102,7 +102,7 @@ def read_config(directory):
 
 
 def warn_of_prompt(directory):
-    """Warn of an unused default prompt."""
+    """Warn that kerasbert does not put the model's default prompt before texts."""
     config = read_config(directory)
     prompt = (config.get("prompts") or {}).get(config.get("default_prompt_name"))
     if prompt:

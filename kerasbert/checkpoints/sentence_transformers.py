@@ -284,7 +284,11 @@ def role_tokens(model):
 
 
 def write_modules(embedder, directory):
-    """Write an embedder's modules, if the format can describe them, beside the encoder."""
+    """Write an embedder's modules beside the encoder that `to_huggingface` writes.
+
+    Nothing is written if the format cannot describe the embedder; sentence-transformers then uses
+    its defaults.
+    """
     if not has_place_for(embedder):
         return
     is_late, modes = embedder.has_late_interaction, _modes(embedder)

@@ -372,7 +372,7 @@ def write_whole(folder, name, data):
 
 @contextlib.contextmanager
 def whole_file(folder, name):
-    """Open a file for atomic writing."""
+    """Open a file for writing; it appears under its name only when it is complete."""
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
     from apache_beam.io.filesystems import FileSystems
 

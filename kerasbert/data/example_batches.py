@@ -252,7 +252,10 @@ def _masker(masker, source, tokenizer, agreed):
 
 
 def _without_empty_slots(hidden):
-    """Remove unused prediction slots, in quarters, for few compiled shapes."""
+    """Remove prediction slots that no row uses.
+
+    Slots are removed in quarters of their number, so that few shapes are compiled.
+    """
     slots = hidden["mask_ids"].shape[1]
     used = max(1, int(hidden["mask_weights"].sum(axis=1).max()))
     quarter = (slots + 3) // 4

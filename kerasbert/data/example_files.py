@@ -178,7 +178,7 @@ def _look(path, opened, tokenizer):
 
 @contextlib.contextmanager
 def reading_examples(path):
-    """Name the file in errors."""
+    """Replace any error while reading a file of examples by an error that names the file."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error):

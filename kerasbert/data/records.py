@@ -87,9 +87,9 @@ def _varints(values):
 
 
 def compressed_records(examples):
-    """Return the content of a gzip-compressed TFRecord file.
+    """Return the content of a gzip-compressed TFRecord file with serialized examples.
 
-    Such contents can be concatenated.
+    The concatenated contents of several such files are a valid file too.
     """
     if not examples:
         return b""  # To TensorFlow, an empty gzip member ends the file.

@@ -132,5 +132,8 @@ def _paragraphs(lines):
 
 
 def _is_east_asian(character):
-    """Return whether a character is Chinese, kana or their punctuation."""
+    """Return whether a character is of a script without spaces: Chinese, kana or their punctuation.
+
+    Hangul is not, because Korean has spaces.
+    """
     return "\u2e80" <= character <= "\u9fff" or "\uff00" <= character <= "\uffef"

@@ -79,7 +79,10 @@ class DependencyTree:
 
     @property
     def is_punctuation(self) -> np.ndarray:
-        """Whether each word is punctuation, bool (W,)."""
+        """Whether each word is punctuation, bool (W,).
+
+        This is decided by the tags or, without tags, by the characters.
+        """
         if self.tags is not None:
             return np.array([tag == "PUNCT" for tag in self.tags])
         return np.array([not any(c.isalnum() for c in word) for word in self.words])

@@ -1,4 +1,4 @@
-"""Gradient checkpointing in chunks of a batch."""
+"""Gradient checkpointing: recompute chunks of a batch in the backward pass to save memory."""
 
 import keras
 from keras import ops

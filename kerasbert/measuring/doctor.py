@@ -1,4 +1,4 @@
-"""`doctor`: checks of the installation, for a bug report."""
+"""`doctor`: checks what is installed and whether it works; prints one page for a bug report."""
 
 from __future__ import annotations
 

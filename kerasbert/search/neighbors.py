@@ -38,7 +38,7 @@ class Neighbors:
         return 0 if self.vectors is None else self.vectors.width
 
     def new_engine(self, width):
-        """Return an engine without vectors."""
+        """Return an engine without vectors, or raise a `ValueError` if its options are invalid."""
         try:
             return ENGINES[self._name](width, self._dtype, **self._options)
         except TypeError as error:
@@ -109,7 +109,7 @@ class Neighbors:
         return {f"{name}.npy": column for name, column in self.vectors.columns.items()}
 
     def read(self, folder, rows, width, mmap, read_engine):
-        """Read vectors from their columns, and the engine's file, if any."""
+        """Read the `rows` vectors that the columns wrote, and the engine's file, if it exists."""
         if width:
             settings = (width, self._dtype, self._keep_int8, mmap)
             self.vectors = Vectors.read(folder, rows, *settings)

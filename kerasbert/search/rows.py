@@ -107,7 +107,10 @@ class Rows:
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
     def new_ids(self, ids, count, replace=False):
-        """Return the ids of `count` texts as a list, or raise a `ValueError`."""
+        """Return the ids of `count` texts as a list, or raise a `ValueError`.
+
+        Without `replace`, ids that are in the index are an error.
+        """
         if ids is None and not replace:
             if self.have_string_ids and len(self.ids):
                 raise ValueError(

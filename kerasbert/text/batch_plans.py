@@ -76,7 +76,10 @@ def cheap_shapes(lengths, batch_size, shape_cost, buckets=None):
 
 
 def _cheapest(rows, batch_size, short, shape_cost):
-    """Return the cheapest `(cost, buckets, short)` of sorted padded lengths (N,)."""
+    """Return the cheapest `(cost, buckets, short)`, given the index of the incomplete batch.
+
+    `rows` are the padded lengths (N,), sorted.
+    """
     sizes = _sizes(len(rows), batch_size, short)
     ends = np.cumsum(sizes)
     lengths, firsts = np.unique(rows[ends - 1], return_index=True)

@@ -330,9 +330,10 @@ def _fill(sizes, count):
 
 
 def _fill_exactly(sizes, count, taken, left):
-    """Choose again in rows where tokens are missing, by exact subset sum.
+    """Choose again in rows where tokens are missing, by an exact solution of subset sum.
 
-    Rows that `_fill` has completed would be chosen alike.
+    A word is skipped if no later words could make up the rest exactly. Rows that `_fill` has
+    completed are not chosen again, because their choice would be the same.
     """
     rows = ops.where(left > 0)  # (R, 1)
     sizes, count = ops.gather_nd(sizes, rows), ops.gather_nd(count, rows)

@@ -407,7 +407,10 @@ def _random_bits(count, seed):
 
 
 def stateless_uniform(shape, seed, minval=0, maxval=None, dtype="float32"):
-    """Draw floats in [0, 1), or integers in [`minval`, `maxval`)."""
+    """Draw floats in [0, 1), or integers in [`minval`, `maxval`).
+
+    The numbers of a seed are the same in NumPy, in TensorFlow and on every device.
+    """
     if _holds_tensor((shape, seed)):
         return tf.random.stateless_uniform(shape, seed, minval, maxval, dtype, alg="philox")
     shape = [int(one) for one in shape]

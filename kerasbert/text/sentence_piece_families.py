@@ -127,7 +127,10 @@ class CamembertTokenizer(XLMRobertaTokenizer):
 
     @staticmethod
     def _reorder(proto, unk, cls, sep, pad, mask):
-        """Put the pieces of CamemBERT's original model in the order of its ids."""
+        """Put the pieces of CamemBERT's original model in the order of its ids.
+
+        fairseq put its own four special tokens before all pieces of the file.
+        """
         pieces = list(proto.pieces)
         first = [f"{cls}{_NOT_USED}", pad, f"{sep}{_NOT_USED}", f"{unk}{_NOT_USED}", mask]
         first = _control(proto, first)

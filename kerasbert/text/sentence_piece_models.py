@@ -144,7 +144,7 @@ def mark_control(pieces, names):
 
 
 def found_in_text(piece):
-    """Return whether text can be converted to a piece."""
+    """Return whether text can be converted to a piece, which is false for control pieces."""
     return piece.type in (piece.NORMAL, piece.USER_DEFINED)
 
 

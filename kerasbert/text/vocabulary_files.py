@@ -41,7 +41,7 @@ def _lines_of(path):
 
 
 def as_lines(tokens):
-    """Return the content of a `vocab.txt` or `merges.txt`."""
+    """Return the content of a `vocab.txt` or a `merges.txt` with these tokens or merges."""
     return "".join(f"{token}\n" for token in tokens).encode()
 
 

@@ -1,4 +1,4 @@
-"""WordPiece settings from Google's or Hugging Face's files."""
+"""The settings of a WordPiece tokenizer in the files of a Google or Hugging Face directory."""
 
 import re
 import warnings

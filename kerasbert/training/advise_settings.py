@@ -9,9 +9,9 @@ from kerasbert.training.settings import Settings, numbers, setting
 
 @dataclass(frozen=True)
 class AdviseSettings(Settings):
-    """The checked arguments of `advise`.
+    """The checked arguments of `advise`. Lists become tuples.
 
-    Equal objects have comparable runs.
+    Two objects are equal if runs with one are comparable to runs with the other.
 
     >>> AdviseSettings("a.csv", None, "out", shares=0.5, arms="tfidf").shares
     (0.5, 1.0)

@@ -92,7 +92,7 @@ class Arm:
         """Do the work that all runs share, outside of their times."""
 
     def options(self, count):
-        """Return equivalent options of `kerasbert finetune` for `count` rows."""
+        """Return the options of `kerasbert finetune` that train in the same way on `count` rows."""
         return f"--method {self.method}"
 
 

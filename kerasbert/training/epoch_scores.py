@@ -1,4 +1,4 @@
-"""`EpochScores`: the callback of a `finetune` run."""
+"""`EpochScores`: the callback of a `finetune` run, which scores each epoch and stops the run."""
 
 import contextlib
 import math

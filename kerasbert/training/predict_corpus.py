@@ -113,12 +113,14 @@ def predict_corpus(
 
 
 def read_predictions(folder: AnyPath) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `predict_corpus` as dicts, in the corpus' order.
+    """Yield the rows that `predict_corpus` wrote, as dicts in the order of the corpus.
 
-    File sizes are verified first, hashes shard by shard.
+    The sizes of all files are verified first, and the hash of a shard just before its rows are
+    yielded.
 
     Raises:
-        ValueError: if the folder is incomplete or damaged; repeat `predict_corpus` to rebuild it.
+        ValueError: if the folder is incomplete, or if a shard is missing or damaged. Repeat the
+            call of `predict_corpus` to rebuild it.
     """
     shards = read_shards(
         folder,

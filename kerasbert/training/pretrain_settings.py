@@ -461,7 +461,7 @@ class PretrainSettings(Settings):
 
     @property
     def hiding(self):
-        """Settings of `mask_tokens` (`None`: its defaults), with a changing rate's last value."""
+        """Settings of `mask_tokens` (`None`: its defaults). A changing rate has its last value."""
         from kerasbert.heads.electra_pretrainer.preprocessor import MASKING
 
         masker = {**MASKING, **(self.masker or {})} if self.replaces else self.masker

@@ -171,9 +171,10 @@ def short_names(scores, second):
 
 
 def mean_scores(scores, processes):
-    """Return losses and metrics, averaged over processes.
+    """Return a dict of losses and metrics, averaged over processes that have different rows.
 
-    Losses and perplexities are exact, others approximate: numbers of tokens differ slightly.
+    Losses and perplexities are exact. Other scores are approximate, because the numbers of tokens
+    of the processes differ slightly.
     """
     logarithms = [math.log(x) if "perplexity" in name else x for name, x in scores.items()]
     means = processes.mean(logarithms)

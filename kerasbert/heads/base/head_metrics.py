@@ -89,7 +89,7 @@ def counts_tokens(task):
 
 
 def without_padding(features, outputs, weights):
-    """Return token weights (B, T), 0 at padding."""
+    """Return token weights (B, T) that are 0 at padding, even if the caller passed no weights."""
     mask = features.get("padding_mask")
     if any(name in features for name in _CHOOSE):
         return weights

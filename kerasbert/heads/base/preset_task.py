@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def _trained(name):
-    """Return Keras' property `name` without `untrained_weights`.
+    """Return Keras' property `name`, such as `trainable_weights`, without `untrained_weights`.
 
-    On JAX, weight decay would shrink unused weights.
+    JAX gives unused weights a gradient of zero, so weight decay would shrink them.
     """
 
     def get(task: Any) -> list[Any]:
@@ -117,7 +117,7 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
             self.long = LongTexts.of(getattr(preprocessor, "long", None) if long is None else long)
 
     def _window_inputs(self):
-        """Return the encoder's inputs, with any axis for windows."""
+        """Return the inputs of the encoder, with an axis for windows if texts have several."""
         inputs = dict(self.backbone.input)
         if not self.long.has_windows:
             return inputs

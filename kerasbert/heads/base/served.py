@@ -304,7 +304,10 @@ class Served:
 
 
 def padded(fills, columns):
-    """Pad ragged columns (N, None) in the graph, and add `count`."""
+    """Pad ragged columns (N, None) in the graph, as `filled` does, and add `count`.
+
+    `fills` is a dict of column to padding value, as in `Served`.
+    """
     count = next(iter(columns.values())).row_lengths()
     shape = tf.stack([tf.size(count, tf.int64), tf.reduce_max(tf.concat([count, [1]], 0))])
     found = {name: x.to_tensor(fills[name], shape=shape) for name, x in columns.items()}

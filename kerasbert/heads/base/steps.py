@@ -163,7 +163,7 @@ def discard_steps(task, kind, *steps):
 
 
 def protected(task, step):
-    """Protect a compiled step from Ctrl-C."""
+    """Protect a step from Ctrl-C; a step that runs eagerly may be in a debugger and is not."""
     return step if task.run_eagerly else backend.uninterrupted_step(step)
 
 

@@ -85,7 +85,7 @@ class BertTask(KeepsCompile, PresetTask):
             self.forget_calibration()
 
     def forget_calibration(self) -> None:
-        """Reset what was fitted to outputs, before training."""
+        """Reset what was fitted to the outputs of the weights that training is about to change."""
 
     def _has_open_outputs(self, batches):
         """Return whether an output axis, such as tokens, may vary in size."""
@@ -332,7 +332,10 @@ class BertTask(KeepsCompile, PresetTask):
         return check_outputs(self, found, may_be_nan=True)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Return the outputs for texts or arrays, in the order of `x`."""
+        """Return the outputs for raw texts, which are batched by length, or for arrays.
+
+        Outputs have the order of `x`.
+        """
         check_process()
         check_batch_size(batch_size)
         if distribution.sharing is not None and not backend.predicts_while_sharing():

@@ -166,7 +166,10 @@ class WritingTask(TokenTask):
 
 
 def begun(token_ids, is_prompt, stop_token_ids):
-    """Replace padding after prompts (B, T), which may be a stop token."""
+    """Replace padding after prompts in rows (B, T) by a token that is not a stop token.
+
+    If the padding token is a stop token, texts would otherwise end at once.
+    """
     stops = set(stop_token_ids or ())
     return ops.where(is_prompt, token_ids, min(set(range(len(stops) + 1)) - stops))
 

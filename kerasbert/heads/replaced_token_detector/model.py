@@ -1,4 +1,4 @@
-"""Replaced-token detection.
+"""Replaced-token detection: find the tokens that another model replaced in a text.
 
 N texts, B batch, T tokens, P subwords per text.
 """

@@ -87,6 +87,6 @@ def describe(names, row, multi_label, limits=None):
 
 
 def log_odds(probabilities, multi_label):
-    """Return the logits (N, C) of probabilities."""
+    """Return logits (N, C) of which the sigmoid, or the softmax, gives the probabilities."""
     rows = np.clip(np.asarray(probabilities, "float64"), 1e-12, 1)
     return np.log(rows) - np.log(np.clip(1 - rows, 1e-12, 1)) if multi_label else np.log(rows)

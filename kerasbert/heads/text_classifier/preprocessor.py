@@ -115,7 +115,7 @@ class BertTextClassifierPreprocessor(LongTextPreprocessor):
         return self._one([row for (row,) in rows] if is_array and len(rows[0]) == 1 else rows)
 
     def _by_class(self, table):
-        """Order label columns named by classes."""
+        """Order the label columns of a table by class, if their names are those of the classes."""
         names = self.names
         columns = [known_name(str(name), names) or str(name) for name in table]
         if not set(names) & set(columns) or columns == names:
@@ -157,7 +157,7 @@ class BertTextClassifierPreprocessor(LongTextPreprocessor):
         return y.astype("int32")
 
     def check_number(self, number: int, position: int) -> int:
-        """Return the class index of a numeric label."""
+        """Return the class index of a numeric label: the same number, unless names are numbers."""
         if numbers := class_numbers(self.names):
             return numbers.number(number, f"The label {number} at position {position}")
         classes = self.class_count()

@@ -444,8 +444,9 @@ def _sorted_tags(task, found):
 
 
 def _scheme(tags):
-    """Return `labels` and `scheme` of tags: entity types and their scheme, or other labels and
-    `None`.
+    """Return the fields `labels` and `scheme` for tags: entity types and their scheme.
+
+    Labels that are not entity tags are returned unchanged, with the scheme `None`.
     """
     spelling = spelling_of(tags)
     if spelling is None:

@@ -269,9 +269,10 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         return ops.maximum(label, 0), ops.cast(label >= 0, "float32")
 
     def of_units(self, pieces: Pieces, probabilities: Any) -> np.ndarray:
-        """Convert probabilities (pieces, C) to (units, C), zeros without pieces.
+        """Convert probabilities (pieces, C) to (units, C); units without pieces get zeros.
 
-        See `unit_probabilities`.
+        A unit gets the probabilities of its first piece or, with `label_pieces="all"`, the mean of
+        its pieces, where the "I-PER" of inner pieces counts as "B-PER".
         """
         units = np.zeros((len(pieces.first), probabilities.shape[1]))
         there = pieces.count > 0
@@ -389,7 +390,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     @property
     def window_stride(self) -> int:
-        """Number of tokens between window starts."""
+        """Number of tokens between window starts: `stride`, or half a window by default."""
         return max(self.room // 2, 1) if self.stride is None else self.stride
 
     def windows(self, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

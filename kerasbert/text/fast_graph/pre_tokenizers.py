@@ -1,4 +1,7 @@
-"""Pre-tokenizers of a `tokenizer.json`, from `Characters` to `Characters`."""
+"""Pre-tokenizers of a `tokenizer.json` for graphs: they map `Characters` to `Characters`.
+
+They split segments, and may change their characters.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tables of how the library `tokenizers` treats each character.
 
-Versions of Unicode differ, so the library itself computes the tables.
+The library, Python and TensorFlow have different versions of Unicode. The tables of a graph are
+therefore computed with the library itself, so that both agree on every character.
 """
 
 from __future__ import annotations
