@@ -255,7 +255,7 @@ def _token_ids(tokenizer, config, family, known):
 
 
 def _longest(model, settings):
-    """Return the tokenizer's maximum length, or a reranker's preprocessor's."""
+    """Return the maximum length of the tokenizer or, for a reranker, of its preprocessor."""
     if sentence_transformers.class_of(model) == RERANKER and model.preprocessor is not None:
         return model.preprocessor.sequence_length
     return settings.get("max_sequence_length")

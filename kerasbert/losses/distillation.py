@@ -189,10 +189,10 @@ class EmbeddingLoss(keras.losses.Loss):
         if axes == 1:
             return Contrastive() if is_whole else CoSENT()
         if is_whole and of_tokens:
-            # MaxSim sums many cosines.
+            # MaxSim sums many cosines, so it needs no scale.
             return MultipleNegativesRanking(scale=1.0, similarity="maxsim")
         if is_whole and self.similarity == "dot":
-            # Dot products are unbounded.
+            # Dot products are unbounded, so they need no scale.
             return MultipleNegativesRanking(scale=1.0, similarity="dot")
         if is_whole:
             return MultipleNegativesRanking()

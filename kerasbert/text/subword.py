@@ -317,7 +317,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     def _set_tokens(self, vocabulary):
         """Set the vocabulary, tokens by id, or `None` for none yet."""
         self._forget_graphs()
-        # Keras would track these attributes, for 3 seconds with 256,000 tokens.
+        # Keras would take 3 seconds to track these attributes with 256,000 tokens.
         tokens = None if vocabulary is None else tuple(vocabulary)
         object.__setattr__(self, "vocabulary", tokens)
         object.__setattr__(self, "_token_ids", None if tokens is None else token_ids(tokens))
