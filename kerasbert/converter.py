@@ -69,8 +69,7 @@ def convert(
 ) -> dict[str, Any]:
     """Convert a checkpoint or model to the format of another package.
 
-    The output is read back and compared with the source before it is renamed to `target`. If that
-    fails, no output is left.
+    The output is read back and compared with the source before it is renamed to `target`.
 
     Args:
         source: string or model. A preset as in `from_preset`, or a kerasbert encoder or task.
@@ -90,7 +89,7 @@ def convert(
         name in the target format), `tokenizer` (kerasbert class or `None`) and `files`.
 
     Raises:
-        ValueError: for settings or weights that the format cannot hold; the message lists them.
+        ValueError: for settings or weights that the format cannot hold, with a list.
     """
     check_choice("format", format, FORMATS)
     target = output_folder(target, "target")
@@ -155,7 +154,7 @@ def _check_target(target, overwrite):
 
 
 def load_source(source, task=None, tokenizer=None, encoder=None, format="kerasbert"):
-    """Return the model of a source and its tokenizer, `None` if it has none; see `convert`."""
+    """Return a source's model and tokenizer, or `None`; see `convert`."""
     if isinstance(source, (BertBackbone, BertTask, *_OF_LINEAGE)):
         if task is not None:
             raise ValueError(
@@ -214,7 +213,7 @@ def _class_of(task):
 
 
 def class_in(directory, format=None):
-    """Return the class that a directory's model is loaded as, for conversion to `format`."""
+    """Return the class of a directory's model, for conversion to `format`."""
     if is_own(directory):
         config = json_in(directory, "task.json") or json_in(directory, "config.json")
         found = keras.saving.get_registered_object(config.get("registered_name")) or BertBackbone
@@ -226,7 +225,7 @@ def class_in(directory, format=None):
         return models.BertSparseEmbedder if is_sparse else models.BertTextEmbedder
     checkpoint = read_checkpoint(directory)
     if checkpoint.family in lineage.CLASSES:
-        # The class that `architectures` names, by default the family's encoder.
+        # By `architectures`, by default the family's encoder.
         table, classes = LINEAGE_TABLES[checkpoint.family], lineage.CLASSES[checkpoint.family]
         config = json_in(directory, "config.json")
         named = {table.class_of(kind): classes[kind] for kind in reversed(classes)}
@@ -248,12 +247,12 @@ def class_in(directory, format=None):
 
 
 def _classes_of(config, scores_pairs):
-    """Return a dict from each kind of head with its own weights to the class that loads it.
+    """Return a dict of kind of head with own weights to class.
 
-    As in transformers, a sequence classification head with a single label is a regression head. In
-    a cross-encoder (`scores_pairs`), it is a reranking head.
+    As in transformers, a sequence classification head with one label is a regression head; in a
+    cross-encoder (`scores_pairs`), a reranking head.
     """
-    # In reversed order, so that the first of several kinds with the same weights stays in the dict.
+    # Reversed, so that the first kind with the same weights stays.
     rows = [(kind_of(cls), cls) for cls in reversed(tasks().values()) if tables_of(cls)]
     known = {row.tables: cls for row, cls in rows}
     if huggingface.has_one_number(config):
@@ -264,10 +263,10 @@ def _classes_of(config, scores_pairs):
 
 
 def _kind_by_name(directory, config, known, endings):
-    """Return the kind of head that the class name in the checkpoint indicates.
+    """Return the kind of head by the checkpoint's class name.
 
-    `endings` are those of the family's `Table`. `None` means no head. "unknown" means that the
-    checkpoint has no class name, or an unknown one.
+    `endings` are those of the family's `Table`. `None` means no head, "unknown" no or an unknown
+    class name.
     """
     if keras_hub_format.is_mine(directory):
         path = os.path.join(directory, "task.json")
@@ -372,7 +371,7 @@ def _config(model):
 
 
 def _said(model):
-    """Return a task's own settings, normalized so that equivalent settings compare equal."""
+    """Return a task's own settings, normalized to compare."""
     known = own_class(type(model)).get_config(model)
     config = {key: x for key, x in _config(model).items() if key in known}
     if config.get("scheme"):
@@ -390,7 +389,7 @@ def _check(model, tokenizer, directory, changed, written):
     arguments = {} if model is encoder_of(model) else {"preprocessor": None}
     if not _is_quantized(directory):
         arguments["dtype"] = encoder_of(model).dtype_policy if is_own(directory) else "float32"
-    # The formats store a user's subclass as its kerasbert base class.
+    # Formats store a subclass as its kerasbert base class.
     again = own_class(type(model)).from_preset(directory, **arguments)
     ours, theirs = encoder_of(model), encoder_of(again)
     expected = {**own_class(type(ours)).get_config(ours), **changed}
@@ -454,7 +453,7 @@ def _features(model):
 
 
 def _outputs(model, features):
-    """Return the outputs that must agree between formats: all but pooled outputs and padding."""
+    """Return all outputs but pooled ones and padding."""
     outputs = model({name: x for name, x in features.items() if name in model.input})
     return [
         _array(x)[features["padding_mask"] > 0] if "sequence_output" in path else _array(x)

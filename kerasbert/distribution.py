@@ -3,15 +3,15 @@
 V vocabulary size, E embedding width, D width, I width of the feed-forward.
 
 Losses equal those of one device with the whole batch, including weighted means over masked tokens
-and the in-batch negatives of `MultipleNegativesRanking`. On TensorFlow and PyTorch, other losses
-that compare the rows of a batch (`CoSENT`, `BatchHardTriplet`) or average over tokens
-(distillation) do so per replica. Each replica draws its own dropout.
+and in-batch negatives of `MultipleNegativesRanking`. On TensorFlow and PyTorch, other losses that
+compare rows (`CoSENT`, `BatchHardTriplet`) or average over tokens (distillation) do so per replica.
+Each replica draws its own dropout.
 
-**Several processes started by a launcher, on any backend**: use `together`. The sections below are
-for scripts that set up devices themselves.
+**Several processes started by a launcher, on any backend**: use `together`. For scripts that set up
+devices themselves:
 
-**JAX.** Set `keras.distribution` before the model is created. The number of rows in each
-batch, including the last one, must be a multiple of the number of devices:
+**JAX.** Set `keras.distribution` before the model is created. The rows of each batch, even the
+last, must be a multiple of the devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
@@ -25,8 +25,8 @@ or, to split each layer over 4 devices and the rows of each batch over 2 groups 
 
 **TensorFlow.** Create or load the model in the scope of a strategy. `MirroredStrategy` needs
 nothing more. With `MultiWorkerMirroredStrategy` all workers run the same script on all data with
-the same `keras.utils.set_random_seed`, and each worker takes its shard; `data_parallel` works
-around Keras' limits:
+the same `keras.utils.set_random_seed`, and each takes its shard; `data_parallel` works around
+Keras' limits:
 
     with strategy.scope():
         model = data_parallel(BertTextClassifier.from_preset(...))
@@ -71,10 +71,10 @@ __all__ = [
 
 
 def join() -> Processes:
-    """Connect to the other processes that a launcher started, before anything is computed.
+    """Connect to a launcher's other processes, before anything is computed.
 
-    `kerasbert.pretrain` calls this itself; a script that computes something before `pretrain` must
-    call it first. The launcher sets the number of processes:
+    `kerasbert.pretrain` calls it; scripts that compute before must call it first. The launcher sets
+    the number of processes:
 
     - JAX: `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` of Keras, or
       `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, the variables of SLURM
@@ -98,9 +98,9 @@ def join() -> Processes:
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The place `index`, from 0, of this process among the `count` processes that train together.
+    """The place `index`, from 0, of this process among `count` processes.
 
-    The methods are collective: all processes must call them.
+    All processes must call its methods.
     """
 
     index: int
@@ -178,22 +178,21 @@ def together(
         if join().is_first:
             model.save_to_preset(...)
 
-    Batches that do not divide evenly are padded with rows of weight 0, which unweighted metrics
-    count. On JAX, call `predict` only after the context has ended.
+    Uneven batches are padded with rows of weight 0, which unweighted metrics count. On JAX, call
+    `predict` after the context.
 
     Args:
         devices: int. Number of devices to use, for a single process.
-        mesh: `(batch, model)`, ints, JAX only: number of devices over which to split the rows of a
-            batch, and number of devices over which to split each layer, see `layout_map`.
-        share_batches: bool. `False` if each process passes its own rows to `fit`, such as those
-            that `read_examples` reads with the yielded `shard`.
+        mesh: `(batch, model)`, ints, JAX only: numbers of devices over which to split the rows of a
+            batch, and each layer, see `layout_map`.
+        share_batches: bool. `False` if each process passes its own rows to `fit`, such as those of
+            `read_examples` with the yielded `shard`.
 
     Yields:
         `Together`.
 
     Raises:
-        ValueError: if there are too few devices, or if processes that share batches have different
-            random seeds.
+        ValueError: for too few devices, or different random seeds of processes that share batches.
         ConnectionError: if another process ended.
     """
     global sharing
@@ -219,7 +218,7 @@ def together(
 
 
 def _check_alike(processes):
-    """Raise in all processes if the states of Python's random generator differ between them."""
+    """Raise in all processes if Python's random generators differ."""
     state = float(zlib.crc32(repr(random.getstate()).encode()) % 2**20)
     total, squares = processes.sum([state, state * state])
     if total * total != squares * processes.count:
@@ -230,9 +229,9 @@ def _check_alike(processes):
 
 
 def of_one_process(model: Any) -> Any:
-    """Return a model for use in this process alone (`predict`, saving), after joint training.
+    """Return a model for this process alone (`predict`, saving), after joint training.
 
-    If layers are split over the devices of several processes, all processes must call this.
+    If processes share layers, all must call this.
 
     Args:
         model: a task model.
@@ -246,10 +245,9 @@ def of_one_process(model: Any) -> Any:
 def layout_map(device_mesh: Any, axis: str = "model") -> Any:
     """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
-    As in Megatron-LM, the first projection of attention and of the feed-forward is split by
-    columns and the second by rows, so that devices communicate twice per layer. Token embeddings
-    are split by width. Everything else (other biases, norms, positions, heads) is small and
-    replicated. The optimizer's state is sharded like the weights.
+    As in Megatron-LM, the first projection of attention and of the feed-forward is split by columns
+    and the second by rows, so that devices communicate twice per layer. Token embeddings are split
+    by width; all else is small and replicated. The optimizer's state is sharded like the weights.
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.
@@ -283,8 +281,8 @@ def layout_map(device_mesh: Any, axis: str = "model") -> Any:
 def data_parallel(model: Any, **kwargs: Any) -> Any:
     """Make `model.fit` train jointly with other PyTorch processes or TensorFlow workers.
 
-    On PyTorch `DistributedDataParallel` averages the gradients, and all processes start with the
-    weights of the first. `fit` shows the losses of its own process.
+    On PyTorch `DistributedDataParallel` averages gradients, and all processes start with the first
+    one's weights. `fit` shows its own process' losses.
 
     Args:
         model: a task model, on TensorFlow created in the scope of its strategy; changed in place.
@@ -294,7 +292,6 @@ def data_parallel(model: Any, **kwargs: Any) -> Any:
         The model.
 
     Raises:
-        ValueError: if there are no other processes, or if the backend does not need or support
-            this.
+        ValueError: without other processes, or if the backend does not need or support this.
     """
     return backend.data_parallel(model, **kwargs)

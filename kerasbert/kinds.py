@@ -1,7 +1,7 @@
-"""Table of the kinds of heads, with the names of each kind's classes.
+"""Table of the kinds of heads.
 
-To add a kind, add a row and a folder such as `heads/text_classifier/`. The folder has a file for
-each part in which the kind differs from `heads/base/`.
+To add a kind, add a row and a folder such as `heads/text_classifier/`, with a file for each part
+that differs from `heads/base/`.
 """
 
 import importlib
@@ -16,11 +16,11 @@ class Kind:
         name: string. Its name in `convert(task=...)` and `file_task(head=...)`.
         model: string. Class in its `model.py`; "" if only `kerasbert.lineage` has this head.
         preprocessor: string. Class in its `preprocessor.py`; "" for none.
-        served: string. Class in its `served.py` that serves it; "" for none.
-        data: string. Class in its `data.py` that reads data and writes predictions; "" for none.
-        settings: dict. Defaults of its head, which the family and the caller can override.
-        like: string. Another kind with the same weights: this kind uses that kind's settings in
-            `families` and tables in `checkpoints`. "" if it has its own.
+        served: string. Class in its `served.py`; "" for none.
+        data: string. Class in its `data.py`; "" for none.
+        settings: dict. Defaults of its head.
+        like: string. Kind with the same weights, whose settings in `families` and tables in
+            `checkpoints` it uses; "" for its own.
         parts: tuple. Kinds whose heads it combines.
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
@@ -297,8 +297,7 @@ SERVED = (
     ),
     SEARCH_INDEX,
 )
-# Formats of benchmarks whose files are not tables, by `Task.form`: the classes that read and write
-# them instead of the classes of the task's head.
+# Formats of benchmarks other than tables, by `Task.form`, with their classes.
 FORMS = {
     name: Kind(name, data=data, folder="tasks.superglue")
     for name, data in (

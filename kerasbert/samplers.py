@@ -28,7 +28,7 @@ __all__ = [
     "BeamSampler",
 ]
 
-# Samplers that `compile(sampler=...)` accepts by name: those that need only logits.
+# Samplers by name, which need only logits.
 NAMES = ("top_k", "greedy", "beam", "top_p", "random")
 # Score that rules out a token or beam.
 _NONE = -1e9
@@ -39,18 +39,15 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
     """Beam search that stops at stop tokens and normalizes scores by length.
 
     KerasHub's beam search continues after the stop token, and searches prompts of different lengths
-    jointly. `compile` therefore replaces "beam" and `keras_hub.samplers.BeamSampler` objects by
-    this class.
-    A text's score is the sum of the log-probabilities of its tokens after the prompt, divided by
-    `count ** length_penalty`. The search ends when no running beam beats the worst of K finished
-    ones.
+    jointly, so `compile` replaces "beam" and `keras_hub.samplers.BeamSampler` objects by this
+    class. A score is the sum of log-probabilities after the prompt, divided by `count **
+    length_penalty`. The search ends when no running beam beats the worst of K finished ones.
 
     Args:
         num_beams: int. K.
         length_penalty: float. 0 compares plain sums, which favors short texts.
         temperature: float. Divisor of the logits.
-        forbidden_token_ids: list of ints. Tokens that are never generated; their probability is not
-            redistributed.
+        forbidden_token_ids: list of ints. Tokens that are never generated.
 
     Example:
 
@@ -140,7 +137,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
             sums, best = ops.top_k(ops.reshape(sums, (-1, beams * size)), candidates)  # (B, C)
             source = ops.cast(best // size, "int32")
             token = ops.cast(best % size, prompt.dtype)
-            # Inside the prompt the beams stay as they are, and backup candidates do not count.
+            # Inside the prompt, beams stay, and backup candidates do not count.
             same = ops.arange(candidates, dtype="int32")[None] % beams
             source = ops.where(waits, same, source)
             there = ops.take(prompt, index, axis=1)[:, None]
@@ -221,7 +218,7 @@ def _are_among(token_ids, size):
 
 
 def own_sampler(sampler):
-    """Return a sampler by name, object or config; KerasHub's beam search becomes `BeamSampler`.
+    """Return a sampler by name, object or config.
 
     Raises:
         ValueError: for an unknown name, a sampler that needs more than logits, or a beam search

@@ -44,15 +44,15 @@ _HANDLES = {
 def upload_preset(uri: str, preset_dir: AnyPath, card: Mapping[str, Any] | None = None) -> str:
     """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
-    The model card is made from the preset's files and `card`, and is written into the directory as
-    `README.md`. An existing model card is kept if `card` is `None`.
+    The model card, made from the preset's files and `card`, is written as `README.md`; without
+    `card`, an existing one is kept.
 
     Args:
         uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".
         preset_dir: string. A directory written by `save_to_preset`.
         card: dict of any of `description`, `base`, `data`, `recipe`, `datasets`, `scores`,
-            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. If `base`
-            is a built-in preset, missing fields are taken from its description.
+            `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. A built-in
+            `base` fills in missing fields.
 
     Returns:
         The URL of the model's page.
@@ -80,7 +80,7 @@ def _huggingface(name, preset_dir, card):
     repository = huggingface_hub.create_repo(name, exist_ok=True)
     if card is not None:
         write_card(preset_dir, f"hf://{repository.repo_id}", card)
-    # Uploaded first, because KerasHub adds its own card to a repository without one.
+    # First, because KerasHub adds its own card to a repository without one.
     huggingface_hub.upload_file(
         path_or_fileobj=os.path.join(preset_dir, "README.md"),
         path_in_repo="README.md",

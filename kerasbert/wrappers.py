@@ -1,6 +1,6 @@
-"""scikit-learn estimators for texts, for use in `Pipeline`, `cross_val_score` and `GridSearchCV`.
+"""scikit-learn estimators for texts.
 
-They complement Keras' own wrappers (`keras.wrappers.SKLearnClassifier`), which take numbers only.
+Keras' own wrappers (`keras.wrappers.SKLearnClassifier`) take numbers only.
 
 N texts, C classes, D width of an embedding.
 """
@@ -142,8 +142,8 @@ class _Trained(_Estimator):
 class SKLearnTextClassifier(ClassifierMixin, _Trained):
     """scikit-learn classifier of texts or text pairs.
 
-    `fit` loads the encoder of a preset as a `kerasbert.models.BertTextClassifier` with a new head,
-    and trains it; a second `fit` begins again.
+    `fit` loads a preset's encoder as a `kerasbert.models.BertTextClassifier` with a new head, and
+    trains it, from the start each time.
 
     Args:
         preset: string, as for `from_preset`.
@@ -161,7 +161,7 @@ class SKLearnTextClassifier(ClassifierMixin, _Trained):
 
     `X` is a list, array or pandas column of strings (N,), or for pairs an array or frame (N, 2).
     `y` has class names or numbers (N,), or for several labels per text 0 and 1 (N, C). Pickles
-    (also those of joblib) contain the model as a preset. Load only pickles that you trust.
+    (also of joblib) contain the model as a preset. Load only pickles that you trust.
 
     Attributes:
         classes_: array (C,). The classes, sorted.
@@ -372,7 +372,7 @@ def _or_empty(x, shape, predict):
 
 @contextlib.contextmanager
 def _seeded(random_state):
-    """Seed Keras by `random_state`, and leave Python's and NumPy's global generators unchanged."""
+    """Seed Keras by `random_state`, without effect on Python's and NumPy's global generators."""
     before = random.getstate(), np.random.get_state()
     try:
         keras.utils.set_random_seed(check_random_state(random_state).randint(2**31))

@@ -1,15 +1,13 @@
-"""The backends' contract: functions that the running backend may replace with its own.
+"""The backends' contract: functions that a backend may replace.
 
-Functions marked `@kernel` are the plain forms. If the current backend's module, such as
-`torch_kernels`, has a function of the same name, that one is called first; if it returns `None`,
-the plain form is used. Callers never check which backend runs. The plain form remains available, as
-in `norm.plain`.
+Functions marked `@kernel` are plain forms. A function of the same name in the backend's module,
+such as `torch_kernels`, is called first; if it returns `None`, the plain form is used. Callers
+never check which backend runs. `norm.plain` is always the plain form.
 
-This module has the lookup, and the kernels for a model's steps, compilation and joint training in
-several processes. The other kernels are in `layers`, `attention`, `losses` and `optimizers`. A
-backend's module imports its kernels for several processes from another file, such as
-`torch_processes`. It must not import a plain kernel by name, because the lookup would take that
-kernel for the backend's own.
+This module has the lookup, and kernels for steps, compilation and joint training in several
+processes. Others are in `layers`, `attention`, `losses` and `optimizers`. A backend's module
+imports its kernels for processes, such as from `torch_processes`, but must not import a plain
+kernel by name, which would count as its own.
 """
 
 import contextlib
@@ -39,8 +37,7 @@ def kernel(plain):
     """Decorate a function that is the plain form of a kernel."""
     own_name = plain.__name__
 
-    # `_preferred` is a global, because a context variable would break the graphs of
-    # `torch.compile`.
+    # A context variable would break the graphs of `torch.compile`.
     @functools.wraps(plain)
     def call(*args, **kwargs):
         own = _preferred.get(own_name) or getattr(_module, own_name, None)
@@ -53,9 +50,7 @@ def kernel(plain):
 
 @contextlib.contextmanager
 def using(kernels):
-    """Override kernels by name within a context, for example to trace a graph with other ops.
-
-    This affects all threads.
+    """Override kernels by name within a context, in all threads.
 
     >>> from kerasbert.backend.layers import norm
     >>> ones = {"norm": lambda x, *args, **kwargs: ops.ones_like(x)}
@@ -100,17 +95,17 @@ def value_and_gradient(function, x):
 def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
     """Run a training step that also computes gradients with perturbed weights.
 
-    The weights keep their values except for the optimizer's update, and the loss and the metrics
-    are those without a perturbation.
+    Weights change only by the optimizer's update; loss and metrics are those without a
+    perturbation.
 
     Args:
         model: a compiled `keras.Model`.
         arguments: list. The arguments of Keras' `train_step`.
         perturbed: list of variables, trainable or not.
-        perturbations: function of a list of values and of a list of their gradients, which may be
-            `None`. It returns the list of tensors to add.
-        keeps_clean: bool. Whether the optimizer gets the sum of the gradients without and with the
-            perturbation, instead of only those with it.
+        perturbations: function of lists of values and gradients, which may be `None`, to the list
+            of tensors to add.
+        keeps_clean: bool. Whether the optimizer gets the sum of gradients without and with the
+            perturbation, instead of the latter.
 
     Returns:
         The result of Keras' `train_step`.
@@ -140,12 +135,11 @@ def predict_batch(model, features):
 
 @kernel
 def run_in_loop(model, step, inputs):
-    """Compute `step(inputs)` once, for a caller that does so repeatedly in a loop.
+    """Compute `step(inputs)`, as a caller does in a loop.
 
     Args:
         model: a `keras.Model` whose variables `step` uses.
-        step: function of a dict of tensors. Its result depends only on these tensors and on the
-            model's variables.
+        step: function of a dict of tensors, which depends only on these and the model's variables.
         inputs: dict of tensors.
     """
     return step(inputs)
@@ -156,13 +150,12 @@ def scan(step, carry, xs, reverse=False, like=None):
     """Run a recurrence over the first axis of `xs`.
 
     Args:
-        step: function of the carried tensors and a list of slices of `xs`. It returns the next
-            carried tensors and the outputs of the step.
+        step: function of the carried tensors and a list of slices of `xs`, to the next carried
+            tensors and the step's outputs.
         carry: tensor or tuple of tensors. The first carried tensors.
         xs: list of tensors (T, ...).
         reverse: bool. Whether to begin with the last slice.
-        like: tensor or tuple of tensors with the structure, shapes and types of the outputs of
-            one step; `None` if they are those of `carry`.
+        like: tensor or tuple of tensors like a step's outputs; `None` if like `carry`.
 
     Returns:
         The outputs (T, ...), in the order of `xs`.
@@ -171,7 +164,7 @@ def scan(step, carry, xs, reverse=False, like=None):
         return ops.scan(step, carry, xs, reverse=reverse)[1]
 
     def both(now, x):
-        # On TensorFlow, Keras' `scan` needs outputs with the shapes of the carried tensors.
+        # On TensorFlow, Keras' `scan` needs outputs like the carried tensors.
         found = step(now[0], x)
         return found, found
 
@@ -191,7 +184,7 @@ def runs_graphs(model):
 
 @kernel
 def uninterrupted_step(step):
-    """Wrap a step of a Keras loop that must not be interrupted."""
+    """Wrap a step that must not be interrupted."""
     return step
 
 
@@ -203,19 +196,19 @@ def is_distributed(model):
 
 @kernel
 def trains_in_graphs():
-    """Return whether `fit` is fastest on a `tf.data.Dataset`, which makes batches in a graph."""
+    """Return whether `fit` is fastest on a `tf.data.Dataset`."""
     return False
 
 
 @kernel
 def full_float32():
-    """Return a context with full float32 matmuls, where GPUs might otherwise use TF32."""
+    """Return a context with full float32 matmuls instead of TF32."""
     return contextlib.nullcontext()
 
 
 @kernel
 def random_states():
-    """Return the states of the random generators outside of models, as a dict of name to array."""
+    """Return the random generators' states outside of models, a dict of name to array."""
     return {}
 
 
@@ -239,7 +232,7 @@ def keep_compiled():
 
 @kernel
 def check_compiling(jit_compile, adversarial=None):
-    """Raise if `jit_compile` requests a compilation that is impossible here.
+    """Raise if `jit_compile` is impossible here.
 
     Args:
         jit_compile, adversarial: the arguments of `compile`.
@@ -258,8 +251,7 @@ def compiling(model, say):
 
     Args:
         model: a compiled `keras.Model`.
-        say: function of a shape. It is called before the compilation for that shape, on backends
-            that support this.
+        say: function of a shape, called before its compilation where supported.
     """
     return contextlib.nullcontext()
 
@@ -267,9 +259,8 @@ def compiling(model, say):
 def shape_cost(width):
     """Estimate how many tokens could be trained while XLA compiles an encoder's step.
 
-    Compilation time and training time both grow with the number of layers; only the training time
-    per token also grows with the square of the width. This was measured on 2 cores with 6 layers of
-    width 384. The number is higher where training is faster, as on a GPU.
+    Both grow with the number of layers; only training time also grows with the square of the width.
+    Measured on 2 cores with 6 layers of width 384; higher where training is faster, as on a GPU.
     """
     return 6e8 / width**2
 
@@ -293,12 +284,12 @@ def join_processes():
 def on_devices(devices, mesh, layout_map):
     """Return a context in which models are created on the devices of all processes.
 
-    The context yields `(shard, replicas)`: the shard `(index, count)` of each batch for this
-    process, and the number of devices over which the rows of a batch are split.
+    The context yields `(shard, replicas)`: this process' shard `(index, count)` of each batch, and
+    the number of devices that split it.
 
     Args:
-        devices: int. Number of devices if there is a single process; `None` means one. Several
-            processes use all their devices.
+        devices: int. Number of devices of a single process; `None` means one. Several processes use
+            all.
         mesh: `(batch, model)`, ints. Numbers of devices over which rows and layers are split.
         layout_map: function from a `keras.distribution.DeviceMesh` to a layout map.
     """
@@ -337,7 +328,7 @@ def share_steps(model, processes):
 
 @kernel
 def one_after_another(step):
-    """Wrap a step of `evaluate` so that, where needed, it finishes before the next one begins."""
+    """Wrap a step of `evaluate` so that it finishes before the next, where needed."""
     return step
 
 
@@ -355,7 +346,7 @@ def is_lost_process(error):
 
 @kernel
 def rows_of_process(shard, training):
-    """Return the shard of each global batch that this process passes to Keras; see `on_devices`.
+    """Return the shard that this process passes to Keras; see `on_devices`.
 
     Args:
         training: bool. True for `fit`, false for `evaluate`.
@@ -371,7 +362,7 @@ def of_this_process(batches):
 
 @kernel
 def predicts_while_sharing():
-    """Return whether a process can predict alone while its devices train jointly with others."""
+    """Return whether a process can predict alone while it trains with others."""
     return True
 
 
@@ -386,7 +377,7 @@ def sum_over_replicas(gradients):
 
 @kernel
 def of_all_replicas(x):
-    """Gather the rows (B, ...) of all replicas of a step; those of this replica come first."""
+    """Gather the rows (B, ...) of all replicas, this one's first."""
     return x
 
 
@@ -398,7 +389,7 @@ def mean_of_replicas(x):
 
 @kernel
 def sum_over_processes(values):
-    """Return the sums of floats (N,) over all processes; all of them must call this."""
+    """Return the sums of floats (N,) over all processes, which must all call this."""
     return values
 
 
@@ -408,8 +399,7 @@ def whole(variable):
     return ops.convert_to_numpy(variable)
 
 
-# The current backend's module; `None` for backends without kernels. It is imported here, at the
-# end, because it imports this module.
+# The backend's module, or `None`. It is imported last, because it imports this module.
 _module = None
 set_backend(name())
 if name() in ("tensorflow", "jax", "torch"):
@@ -417,8 +407,8 @@ if name() in ("tensorflow", "jax", "torch"):
     prepare()
 
 
-# Mixin that keeps the weights in a model during loops; it must precede Keras' base classes. It is
-# empty for backends on which Keras' loops keep them anyway.
+# Mixin that keeps weights in a model during loops, where Keras does not; must precede Keras' base
+# classes.
 KeepsWeights = getattr(_module, "KeepsWeights", type("KeepsWeights", (), {}))
 # The formats that `keras.Model.export` writes correctly.
 KERAS_EXPORTS = getattr(_module, "KERAS_EXPORTS", ())

@@ -1,4 +1,4 @@
-"""Plain forms of the attention kernels, for short and long texts, and their masks.
+"""Plain forms of the attention kernels, and their masks.
 
 B batch, T tokens, S queries, D width, N heads, H head width; in local attention C blocks of W
 tokens, which attend to K tokens each.
@@ -19,9 +19,9 @@ from kerasbert.backend.layers import (
     tokens_at,
 )
 
-# Attention over more than `LONG` tokens is computed for `TURN` queries at a time.
+# More than `LONG` tokens are computed for `TURN` queries at a time.
 LONG, TURN = 1024, 256
-# Texts of up to this many windows use an ordinary mask, not blocks.
+# Up to this many windows, an ordinary mask is used.
 SHORT = 3
 
 
@@ -71,7 +71,7 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
 
 def split_heads(projected, num_heads, turn):
     """Split a fused projection into queries, keys and values, (B, T, N, H) each."""
-    # `split` is used, because gradients of slices would be zero-padded and summed.
+    # Gradients of slices would be zero-padded and summed.
     parts = ops.split(projected, 3, axis=-1)  # (B, T, D) each
     width = parts[0].shape[-1] // num_heads
     query, key, value = (of_tokens(part, num_heads, width) for part in parts)
@@ -104,8 +104,7 @@ def attend(query, key, value, mask, rate, seed, bias=None):
     if bias is not None:
         scores = scores + ops.cast(bias, scores.dtype)
         if mask is not None:
-            # Masked scores are replaced, so that a fully masked row is uniform even with a large
-            # bias.
+            # Replaced, so that a fully masked row is uniform even with a large bias.
             scores = ops.where(mask, scores, ops.cast(-1e9, scores.dtype))
     elif mask is not None:
         scores = scores + ops.cast(ops.where(mask, 0.0, -1e9), scores.dtype)
@@ -117,10 +116,9 @@ def attend(query, key, value, mask, rate, seed, bias=None):
 
 
 def attend_in_turns(query, key, value, mask, turn=TURN, bias=None):
-    """Compute `attend` for `turn` queries at a time, and recompute it in the backward pass.
+    """Compute `attend` for `turn` queries at a time, with gradient checkpointing.
 
-    Otherwise the attention probabilities of 8,192 tokens and 12 heads would take 3.2 GB per text
-    and layer.
+    Attention probabilities of 8,192 tokens and 12 heads would take 3.2 GB per text and layer.
     """
     length, width = ops.shape(query)[2], query.shape[-1]
     turns = -(-length // turn)
@@ -132,19 +130,19 @@ def attend_in_turns(query, key, value, mask, turn=TURN, bias=None):
         x = ops.reshape(x, (*shape[:2], turns, turn, *shape[3:]))
         return ops.moveaxis(x, 2, 0)
 
-    # A mask or bias with one row per query is split into turns too; all turns share any other one.
+    # A mask or bias with a row per query is split too.
     each, same = {"query": in_turns(query)}, {}
     for name, x in (("mask", mask), ("bias", bias)):
         if x is not None and x.shape[2] != 1:
             each[name] = in_turns(x)
         elif x is not None:
-            # A copy is needed, because TensorFlow's loop loses a tensor created outside the graph.
+            # TensorFlow's loop loses a tensor created outside the graph.
             same[name] = ops.copy(x)
 
     def attend_once(own):
         own = same | own
         mask, bias = own.get("mask"), [own["bias"]] if "bias" in own else []
-        # The mask is not an argument, because TensorFlow would then require its gradient.
+        # As an argument, the mask would need a gradient on TensorFlow.
         once = keras.remat(lambda *heads: attend(*heads[:3], mask, 0.0, None, *heads[3:])[0])
         return once(own["query"], key, value, *bias)
 
@@ -185,10 +183,10 @@ def is_seen(queries, keys, is_causal, window):
 
 @kernel
 def local_mask(padding_mask, is_causal, window):
-    """Compute `token_mask` for `attention`, or for longer texts a block mask for `local_attention`.
+    """Compute `token_mask`, or for longer texts a block mask for `local_attention`.
 
-    Each block of W tokens attends to itself and to `window // 2` tokens on each side. If the length
-    is unknown until the graph runs, a block mask is returned for short texts too, with one block.
+    Each block of W tokens attends to itself and to `window // 2` tokens on each side. A length
+    unknown before the graph runs always gives a block mask.
 
     Args:
         padding_mask: (B, T).
@@ -235,7 +233,7 @@ def in_blocks(x, count, block, reach):
 
 
 def with_global_keys(mask, is_global, ranks):
-    """Add global tokens, to which all tokens attend, to a mask of `local_mask`.
+    """Add global tokens to a mask of `local_mask`.
 
     Args:
         mask: bool (B, 1, T, T), or (B, C, 1, W, K).
@@ -243,8 +241,8 @@ def with_global_keys(mask, is_global, ranks):
         ranks: ints (B, T), -1 at tokens that are not global.
 
     Returns:
-        bool (B, 1, T, T); or (B, C, 1, W, K + G) for `local_attention`, in which global tokens are
-        the last G keys of each block and masked elsewhere.
+        bool (B, 1, T, T); or (B, C, 1, W, K + G) for `local_attention`, with global tokens only as
+        the last G keys of each block.
     """
     is_key = ranks >= 0
     if len(mask.shape) == 4:
@@ -258,7 +256,7 @@ def with_global_keys(mask, is_global, ranks):
 
 
 def aligned(x):
-    """Pad global tokens (B, G) with zeros to a multiple of 8, as fused kernels on GPUs require."""
+    """Pad global tokens (B, G) to a multiple of 8, as GPUs' fused kernels require."""
     count = ops.shape(x)[1]
     return lengthen(x, 1, -count % 8) if is_known(count) else x
 
@@ -266,7 +264,7 @@ def aligned(x):
 def local_attention(
     projected, num_heads, mask, turn=None, dropout=0.0, seed=None, bias=None, positions=None
 ):
-    """Compute local attention with the blocks as rows of a batch; its memory is linear in T.
+    """Compute local attention by blocks, with memory linear in T.
 
     Args:
         mask: bool (B, C, 1, W, K), from `local_mask`, or (B, C, 1, W, K + G), from
@@ -296,7 +294,7 @@ def local_attention(
         key, value = with_global(key), with_global(value)
     mask = ops.reshape(mask, (-1, 1, block, seen))
     if bias is not None and tuple(bias.shape[:2]) == (1, 1):
-        bias = bias[0]  # The bias is equal for all blocks.
+        bias = bias[0]  # Equal for all blocks.
     elif bias is not None:
         sizes_of_bias = ops.shape(bias)[2:]
         bias = ops.broadcast_to(bias, (ops.shape(projected)[0], count, *sizes_of_bias))

@@ -1,7 +1,7 @@
 """Linear chains of classes (CRFs): conditional scores, best path and marginals, by scans.
 
-B batch, T positions, C classes, K kinds of transitions. A chain takes the first positions of its
-row. The emissions of its first and last position include the start and end scores of the CRF.
+B batch, T positions, C classes, K kinds of transitions. Chains take the first positions of rows;
+emissions of both ends include start and end scores.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from kerasbert import backend
 
 
 def compacted(mask):
-    """Return the order that moves the positions (B, T) where `mask` is true to the front.
+    """Return the order that moves positions (B, T) with `mask` to the front.
 
     Returns:
-        `(order, places, counts)`: int32 (B, T), position of each step of the chain; int32 (B, T),
-        step of each position, valid where `mask` is true; int32 (B,), number of steps.
+        `(order, places, counts)`: int32 (B, T), position of each step; int32 (B, T), step of each
+        position, valid with `mask`; int32 (B,), number of steps.
     """
     mask = ops.cast(mask, "int32")
     steps = ops.cumsum(ops.ones_like(mask), axis=1) - 1
@@ -32,7 +32,7 @@ def with_ends(emissions, counts, start, end):
 
 
 def scores_ahead(emissions, counts, transitions, reduce, kinds=None):
-    """Score the paths from each position and class to the end: the best one, or the sum of all.
+    """Score the paths from each position and class to the end: the best or the sum.
 
     Args:
         emissions: float32 (B, T, C).
@@ -42,7 +42,7 @@ def scores_ahead(emissions, counts, transitions, reduce, kinds=None):
         kinds: ints (B, T). Index in `transitions` of the step into each position; `None` means 0.
 
     Returns:
-        The emissions of each position, plus the score of the positions after it, (B, T, C).
+        The emissions, plus the score of later positions, (B, T, C).
     """
 
     def step(ahead, x):
@@ -58,10 +58,9 @@ def scores_ahead(emissions, counts, transitions, reduce, kinds=None):
 
 
 def conditional_scores(emissions, labels, counts, transitions):
-    """Return scores (B, T, C) whose softmax is the class probability given the previous labels.
+    """Return scores (B, T, C) whose softmax are class probabilities given previous labels.
 
-    The cross-entropies of a chain's labels (B, T) with these scores add up to its negative
-    log-likelihood.
+    Their cross-entropies with the labels (B, T) add up to the negative log-likelihood.
     """
     scores = scores_ahead(emissions, counts, transitions, ops.logsumexp)
     before = ops.take(transitions[0], labels[:, :-1], axis=0)  # (B, T - 1, C)
@@ -102,7 +101,7 @@ def marginals(emissions, counts, transitions, kinds=None):
 
 
 def _forward(scores, kinds):
-    """Return the inputs of a forward scan: scores, whether a position is the first, and kinds."""
+    """Return the inputs of a forward scan: scores, is it the first position, and kinds."""
     is_first = ops.arange(ops.shape(scores)[1], dtype="int32") == 0
     return [ops.moveaxis(scores, 1, 0), is_first, *_by_position(kinds)]
 
@@ -112,5 +111,5 @@ def _by_position(kinds):
 
 
 def _between(transitions, kinds):
-    """Return the transitions of a step: (1, C, C), or with `kinds`, one per chain, (B, C, C)."""
+    """Return a step's transitions: (1, C, C), or with `kinds` (B, C, C)."""
     return ops.take(transitions, kinds[0], axis=0) if kinds else transitions[:1]

@@ -1,15 +1,15 @@
-"""Graphs of a model's steps, which save the time of Keras' Python code."""
+"""Graphs of a model's steps, without Keras' Python code."""
 
 import collections
 import threading
 
 
 class Graphs:
-    """Cache of a model's compiled step, with one graph per recurring shape.
+    """Cache of a model's compiled step, by recurring shape.
 
     Args:
-        often: int. Number of calls with the same shapes before the first graph is made for them;
-            later graphs need a quarter of that number.
+        often: int. Number of calls with the same shapes before the first graph; later ones need a
+            quarter.
         most: int. Maximum number of graphs.
     """
 
@@ -20,13 +20,13 @@ class Graphs:
         self._lock = threading.Lock()
 
     def of(self, shapes, make, fits=None):
-        """Return the graph for these shapes, or `None` if they have not recurred often enough yet.
+        """Return the graph for these shapes, or `None` if they are too rare.
 
         Args:
             shapes: hashable. The key of the shapes.
             make: function that returns a new graph.
-            fits: function of an existing graph that returns whether it is valid for these shapes.
-                If given, all calls are counted together, instead of per shape.
+            fits: function of a graph: is it valid for these shapes? With it, all calls are counted
+                together.
         """
         if shapes in self._of_shapes:
             return self._of_shapes[shapes]
@@ -50,7 +50,6 @@ class Graphs:
 
 def beside_prediction(model, make):
     """Return the result of `make()` for a model, cached until the next `compile`."""
-    # It is stored in `__dict__`, because Keras would track an attribute.
     made_for, made = model.__dict__.get("_beside_prediction", (None, None))
     model.make_predict_function()
     if made_for is not model.predict_function:

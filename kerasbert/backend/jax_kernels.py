@@ -36,7 +36,7 @@ from kerasbert.backend.jax_processes import (  # noqa: F401
 from kerasbert.backend.losses import log_sum_exp
 from kerasbert.base import keras_internals
 
-CACHE_BYTES = 2**30  # Maximum total size of the cache entries kept from earlier processes.
+CACHE_BYTES = 2**30  # Maximum total size of the cache from earlier processes.
 
 
 @functools.cache
@@ -51,8 +51,7 @@ def on_gpu():
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """On a GPU, recompute the activation in the backward pass.
 
-    Otherwise XLA would store GELU's intermediate values for the gradient, which take twice the
-    memory of the matmul's output.
+    XLA would store GELU's intermediate values, twice the memory of the matmul's output.
     """
     if activation is None or not on_gpu():
         return None
@@ -61,11 +60,11 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def keep_mask(key, rate, shape):
-    """Draw bools that are `True` with probability `1 - rate`; `key` has two random 32-bit words.
+    """Draw bools, `True` with probability `1 - rate`, for a `key` of two 32-bit words.
 
-    The function hashes each element's index, so that XLA can recompute the mask where needed. JAX's
-    generator needs ten times as many operations: they take a tenth of a training step on a GPU and
-    a sixth on a CPU, and increase the compilation time by a quarter.
+    It hashes each element's index, so that XLA can recompute the mask. JAX's generator needs ten
+    times the operations, a tenth of a training step on a GPU and a sixth on a CPU, and a quarter
+    more compilation time.
 
     Source of the hash: Wellons 2018, github.com/skeeto/hash-prospector, "lowbias32".
     """
@@ -103,8 +102,8 @@ def positions(table, offset, inputs):
 def repeat(rows, count):
     """Repeat rows (1, T, D) for `count` examples: (B, T, D).
 
-    The gradient is then a matmul with ones. If it were a sum, XLA would store all tensors of the
-    encoder with the examples as the innermost axis, and transpose them for each matmul.
+    The gradient is a matmul with ones: for a sum, XLA would make examples the encoder's innermost
+    axis, and transpose for each matmul.
     """
     ones = jnp.ones((count, 1), rows.dtype)
     return (ones @ rows.reshape(1, -1)).reshape(count, *rows.shape[1:])
@@ -113,7 +112,7 @@ def repeat(rows, count):
 def norm(x, gamma, beta, epsilon, training=False):
     """On a GPU, use a gradient that computes two sums instead of three.
 
-    The barriers keep XLA from recomputing the sums at each use.
+    Barriers keep XLA from recomputing the sums.
     """
     if not on_gpu():
         return None
@@ -156,7 +155,7 @@ def norm(x, gamma, beta, epsilon, training=False):
 def cross_entropy(labels, logits):
     """On a GPU, select the label's logit by comparing indices.
 
-    A lookup is faster on a CPU, but its gradient takes another pass over the logits.
+    A lookup is faster on a CPU, but its gradient is another pass over the logits.
     """
     if not on_gpu():
         return None
@@ -171,9 +170,9 @@ def cross_entropy(labels, logits):
 def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=False, bias=None):
     """On a GPU, compute attention with JAX's kernel, or with `dropped_attention` for dropout.
 
-    On a CPU, JAX's kernel took 1.3 to 2.7 times as long as the plain form, for 25 to 384 tokens. On
-    a TPU, Keras' kernel computes wrong results: without a mask its attention is causal, and with
-    one it uses the first row's mask for all rows.
+    On a CPU, JAX's kernel took 1.3 to 2.7 times as long as the plain form for 25 to 384 tokens. On
+    a TPU, Keras' kernel is wrong: causal without a mask, and with one it uses the first row's for
+    all.
     """
     if maps or not on_gpu():
         return None
@@ -195,9 +194,8 @@ def dropped_attention(query, key, value, mask, rate, seed, bias=None):
     """Compute attention with dropout of its probabilities, which no kernel of JAX supports.
 
     B batch, S queries, T keys, N heads, H head width. The forward pass reads the probabilities
-    twice. The backward pass reads them once, because it computes row sums from the outputs
-    (FlashAttention, arXiv 2205.14135, appendix B.4). JAX's own gradient reads them four times, at
-    half the memory bandwidth.
+    twice, the backward pass once, with row sums from the outputs (FlashAttention, arXiv 2205.14135,
+    appendix B.4). JAX's own gradient reads them four times, at half the memory bandwidth.
 
     Args:
         query: (B, S, N, H).
@@ -234,8 +232,7 @@ def dropped_attention(query, key, value, mask, rate, seed, bias=None):
 
     def backward(kept, gradient):
         query, key, value, mask, bias, bits, scores, total, maps, outputs = kept
-        # The barrier makes XLA recompute the dropout mask instead of keeping that of the forward
-        # pass.
+        # The barrier makes XLA recompute the dropout mask instead of keeping it.
         bits = jax.lax.optimization_barrier(bits)
         row = jnp.einsum("btnh,btnh->bnt", gradient, outputs, preferred_element_type="float32")[
             ..., None
@@ -265,9 +262,9 @@ def dropped_attention(query, key, value, mask, rate, seed, bias=None):
 
 
 def train_only(optimizer, weights, places):
-    """Restrict the optimizer's list of weights, because JAX's stateless update takes all of them.
+    """Restrict the optimizer's weights, as JAX's stateless update takes all.
 
-    The optimizer's state and the indices into it are unchanged.
+    Its state and indices are unchanged.
     """
     keras_internals.set_trained(optimizer, weights, places)
 
@@ -303,7 +300,7 @@ def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
     (_, second), (gradients, _) = run(
         [values[i] for i in range(split)], [values[i] for i in extra], frozen
     )
-    # The states of random generators are those after the second pass.
+    # The random generators' states after the second pass.
     frozen = _replaced(second[2], [i - split for i in extra], own)
     gradients = backend.sums(clean, gradients) if keeps_clean else gradients
     trained, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trained)
@@ -326,7 +323,7 @@ def _replaced(values, places, new):
 def predict_batch(model, features):
     """Predict with a compiled step.
 
-    Batches are padded to `_rounded` rows, so that fewer shapes are compiled.
+    Batches are padded to `_rounded` rows, for fewer shapes.
     """
     if model.run_eagerly or not model.jit_compile or backend.is_distributed(model):
         return None
@@ -357,7 +354,7 @@ def full_float32():
 
 
 def prepare():
-    """Make JAX run steps on a CPU in the calling thread, which reuses freed memory."""
+    """Run steps on a CPU in the calling thread, which reuses freed memory."""
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
 
@@ -375,7 +372,7 @@ def compiling(model, say):
         return
     step = model.train_step
 
-    @functools.wraps(step)  # The function's name is part of the compilation cache's key.
+    @functools.wraps(step)  # For the key of the compilation cache.
     def traced(state, data):
         features = jax.tree.leaves(keras.utils.unpack_x_y_sample_weight(data)[0])
         say(max((leaf.shape for leaf in features), key=np.prod))
@@ -393,8 +390,8 @@ def keep_compiled():
     """Enable JAX's persistent compilation cache in the user's cache folder.
 
     The user's JAX settings take precedence. JAX reuses only entries of its own version and flags.
-    Each processor model has its own folder, since machines with different processors may share a
-    home folder, and not every version of JAX distinguishes processors.
+    Each processor model has its own folder: machines may share a home folder, and not every version
+    of JAX distinguishes processors.
     """
     if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return
@@ -421,7 +418,7 @@ def _processor():
 
 
 def _leave(size, folder):
-    """Remove the least recently used files of a folder until at most `size` bytes remain."""
+    """Remove a folder's least recently used files down to `size` bytes."""
     files = [(file, file.stat()) for file in folder.iterdir()]
     for file, facts in sorted(files, key=lambda one: -max(one[1].st_atime, one[1].st_mtime)):
         size -= facts.st_size

@@ -1,8 +1,8 @@
-"""Loops on JAX that keep the weights in the model, for other threads and in case of failure.
+"""Loops on JAX that keep the weights in the model.
 
-Keras takes the weights out of a model while `fit`, `evaluate` or `predict` runs, donates their
-buffers to each step, and puts the results back at the end. An exception or Ctrl-C in between leaves
-the model without weights.
+During `fit`, `evaluate` and `predict`, Keras takes the weights out of a model, donates their
+buffers to each step, and puts them back at the end. An exception or Ctrl-C leaves it without
+weights.
 """
 
 import threading
@@ -28,7 +28,7 @@ class KeepsWeights:
     def _purge_model_variables(self, **groups):
         """Do nothing, so that the model keeps its variables.
 
-        A step that donates buffers frees the old values anyway.
+        Donated buffers are freed anyway.
         """
 
     def _get_jax_state(self, purge_model_variables=False, **groups):
@@ -39,13 +39,13 @@ class KeepsWeights:
             "metrics_variables": lambda: self.metrics_variables,
         }
         state = [make() for name, make in variables.items() if groups.get(name)]
-        # The key is the number of groups, because `predict` may run in one thread and `evaluate` in
-        # another. It is stored in `__dict__`, because Keras would track an attribute.
+        # The key is the number of groups, because `predict` and `evaluate` may run in two threads.
+        # It is in `__dict__`, because Keras would track an attribute.
         self.__dict__.setdefault("_state_variables", {})[len(state)] = state
         return _values(state)
 
     def jax_state_sync(self):
-        """Mark the state as synced: the loop reads the variables again, which are up to date."""
+        """Mark the state as synced: variables are up to date."""
         self._jax_state_synced = True
 
     @property
@@ -75,10 +75,10 @@ class KeepsWeights:
         return super()._make_function(step, concatenate_outputs)
 
     def _keep(self, state):
-        """Assign the state that a step of `fit` or `evaluate` returned to the model's variables.
+        """Assign the state of a step of `fit` or `evaluate` to the variables.
 
-        A step of `evaluate` does not assign trainable weights, because `fit` in another thread may
-        have updated them since the step began.
+        `evaluate` does not assign trainable weights, which `fit` in another thread may have
+        updated.
         """
         groups = list(zip(self.__dict__["_state_variables"][len(state)], state))
         for variables, values in groups[1:] if len(state) == 3 else groups:
@@ -131,10 +131,9 @@ def _values(groups):
 
 
 def with_weights(groups, run):
-    """Call a function on the values of variables while another thread may train their model.
+    """Call a function on values of variables that another thread may train.
 
-    Until a step of `fit` ends, JAX reports the donated weights as deleted; the call is then
-    repeated with the new values.
+    During a step of `fit`, JAX reports donated weights as deleted; the call is then repeated.
 
     Args:
         groups: list of lists of variables.
@@ -143,7 +142,7 @@ def with_weights(groups, run):
     before = None
     while True:
         values = _values(groups)
-        # Deleted weights are detected before the call, because JAX logs each failed call.
+        # Before the call, because JAX logs each failed one.
         if not (_training and any(value.is_deleted() for value in values[0])):
             try:
                 return run(values)

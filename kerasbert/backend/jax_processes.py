@@ -41,7 +41,7 @@ def launched():
 
 
 def join_processes():
-    """Connect to the processes that environment variables of a launcher name; see `join`."""
+    """Connect to a launcher's processes; see `join`."""
     if not jax.distributed.is_initialized() and (given := _launched()) is not None:
         try:
             jax.distributed.initialize(**given, heartbeat_timeout_seconds=HEARTBEAT)
@@ -65,8 +65,7 @@ def _launched():
     if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
         found = [os.environ.get(f"JAX_{name}") for name in _KERAS[1:]]
         return {} if None in found else _meeting(address, *found)
-    # SLURM sets its variable only in steps (`srun`): a process that a job's script starts directly
-    # runs alone.
+    # SLURM sets its variable only in steps (`srun`), not in a job's script.
     several = any(int(os.environ.get(name) or 1) > 1 for name in _COUNTED)
     return {} if several or "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") else None
 
@@ -152,8 +151,7 @@ def share_steps(model, processes):
 def one_after_another(step):
     """Wait for each step of `evaluate` if several processes have several CPU devices each.
 
-    Otherwise XLA starts many steps at once, and their collective operations may deadlock. `fit`
-    needs no wait, because it reads each step's results.
+    Collective operations of many steps may deadlock. `fit` reads each step's results anyway.
     """
     if jax.process_count() == 1 or jax.local_device_count() == 1 or jax.default_backend() != "cpu":
         return None
@@ -161,7 +159,7 @@ def one_after_another(step):
 
 
 def of_one_process(model, processes):
-    """Return a copy of the model with all weights on the devices of this process."""
+    """Return a copy of the model with all weights on this process."""
     if processes == 1:
         return None
     values = [backend.whole(variable) for variable in model.weights]
@@ -169,7 +167,7 @@ def of_one_process(model, processes):
     keras.distribution.set_distribution(None)
     try:
         own = type(model).from_config(config_of(model))
-        own.preprocessor = model.preprocessor  # The config does not contain the vocabulary.
+        own.preprocessor = model.preprocessor  # The config lacks the vocabulary.
         own.set_weights(values)
     finally:
         keras.distribution.set_distribution(before)
@@ -194,7 +192,7 @@ def sum_over_processes(values):
 
     if jax.process_count() == 1:
         return None
-    # The values are sent as uint32, because JAX would round float64 to float32.
+    # JAX would round float64 to float32.
     found = multihost_utils.process_allgather(np.asarray(values, "float64").view("uint32"))
     return np.ascontiguousarray(found).view("float64").sum(axis=0).tolist()
 

@@ -1,4 +1,4 @@
-"""Plain forms of the kernels that compute layers, and the operations that they share.
+"""Plain forms of layers' kernels, and shared operations.
 
 B batch, T tokens, D width, U units, V vocabulary size.
 """
@@ -35,7 +35,7 @@ def unit_length(x):
     [[0.6, 0.8], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    # The lower bound is applied before the root, because the root's gradient at zero is infinite.
+    # The bound comes before the root, whose gradient at zero is infinite.
     return ops.multiply(x, ops.rsqrt(ops.maximum(squares, 1e-24)))
 
 
@@ -95,8 +95,7 @@ def one_by_one(function, x):
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """Apply a dense layer, (..., D) to (..., U): matmul, bias and activation.
 
-    Inputs are flattened to a matrix, so that TensorFlow fuses all three operations, and PyTorch
-    the first two.
+    As a matrix, TensorFlow fuses all three operations, and PyTorch the first two.
 
     Args:
         inputs: (..., D).

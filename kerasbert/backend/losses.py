@@ -1,4 +1,4 @@
-"""Plain forms of the kernels that compute losses and metrics from logits.
+"""Plain forms of kernels of losses and metrics.
 
 B batch, P predictions, V vocabulary size.
 """
@@ -12,8 +12,8 @@ from kerasbert.backend import kernel
 def cross_entropy(labels, logits):
     """Compute the cross-entropy of each prediction, without Keras' one-hot labels.
 
-    One-hot labels are as large as the logits: with a vocabulary of 30,522 tokens on a CPU, loss and
-    gradient took 2.8 times as long with them on JAX, and 1.5 times as long on PyTorch.
+    One-hot labels are as large as the logits: with 30,522 tokens on a CPU, loss and gradient took
+    2.8 times as long on JAX, and 1.5 times on PyTorch.
 
     Args:
         labels: int32 ids (B, P).
@@ -36,9 +36,8 @@ def log_sum_exp(logits):
 def first_choice(logits):
     """Compute the argmax of logits (B, P, V), with the lowest index for ties: int32 (B, P).
 
-    XLA fuses the arithmetic below with the loss at almost no cost, whereas its argmax takes twice
-    the time of loss and gradient. The arithmetic is exact for vocabularies of up to 2 ** 24 tokens,
-    float32's limit for exact integers.
+    XLA fuses this arithmetic with the loss at almost no cost; its argmax takes twice the time of
+    loss and gradient. It is exact for vocabularies of up to 2 ** 24 tokens.
     """
     below = ops.max(logits, axis=-1, keepdims=True) - logits  # 0 for the largest
     places = ops.arange(logits.shape[-1], dtype="float32")

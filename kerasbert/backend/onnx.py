@@ -1,8 +1,7 @@
-"""Kernels and converters for ONNX export, in forms that ONNX runtimes recognize and fuse.
+"""Kernels and converters for ONNX export, which runtimes recognize and fuse.
 
-`KERNELS` replace those of TensorFlow while it traces the model; `HANDLERS` turn the resulting
-operations into ONNX operators while tf2onnx converts the graph. See `kerasbert.backend` for the
-arguments.
+`KERNELS` replace TensorFlow's while it traces; `HANDLERS` turn the operations into ONNX operators
+in tf2onnx. See `kerasbert.backend` for the arguments.
 """
 
 import numpy as np
@@ -38,8 +37,8 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 def positions(table, offset, inputs):
     """Return position embeddings for each row of the batch, (B, T, D).
 
-    If they were a slice of the table, runtimes could not infer that there are as many positions as
-    tokens, and would fuse fewer operations.
+    From a slice of the table, runtimes could not infer the number of positions, and would fuse
+    less.
     """
     one = tf.cast(tf.equal(inputs[..., 0], inputs[..., 0]), tf.int32)
     place = tf.cumsum(one, axis=1) + (offset - 1)
@@ -52,10 +51,10 @@ def local_mask(padding_mask, is_causal, window):
 
 
 def of_tokens(x, *sizes):
-    """Reshape as the plain form, and mark the result with `ensure_shape` for `_to_reshape`."""
+    """Reshape, and mark the result with `ensure_shape` for `_to_reshape`."""
     outputs = layers.of_tokens.plain(x, *sizes)
     if 1 in (*x.shape[2:], *sizes):
-        # Unmarked, because tf2onnx drops transposes of size-1 axes, which shifts the other axes.
+        # tf2onnx drops transposes of size-1 axes, which shifts others.
         return outputs
     return tf.ensure_shape(outputs, [None, None, *sizes])
 
@@ -63,8 +62,7 @@ def of_tokens(x, *sizes):
 def _to_reshape(graph, node, name, arguments):
     """Convert the mark of `of_tokens` to a reshape that keeps the first two axes.
 
-    ONNX has zeros for axes that keep their size, from which runtimes infer shapes. TensorFlow has
-    no such notation.
+    Unlike TensorFlow, ONNX writes these as zeros, from which runtimes infer shapes.
     """
     reshape, shape = node.inputs[0], graph.get_shape(node.output[0])
     sizes = graph.make_const(name + "_sizes", np.array([0, 0, *shape[2:]], "int64"))
@@ -79,7 +77,7 @@ def _to_reshape(graph, node, name, arguments):
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Represent layer normalization by a batch normalization, which the converter replaces later.
+    """Represent layer normalization by a batch normalization, replaced later.
 
     tf2onnx has no layer normalization, and runtimes do not recognize its converted formula.
     """
@@ -108,7 +106,7 @@ def _to_layer_normalization(graph, node, name, arguments):
         shapes=[graph.get_shape(after.output[0])],
         dtypes=[graph.get_dtype(after.output[0])],
     )
-    # The last op is not removed here, because tf2onnx still visits it; it later drops unused ops.
+    # The last op stays, because tf2onnx still visits it.
     graph.replace_all_inputs(after.output[0], made.output[0])
     graph.replace_all_inputs(node.output[0], made.output[0])
     graph.remove_node(node.name)
@@ -117,7 +115,7 @@ def _to_layer_normalization(graph, node, name, arguments):
 def _to_erf(graph, node, name, arguments):
     """Convert GELU's erfc to the form x / 2 * (1 + erf(x / sqrt(2))) that runtimes recognize.
 
-    TensorFlow computes the factor in parentheses as erfc(-x * sqrt(1 / 2)); ONNX has no erfc.
+    TensorFlow computes the factor as erfc(-x * sqrt(1 / 2)); ONNX has no erfc.
     """
     product, dtype = node.inputs[0], graph.get_dtype(node.output[0])
     shape = graph.get_shape(node.output[0])
@@ -152,7 +150,7 @@ def _to_log(graph, node, name, arguments):
 def _to_where(graph, node, name, arguments):
     """Convert SelectV2 to Where.
 
-    tf2onnx would multiply by 0 and 1 instead, which turns infinity into NaN.
+    tf2onnx would multiply by 0 and 1, which turns infinity into NaN.
     """
     node.type = "Where"
 

@@ -17,7 +17,7 @@ def clip_by_global_norm(gradients, most):
 
 @kernel
 def decay(variables, share, rate):
-    """Apply weight decay: subtract `share` times the learning rate times each variable from it.
+    """Apply weight decay: subtract `share` times the learning rate times each variable.
 
     Args:
         variables: list of Keras variables.
@@ -32,7 +32,7 @@ def decay(variables, share, rate):
 
 @kernel
 def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
-    """Update one variable in place by Adam; bias correction is included in `rate` and `epsilon`.
+    """Update one variable in place by Adam, with bias correction in `rate` and `epsilon`.
 
     Returns:
         bool. Whether the backend applied it.
@@ -42,10 +42,10 @@ def adam_step(variable, mean, square, gradient, beta_1, beta_2, rate, epsilon):
 
 @kernel
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """Apply Adam's update of many tensors at once; Keras calls this on PyTorch only.
+    """Apply Adam's update of many tensors at once, on PyTorch.
 
     Args:
-        highest: tensors with the maxima of the second moments, for AMSGrad; `None` for plain Adam.
+        highest: maxima of the second moments, for AMSGrad, or `None`.
 
     Returns:
         bool. Whether the backend applied it.

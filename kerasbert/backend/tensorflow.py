@@ -1,7 +1,6 @@
 """TensorFlow on any backend: late imports, and functions that run as one graph.
 
-TensorFlow is imported on first use, because encoders, safetensors and `fit` on arrays do not need
-it on other backends.
+Encoders, safetensors and `fit` on arrays do not need TensorFlow on other backends.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ def need_tensorflow(what, *packages):
     """Raise if TensorFlow cannot be used.
 
     Args:
-        what: string. The feature that needs TensorFlow; the error begins with it.
+        what: string. The feature that needs it; begins the error.
         *packages: strings. Defaults to `tensorflow` and `tensorflow_text`, which processes strings.
 
     Raises:
@@ -82,8 +81,7 @@ def _is_no_retracing(record):
 def traced_on_purpose():
     """Suppress TensorFlow's warning about retracing within a context.
 
-    TensorFlow warns after five traces in a row. These are intended here: batches are padded to the
-    lengths of buckets, and each bucket is traced once.
+    TensorFlow warns after five traces in a row, but each bucket of lengths is traced once.
     """
     logger = logging.getLogger("tensorflow")
     logger.addFilter(_is_no_retracing)
@@ -103,7 +101,7 @@ def _open_spec(tensor):
 
 
 class Operation:
-    """Runs a concrete function as one operation, without argument checks, which take 0.1 ms.
+    """Runs a concrete function as one operation, without 0.1 ms of argument checks.
 
     Args:
         function: a concrete function without keyword arguments.
@@ -127,10 +125,10 @@ class Operation:
 
 
 class Traced:
-    """Function of tensors that runs as one graph on the CPU and is traced once for all sizes.
+    """Function of tensors as one graph on the CPU, traced once for all sizes.
 
-    Small operations are slower outside of graphs, and a `tf.function` inspects its arguments again
-    for each size.
+    Small operations are slower outside of graphs, and a `tf.function` inspects arguments for each
+    size.
 
     Args:
         function: function of tensors and ragged tensors that returns any nesting of them.

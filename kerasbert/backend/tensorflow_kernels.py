@@ -43,7 +43,7 @@ FEW = 8
 def uninterrupted_step(step):
     """Delay signals while a step is traced and run.
 
-    If an exception interrupts a trace, one of TensorFlow's threads may crash later.
+    After an exception in a trace, one of TensorFlow's threads may crash.
     """
 
     @functools.wraps(step)
@@ -63,9 +63,9 @@ def value_and_gradient(function, x):
 
 
 def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
-    """Assign the perturbed values before the second pass, and the weights' own after it.
+    """Assign perturbed values for the second pass, then the weights' own.
 
-    A stateless scope would hide the weights from layers that are recomputed in the backward pass.
+    Recomputed layers would not see a stateless scope.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(arguments[0])
     trained = model.trainable_weights
@@ -104,7 +104,7 @@ def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
 def predict_batch(model, features):
     """Predict up to `FEW` rows as one operation, with one graph for all sizes.
 
-    One graph per shape would be a tenth faster, but takes 0.1 to 0.3 s to create.
+    A graph per shape would be a tenth faster, but take 0.1 to 0.3 s.
     """
     if len(next(iter(features.values()))) > FEW or model.jit_compile or is_distributed(model):
         return None
@@ -157,8 +157,7 @@ def attention(
 ):
     """Use `split_at_once`, and `attend_in_turns` for long texts.
 
-    Encoders with rotary positions or a bias accept long texts, and the length is often unknown
-    until the graph runs.
+    Long texts are possible with rotary positions or a bias, often of unknown length.
     """
     length = projected.shape[1]
     if turn is None:
@@ -174,8 +173,7 @@ def attention(
     sizes = heads[0].shape[1], heads[0].shape[3]
     is_long = tf.shape(projected)[1] > plain.LONG
     if keras_internals.may_be_in_xla(tf.compat.v1.get_default_graph()):
-        # A loop of one turn replaces a branch, which XLA cannot differentiate. XLA knows the length
-        # and removes such a loop.
+        # Not a branch, which XLA cannot differentiate; it removes a loop of one turn.
         turn = tf.where(is_long, plain.TURN, tf.shape(projected)[1])
         outputs = plain.attend_in_turns(*heads, mask, turn, bias)
     else:
@@ -188,7 +186,7 @@ def attention(
 
 
 def one_by_one(function, x):
-    """Run one call at a time; by default TensorFlow runs ten at a time, which needs more memory."""
+    """Run one call at a time instead of ten, to save memory."""
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
     first = tf.nest.map_structure(lambda x: x[0], x)
     spec = tf.TensorSpec.from_tensor(function(first))
@@ -196,10 +194,7 @@ def one_by_one(function, x):
 
 
 def matmul_transposed(x, y):
-    """Return `x @ yᵀ`.
-
-    Neither the product nor its gradient runs a separate transpose operation.
-    """
+    """Return `x @ yᵀ`, without transposes, also in the gradient."""
     return tf.matmul(x, y, transpose_b=True)
 
 
@@ -223,8 +218,8 @@ def has_onednn():
 def norm(x, gamma, beta, epsilon, training=False):
     """At inference, compute layer normalization as a batch normalization with tokens as channels.
 
-    On a CPU, Grappler replaces it by oneDNN's layer norm, which takes a third of the plain form's
-    time in bfloat16 and half of it in float32.
+    Grappler replaces it by oneDNN's layer norm on a CPU, in a third of the time in bfloat16 and
+    half in float32.
     """
     if training or not has_onednn():
         return None
@@ -259,7 +254,7 @@ def dense(inputs, weights, bias=None, activation=None, training=False):
 
 
 def gelu(x, approximate):
-    """Compute GELU with a gradient that needs fewer passes, because CPUs have no fused gradient.
+    """Compute GELU with a gradient of fewer passes, for CPUs.
 
     The tanh form `x / 2 * (1 + tanh(u))` is computed as `x * sigmoid(2 * u)`, which is equal.
     """
@@ -292,8 +287,7 @@ def gelu(x, approximate):
 def dropout(x, rate, seed):
     """Draw 16 random bits per element, which rounds the rate by at most 2 ** -17.
 
-    Compared with drawing 32-bit floats, this takes a third of the time in float32 and a tenth in
-    bfloat16.
+    This takes a third of the time of 32-bit floats in float32, and a tenth in bfloat16.
     """
     if not has_onednn():
         return None
@@ -322,8 +316,8 @@ def cross_entropy(labels, logits):
 def _cross_entropy(labels, logits):
     """Compute cross-entropy (N,) of labels (N,) and logits (N, V), with oneDNN's softmax.
 
-    TensorFlow's operation took 6 ns per element on a CPU, and the same again for a metric. In this
-    function all large tensors depend only on the logits, so that loss and metrics share them.
+    TensorFlow's operation took 6 ns per element on a CPU, and again for a metric. Here, loss and
+    metrics share all large tensors.
     """
     labels = tf.cast(labels, "int32")
 
@@ -345,9 +339,9 @@ def _cross_entropy(labels, logits):
 
 
 def scan(step, carry, xs, reverse=False, like=None):
-    """Run a loop with a maximum number of iterations, which XLA needs to compute the gradient.
+    """Run a loop with a maximum number of iterations, for XLA's gradient.
 
-    Keras' `scan` also needs a length that is known while the graph is traced.
+    Keras' `scan` also needs a static length.
     """
     count = xs[0].shape[0] or tf.shape(xs[0])[0]
     parts = [
@@ -383,7 +377,7 @@ def first_choice(logits):
 def _argmax(rows):
     """Return the argmax (N,) of rows (N, V).
 
-    Keras' argmax first handles negative zeros, which makes it five times slower.
+    Keras' argmax is five times slower, for negative zeros.
     """
     return tf.argmax(rows, axis=-1, output_type="int32")
 
@@ -397,7 +391,7 @@ def _each(rows, columns):
 
 
 def clip_by_global_norm(gradients, most):
-    """Use TensorFlow's function, because the plain form would store the squares in memory."""
+    """Use TensorFlow's function, which does not store the squares."""
     return tf.clip_by_global_norm(gradients, most)[0]
 
 

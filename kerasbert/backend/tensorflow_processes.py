@@ -72,7 +72,7 @@ def on_devices(devices, mesh, layout_map):
 def data_parallel(model):
     """Make `fit` and `evaluate` work for a model created under `MultiWorkerMirroredStrategy`.
 
-    Keras 3.15 cannot average scalar results of a step over workers, so they get another axis.
+    Keras 3.15 cannot average scalars over workers, so they get an axis.
     """
     strategy = model.distribute_strategy
     resolver = getattr(strategy, "cluster_resolver", None)
@@ -128,14 +128,13 @@ def sum_over_processes(values):
 
 @functools.cache
 def _total():
-    """Build a graph that sums over the workers; TensorFlow warns about sums outside of graphs."""
+    """Build a graph that sums over the workers, without warnings."""
     strategy = _multi_worker_strategy()
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], "float64")])
     def total(x):
         of_one = tf.distribute.get_replica_context
-        # The sum runs on its tensor's device. `identity` is needed, because an argument has no
-        # device.
+        # The sum runs on its tensor's device; arguments have none.
         return strategy.run(lambda x: of_one().all_reduce("SUM", tf.identity(x)), args=(x,))
 
     return total

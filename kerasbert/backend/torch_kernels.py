@@ -34,7 +34,7 @@ KERAS_EXPORTS = ("torch",)
 @functools.cache
 def on_gpu():
     """Return whether Keras computes on a GPU."""
-    # PyTorch's current device is not used, because it is "meta" while Keras builds a model.
+    # PyTorch's current device is "meta" while Keras builds a model.
     return keras_internals.torch_device() == "cuda"
 
 
@@ -43,9 +43,9 @@ def on_gpu():
 
 @torch.no_grad()
 def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
-    """Change the weights in place for the second pass, and restore them after it.
+    """Change weights in place for the second pass, then restore them.
 
-    Layers that another thread recomputes in the backward pass would not see a stateless scope.
+    Layers recomputed in another thread would not see a stateless scope.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(arguments[0])
     trained = model.trainable_weights[:]
@@ -91,8 +91,8 @@ def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
 def dense(inputs, weights, bias=None, activation=None, training=False):
     """Fuse matmul and bias; on a CPU, use oneDNN's newer interface.
 
-    On an AMD processor, PyTorch's defaults were slower: MKL took a sixth longer for float32, and
-    the older oneDNN interface took a tenth longer for bfloat16.
+    On an AMD processor, MKL took a sixth longer for float32, and the older oneDNN interface a tenth
+    longer for bfloat16.
     """
     if bias is None:
         return None
@@ -150,12 +150,12 @@ class _OneDnnProduct(torch.autograd.Function):
 
 
 def highest_of_tokens(x):
-    """Use `max`, whose gradient stores indices and takes half the memory of `amax`."""
+    """Use `max`, whose gradient takes half the memory of `amax`."""
     return x.max(dim=1).values
 
 
 def norm(x, gamma, beta, epsilon, training=False):
-    """Use PyTorch's kernel in the dtype of `x`; internally it computes in float32."""
+    """Use PyTorch's kernel, which computes in float32."""
     x = ops.convert_to_tensor(x)
     weights = [None if w is None else ops.convert_to_tensor(w, x.dtype) for w in (gamma, beta)]
     return torch.nn.functional.layer_norm(x, x.shape[-1:], *weights, epsilon)
@@ -164,10 +164,10 @@ def norm(x, gamma, beta, epsilon, training=False):
 def dropout(x, rate, seed):
     """On a CPU, draw 16 random bits per element, which rounds the rate by at most 2 ** -17.
 
-    Each draw serves four elements, so this takes less than half the time of PyTorch's dropout.
+    Each draw serves four elements, in less than half the time of PyTorch's dropout.
     """
     x = ops.convert_to_tensor(x)
-    # If the user set a seed, the numbers must come from Keras' generator.
+    # With a user's seed, numbers must come from Keras' generator.
     is_seeded = seed.get_config()["seed"] is not None
     if x.device.type != "cpu" or rate >= 1 or is_seeded or torch.compiler.is_compiling():
         return None
@@ -210,9 +210,9 @@ def heads_attention(query, key, value, mask=None, dropout=0.0, seed=None, maps=F
     return fused_attention(query, key, value, mask, dropout, bias), None
 
 
-# On a CPU, PyTorch's kernel is slower than matmuls over all heads for up to `SHORT` tokens. In
-# bfloat16 training it is slower for up to `SHORT_TRAINED` tokens: its gradient takes ten times as
-# long with 40 tokens and twice as long with 128.
+# On a CPU, PyTorch's kernel is slower than matmuls over all heads for up to `SHORT` tokens, or in
+# bfloat16 training `SHORT_TRAINED`: its gradient takes ten times as long with 40 tokens, and twice
+# with 128.
 SHORT = 32
 SHORT_TRAINED = 128
 
@@ -242,7 +242,7 @@ def short_attention(query, key, value, mask=None, bias=None):
 def _added(mask, bias, dtype):
     """Merge a mask and a bias into one bias.
 
-    With a bool mask, PyTorch's kernel would return NaN for a fully masked row.
+    With a bool mask, PyTorch's kernel gives NaN for a fully masked row.
     """
     lowest = torch.finfo(dtype).min / 2
     mask = None if mask is None else ops.convert_to_tensor(mask, "bool")
@@ -273,13 +273,13 @@ def fused_attention(query, key, value, mask=None, dropout=0.0, bias=None):
 def update_cache(cache, values, index):
     if torch.is_grad_enabled():
         return None
-    # The cache is changed in place, because a copy would be as large as the cache. The beams of a
-    # prompt start as views of the same memory; `contiguous` gives each its own.
+    # In place, because a copy would be large. Beams of a prompt start as views of one memory;
+    # `contiguous` separates them.
     return cache.contiguous().index_copy_(2, index + torch.arange(values.shape[2]), values)
 
 
 def is_known(size):
-    """Return True for symbolic sizes too; dynamic graphs record guards on them."""
+    """Return True for symbolic sizes too, with guards."""
     return isinstance(size, (int, torch.SymInt))
 
 
@@ -287,10 +287,10 @@ def is_known(size):
 
 
 def clip_by_global_norm(gradients, most):
-    """On a CPU, skip the second pass over the gradients unless their norm exceeds `most`."""
+    """On a CPU, skip the second pass unless the norm exceeds `most`."""
     if on_gpu() or torch.compiler.is_compiling():
         return None
-    # Norms are computed by row, since PyTorch's norm of a large table is wrong in the fourth digit.
+    # By row: PyTorch's norm of a large table is wrong in the fourth digit.
     lengths = [
         torch.linalg.vector_norm(torch.atleast_1d(g), dim=-1).flatten()
         for g in gradients
@@ -305,13 +305,13 @@ def clip_by_global_norm(gradients, most):
 
 
 def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squares, highest=None):
-    """Update with one fused pass on a CPU, otherwise with a few operations on all weights."""
+    """Update by one fused pass on a CPU, else by a few operations on all weights."""
     tensors = *variables, *gradients
     # The fused pass ignores strides, so tensors must be contiguous.
     is_plain = all(t.is_cpu and t.is_contiguous() for t in tensors)
     is_plain = is_plain and len({t.dtype for t in tensors}) == 1
     if is_plain and not torch.compiler.is_compiling():
-        # With this step number the kernel corrects no bias: `rate` and `epsilon` already do.
+        # With this step number the kernel corrects no bias.
         steps = [torch.tensor(1e9)] * len(variables)
         with torch.no_grad():
             keras_internals.fused_adam()(
@@ -350,7 +350,7 @@ def adam_steps(variables, gradients, beta_1, beta_2, rate, epsilon, means, squar
 
 
 def check_compiling(jit_compile, adversarial=None):
-    """Raise if `torch.compile` lacks a C++ compiler; its own error would be long."""
+    """Raise if `torch.compile` lacks a C++ compiler."""
     if jit_compile is True and adversarial:
         raise ValueError(
             f"jit_compile=True cannot compile the two passes of adversarial='{adversarial}' on "
@@ -408,17 +408,16 @@ def set_random_states(states):
 # === Graphs ===
 
 
-# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts or 25 ms per single
-# text. Single rows, rows of one token and rows of up to `SHORT` tokens have their own graphs.
+# A graph of six layers is traced in 2 s, and saves 13 ms per batch of 32 texts or 25 ms per text.
+# Single rows, single tokens and up to `SHORT` tokens have own graphs.
 OFTEN, MOST_GRAPHS = 64, 8
 
 
 def predict_batch(model, features):
     """Predict with a graph of PyTorch operations for all sizes, after `OFTEN` calls.
 
-    Keras' Python code takes longer than a small model's computation. Weights are arguments of the
-    graph, so they are always current. Tracing a graph takes as long as Keras' Python code for about
-    100 batches.
+    Keras' Python code takes longer than a small model's computation; tracing takes as long as about
+    100 batches of it. Weights are arguments, so they are current.
     """
     is_own = type(model).predict_step is not keras.Model.predict_step
     if is_own or model.jit_compile or not _runs_graphs(model):
@@ -429,7 +428,7 @@ def predict_batch(model, features):
     return None if outputs is None else keras.tree.map_structure(ops.convert_to_numpy, outputs)
 
 
-# Used instead of `OFTEN` in loops that run one step per token.
+# `OFTEN` in loops of one step per token.
 OFTEN_IN_LOOPS = 256
 
 
@@ -463,7 +462,7 @@ class _Graph:
     """A model's step as a graph of PyTorch operations, with guards on its arguments.
 
     Attributes:
-        module: the graph, a function of weights and inputs; `None` if the step cannot be traced.
+        module: the graph of weights and inputs, or `None`.
     """
 
     def __init__(self, run, variables, weights, inputs):
@@ -482,7 +481,7 @@ class _Graph:
             self._shapes = self.module.shape_env
             self._guards = self._shapes.produce_guards_expression(arguments, ignore_static=False)
         except Exception:
-            # Custom layers that read values cannot be traced.
+            # Custom layers may read values.
             self.module = None
 
     def fits(self, variables, weights, inputs):

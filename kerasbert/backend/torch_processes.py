@@ -29,9 +29,9 @@ def join_processes():
         if launched()[1] < 2 or not distributed.is_available():
             return 0, 1
         kinds = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        # The first process may write examples for hours while the others wait.
+        # The first process may write examples for hours.
         distributed.init_process_group(kinds, timeout=datetime.timedelta(hours=12))
-        # Otherwise the group's threads may fail during interpreter shutdown.
+        # The group's threads may fail during shutdown.
         atexit.register(_leave_processes)
     return distributed.get_rank(), distributed.get_world_size()
 
@@ -60,16 +60,15 @@ def on_devices(devices, mesh, layout_map):
 
 
 def data_parallel(model, **kwargs):
-    """Average the gradients of all processes in `fit` with `DistributedDataParallel`."""
+    """Average gradients of all processes in `fit` with `DistributedDataParallel`."""
     if not torch.distributed.is_initialized():
         raise ValueError(
             "data_parallel() found no process group; start the script with torchrun, and call "
             "torch.distributed.init_process_group() first."
         )
-    # KerasHub's models register their weights with PyTorch only in the first step, which would be
-    # too late.
+    # KerasHub's models register weights with PyTorch only in the first step.
     keras_internals.track_variables(model)
-    # Without this setting, weights that a task does not use, such as the pooler's, cause an error.
+    # Unused weights, such as the pooler's, would cause an error.
     kwargs = {"find_unused_parameters": True, **kwargs}
     forward = torch.nn.parallel.DistributedDataParallel(model, **kwargs)
 
@@ -126,7 +125,7 @@ def of_all_replicas(x):
 
 
 class _Gathered(torch.autograd.Function):
-    """Gathers tensors of equal shape from all processes in a tuple; gradients are summed."""
+    """Gathers tensors of equal shape from all processes; gradients are summed."""
 
     @staticmethod
     def forward(context, x):
@@ -142,7 +141,7 @@ class _Gathered(torch.autograd.Function):
 
 
 def mean_of_replicas(x):
-    """Average over all processes; no gradients flow to the other processes."""
+    """Average over all processes, without gradients to others."""
     if not _are_several():
         return None
     total = x.detach().clone()

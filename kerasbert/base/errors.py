@@ -20,7 +20,7 @@ ADVERSARIES = {"fgm": 1.0, "awp": 0.01}
 
 
 def first_line(error):
-    """Return the first informative line of an error's message, or its class if it has no message.
+    """Return the first informative line of an error, or its class.
 
     >>> first_line(ValueError("3 objects could not be loaded. Example error:\\n\\nNo 'x' here"))
     "No 'x' here"
@@ -28,7 +28,7 @@ def first_line(error):
     if isinstance(error, MemoryError):
         return "it needs more memory than is available"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Keras' messages start with headings that end with a colon; the cause is below them.
+    # Keras' messages start with headings that end with a colon.
     while len(lines) > 1 and lines[0].endswith(":"):
         del lines[0]
     if isinstance(error, LookupError) and lines:  # The message is only the key.
@@ -38,14 +38,13 @@ def first_line(error):
 
 @contextlib.contextmanager
 def reading(path, then="fetch it again", what="damaged, or not what its name says"):
-    """Replace any library's error while reading a file by one sentence that names the file.
+    """Replace errors while reading a file by one sentence that names it.
 
-    Errors that are already one sentence with the file's name pass unchanged, as do system errors
-    and memory errors.
+    Such sentences, system errors and memory errors pass unchanged.
 
     Args:
         path: string.
-        then: string. What the user should do; it ends the message.
+        then: string. What to do; it ends the message.
         what: string. What is wrong with the file.
 
     Raises:
@@ -66,7 +65,7 @@ class ReadError(ValueError):
     """A file cannot be read; the message is one sentence."""
 
 
-# Numbers of the system errors that do not depend on the file's content.
+# System errors that do not depend on the file's content.
 _OF_THE_SYSTEM = {
     getattr(errno, name, None)
     for name in "EACCES EPERM EMFILE ENFILE ENOMEM ENOSPC EIO EAGAIN EINTR ESTALE ETIMEDOUT".split()
@@ -74,9 +73,8 @@ _OF_THE_SYSTEM = {
 
 
 def blames_file(error):
-    """Return whether an error while reading a file may be caused by a damaged file.
-
-    Errors of the machine, the installation or the process must reach the caller unchanged.
+    """Return whether a damaged file may have caused an error, not the machine, installation or
+    process.
 
     >>> blames_file(OSError("truncated file")), blames_file(MemoryError())
     (True, False)
@@ -89,7 +87,7 @@ def blames_file(error):
 
 
 def did_you_mean(value, known, otherwise=".", count=1, cutoff=0.6, show=str):
-    """End a sentence about an unknown name with the closest known ones, or with `otherwise`.
+    """End a sentence about an unknown name with the closest known ones or `otherwise`.
 
     >>> "No setting 'num_layer'" + did_you_mean("num_layer", ["num_heads", "num_layers"])
     "No setting 'num_layer'; did you mean num_layers?"
@@ -117,7 +115,7 @@ def check_choice(name, value, choices):
         raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}.")
 
 
-# For each kind of setting, a test and a description. A "?" after a kind also allows `None`.
+# By kind of setting: a test and a description. "?" also allows `None`.
 _MOST = (2 - 2.0**-23) * 2.0**127  # the largest float32
 _KINDS = {
     "count": (lambda x: is_whole(x) and x >= 1, "a whole number of at least 1"),
@@ -183,7 +181,7 @@ def check_value(name, value, kind, where=""):
         name: string.
         value: any.
         kind: string. A key of `_KINDS`; a final "?" also allows `None`.
-        where: string. The file that has the setting, for the message.
+        where: string. The file, for the message.
     """
     if value is None and kind.endswith("?"):
         return
@@ -201,7 +199,7 @@ def check_heads(width, count, name="num_heads", width_name="hidden_dim", where="
         count: int.
         name: string. Name of the number of heads.
         width_name: string. Name of the width.
-        where: string. The file that has the settings, for the message.
+        where: string. The file, for the message.
     """
     if width % count:
         where = f" in '{where}'" if where else ""
@@ -222,7 +220,7 @@ def need_fields(config, names, where):
 
 
 def check_fields(config, kinds, where):
-    """Run `check_value` on those fields of a dict read from a file that are present.
+    """Run `check_value` on the present fields of a dict read from a file.
 
     Args:
         config: dict.
@@ -234,8 +232,8 @@ def check_fields(config, kinds, where):
             check_value(name, config[name], kind, where)
 
 
-# Packages of each extra in pyproject.toml, with the upper limits of their versions. "kerasbert" is
-# not on PyPI, so error messages must not suggest installing it from there.
+# Packages of each extra in pyproject.toml, with version limits. "kerasbert" is not on PyPI, so
+# messages must not suggest it.
 EXTRAS = {
     "beam": ("apache-beam", "sentencepiece<0.2.3"),
     "data": ("datasets", "pandas", "pyarrow"),

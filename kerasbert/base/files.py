@@ -1,7 +1,7 @@
-"""Reading and atomic writing of files and folders, with locks and cleanup after killed runs.
+"""Reading and atomic writing of files and folders.
 
-Output is written to a hidden folder on the same disk, and is renamed when it is complete. See
-`kerasbert.base.hidden` for the lock of this folder and `kerasbert.base.moves` for the renaming.
+Output is written to a hidden folder on the same disk (`kerasbert.base.hidden`), and renamed when
+complete (`kerasbert.base.moves`).
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def write_text(path, text):
 
 
 def write_files(directory, files):
-    """Write `files`, a dict of name to bytes, into a directory that no process reads yet."""
+    """Write `files`, a dict of name to bytes, into a new directory."""
     for name, data in files.items():
         with open(os.path.join(directory, name), "wb") as file:
             file.write(data)
@@ -93,9 +93,9 @@ def remove(path):
 
 
 def check_room(folder, weights):
-    """Check that the disk has room for a model's weights as HDF5.
+    """Check that a model's weights fit on the disk as HDF5.
 
-    If the disk fills up while h5py 3.14 writes, the process dies without an exception.
+    On a full disk, h5py 3.14 kills the process.
 
     Raises:
         OSError: if they do not fit.
@@ -125,7 +125,7 @@ def check_space(folder, size, what):
 def write_json(path, value):
     """Write a JSON file atomically, without escaping non-ASCII letters."""
     text = to_json(value, ensure_ascii=False, indent=1)
-    if re.search("[\ud800-\udfff]", text):  # File names may hold bytes that are not UTF-8.
+    if re.search("[\ud800-\udfff]", text):  # File names may not be UTF-8.
         text = to_json(value, indent=1)
     return write_text(path, text + "\n")
 
@@ -138,7 +138,7 @@ def read_json(path, kind=dict):
         kind: type. The expected type of its content: `dict` or `list`.
 
     Raises:
-        ValueError: if it is missing, invalid or not a regular file, or has content of another type.
+        ValueError: if it is missing, invalid, irregular, or of another type.
     """
     check_regular(path)
     try:
@@ -160,13 +160,13 @@ def read_json(path, kind=dict):
 
 
 def json_in(directory, name):
-    """Return the content of a JSON file in a directory; an empty dict if there is none."""
+    """Return the content of a JSON file in a directory, or an empty dict."""
     path = os.path.join(directory, name)
     return read_json(path) if os.path.exists(path) else {}
 
 
 def read_log(path):
-    """Read the lines of a JSON Lines log as dicts; stop at a line truncated by a power failure."""
+    """Read the lines of a JSON Lines log as dicts, up to a line truncated by a power failure."""
     rows = []
     if os.path.exists(path):
         with contextlib.suppress(ValueError), open(path, encoding="utf-8") as file:
@@ -179,17 +179,15 @@ def read_log(path):
 
 
 def output_folder(path, name, urls=False):
-    """Remove the leftovers of killed runs from an output folder, and return its absolute path.
+    """Remove leftovers of killed runs from an output folder; return its absolute path.
 
     Args:
         path: string or path, as the user passed it.
         name: string. The name of the argument, for error messages.
-        urls: bool. Whether a URL is allowed, see `kerasbert.base.storage`; it is returned without a
-            trailing slash.
+        urls: bool. Whether a URL is allowed, returned without a trailing slash.
 
     Raises:
-        ValueError: if the path is empty, is a file or inside a file, or is a URL that is not
-            allowed.
+        ValueError: if the path is empty, a file, inside a file, or a disallowed URL.
     """
     given = as_path(path)
     if not given:
@@ -210,24 +208,24 @@ def output_folder(path, name, urls=False):
     if not os.path.isdir(place):
         which = "it" if place == path else f"'{place}'"
         raise ValueError(f"Cannot write to '{path}': {which} is a file, not a folder.")
-    # Clean up here too: if the previous run was killed just before its end, this run finds complete
-    # output and writes nothing, so no later step would clean up.
+    # If the previous run was killed just before its end, this run writes nothing, and no later step
+    # cleans up.
     _sweep_above(os.path.realpath(path))
     return path
 
 
 @contextlib.contextmanager
 def in_use(folder, by):
-    """Lock a folder for writing; other processes get an error that names the process using it.
+    """Lock a folder for writing, or raise with the process that uses it.
 
-    The folder is created if needed, and removed again if it stays empty. URLs are not locked.
+    A new folder is removed again if it stays empty. URLs are not locked.
 
     Args:
         folder: string.
         by: string. The command that writes to it, such as "pretrain".
 
     Raises:
-        BlockingIOError: if another process, or another call in this one, is writing to it already.
+        BlockingIOError: if another process or call is writing to it.
     """
     if is_url(folder):
         yield
@@ -255,7 +253,7 @@ def fills_output(function: Function) -> Function:
         try:
             output = signature.bind(*args, **kwargs).arguments["output"]
         except TypeError:
-            return function(*args, **kwargs)  # Raises the usual error for missing arguments.
+            return function(*args, **kwargs)  # The usual error for missing arguments.
         with in_use(output_folder(output, "output", urls=True), function.__name__):
             return function(*args, **kwargs)
 
@@ -264,7 +262,7 @@ def fills_output(function: Function) -> Function:
 
 @contextlib.contextmanager
 def _alone(place, name, target, by):
-    """Hold the lock `name` in the folder `place`, and record which process holds it."""
+    """Hold the lock `name` in the folder `place`, and record its holder."""
     work = os.path.join(place, PREFIX + name)
     for _ in range(5):  # Another process may be testing the lock.
         make_in(place, work)
@@ -289,7 +287,7 @@ def _alone(place, name, target, by):
 
 
 def names_in(folder):
-    """Return the sorted names in a folder without our hidden folders; empty if it is missing."""
+    """Return the sorted names in a folder, without our hidden folders."""
     if not os.path.isdir(folder):
         return []
     return sorted(name for name in os.listdir(folder) if not HIDDEN.fullmatch(name))
@@ -306,11 +304,10 @@ def check_regular_tree(directory, depth=3):
 
 
 def settle(folder):
-    """Wait, before a folder is read, until no process is moving files into it.
+    """Wait until no process is moving files into a folder to read.
 
-    This function moves nothing itself, because reading must not have side effects. Move plans that
-    this user did not begin on this disk, such as those in a downloaded folder, are ignored with a
-    warning.
+    Reading has no side effects, so this moves nothing. Move plans of others, such as in a
+    downloaded folder, are ignored with a warning.
 
     Raises:
         OSError: if a process ended in the middle of a move, or is still moving after 60 s.
@@ -340,12 +337,12 @@ def settle(folder):
 
 @contextlib.contextmanager
 def scratch(target, by=None):
-    """Make a hidden folder on the disk of `target`, for the new content of `target`; see `put`.
+    """Make a hidden folder for the new content of `target`, on its disk; see `put`.
 
     Args:
         target: string. The folder that `put` will replace or create later; links are followed.
-        by: string. The command that writes `target`, such as "convert", and locks it meanwhile;
-            `None` does not lock it.
+        by: string. The command that writes and locks `target`, such as "convert"; `None` does not
+            lock.
 
     Raises:
         BlockingIOError: if another process has locked it.
@@ -362,7 +359,7 @@ def scratch(target, by=None):
 
 @contextlib.contextmanager
 def new_folder(target, keep=False, by=None):
-    """Yield a folder that becomes `target` if no error is raised; see `scratch` and `put`."""
+    """Yield a folder that becomes `target` without an error; see `scratch` and `put`."""
     with scratch(target, by) as work:
         folder = os.path.join(work, "new")
         os.mkdir(folder)
@@ -372,7 +369,7 @@ def new_folder(target, keep=False, by=None):
 
 @contextlib.contextmanager
 def new_files(folder):
-    """Yield a folder; its files all move into the existing `folder` if no error is raised."""
+    """Yield a folder, whose files all move into `folder` without an error."""
     with hidden_folder(folder) as work:
         new = os.path.join(work, "new")
         os.mkdir(new)
@@ -381,15 +378,14 @@ def new_files(folder):
 
 
 def temporary_folder():
-    """Make a hidden folder in the system's temporary folder, removed when the context ends.
-
-    If the process is killed, the next call in any process removes the folder.
+    """Make a hidden folder in the system's temporary folder, removed at the end or by the next
+    call.
     """
     return hidden_folder(tempfile.gettempdir())
 
 
 def link_files(folder, new):
-    """Add all files of a folder to `new`, by hard links if possible, otherwise by copies."""
+    """Add all files of a folder to `new`, by hard links or copies."""
     try:
         link_others(folder, new)
     except OSError:
@@ -425,6 +421,6 @@ def _existing(folder):
 
 
 def _sweep_above(target):
-    """Sweep `target` and its parents, if they exist: `scratch` may have used any of them."""
+    """Sweep `target` and its parents, which `scratch` may have used."""
     for folder in _upwards(_existing(target)):
         sweep(folder)

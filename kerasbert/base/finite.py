@@ -46,7 +46,7 @@ def check_weights(weights, what):
 
 
 def check_outputs(model, outputs, may_be_nan=False):
-    """Raise a `NonFiniteError` for outputs that are NaN or were computed from non-finite weights.
+    """Raise a `NonFiniteError` for NaN outputs or non-finite weights.
 
     Args:
         model: a `keras.Model`.
@@ -60,7 +60,7 @@ def check_outputs(model, outputs, may_be_nan=False):
     arrays = [one for one in arrays if _is_float(one) and not np.isfinite(one).all()]
     if arrays:
         check_weights(model.weights, "The model cannot answer")
-        # Infinite outputs may be intended, as for masked positions.
+        # Masked positions may be infinite.
         if not may_be_nan and any(np.isnan(one).any() for one in arrays):
             raise NonFiniteError(
                 f"The model answers with NaN, though its weights are finite: intermediate values "
@@ -71,7 +71,7 @@ def check_outputs(model, outputs, may_be_nan=False):
 
 
 def _of_global_tokens(model):
-    """Return a hint about another cause of NaN, for encoders that limit global tokens."""
+    """Return a hint about NaN from a limit on global tokens."""
     encoder = getattr(model, "backbone", model)
     if getattr(encoder, "global_tokens", None) is None:
         return ""
@@ -82,7 +82,7 @@ def _of_global_tokens(model):
 
 
 def checks_outputs(function):
-    """Decorate a function `(model, ...)` to run `check_outputs` on its return value."""
+    """Decorate a function `(model, ...)` with `check_outputs`."""
 
     @functools.wraps(function)
     def call(model, *args, **kwargs):
@@ -92,12 +92,11 @@ def checks_outputs(function):
 
 
 def check_targets(y, sample_weight, losses=None):
-    """Raise a `ValueError` for labels or sample weights in memory that are not all finite.
+    """Raise a `ValueError` for non-finite labels or sample weights in memory.
 
     Args:
         y, sample_weight: arrays or lists, or dicts of them.
-        losses: the losses that read the labels. Labels of custom losses are not checked, since
-            a custom loss may expect NaN.
+        losses: the losses. Custom losses may expect NaN.
     """
     known = all(
         isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "kerasbert."))
@@ -109,7 +108,7 @@ def check_targets(y, sample_weight, losses=None):
             try:
                 rows = np.asarray(rows)
             except (TypeError, ValueError, RuntimeError):
-                continue  # Ragged rows and tensors on a device are not checked.
+                continue  # Not ragged rows and tensors on a device.
             if _is_float(rows) and not np.isfinite(rows).all():
                 place = np.argwhere(~np.isfinite(rows))[0]
                 of = f" of '{name}'" if name else ""
@@ -122,14 +121,13 @@ def check_targets(y, sample_weight, losses=None):
 class StopAtNonFinite(keras.callbacks.Callback):
     """Callback that ends `fit` with a `NonFiniteError` at the first NaN or infinite loss.
 
-    Keras passes the mean loss of the epoch so far, which stays NaN once a loss is NaN. If steps run
-    asynchronously, Keras calls this callback in other threads, so that no step waits for it.
+    The mean loss of the epoch stays NaN once a loss is. With asynchronous steps, Keras calls it in
+    other threads.
 
     Args:
-        weights: bool. Whether to check the weights at the end of each epoch too, since the loss of
-            the last step was computed before the last update.
-        place: function of an epoch and a step, both from 1, that returns the place for the error
-            message.
+        weights: bool. Whether to check the weights after each epoch too, since the last loss
+            precedes the last update.
+        place: function of epoch and step, from 1, that returns the place for errors.
     """
 
     async_safe = True
@@ -147,7 +145,7 @@ class StopAtNonFinite(keras.callbacks.Callback):
         self._epoch, self._finite, self._wrong, self._last = epoch, 0, None, 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Steps may finish in any order: wait until all steps before the failed one are finished.
+        # Steps may finish in any order; wait for all before the failed one.
         if self._wrong is not None and self._finite >= self._wrong[0] // self._steps:
             self._stop(*self._wrong)
 
@@ -209,7 +207,7 @@ def _is_float(array):
 
 
 def is_finite(array):
-    """Return whether a NumPy array is free of NaN and infinity, as integers always are."""
-    # A float64 sum of finite float32 values cannot overflow, and is faster than `np.isfinite`.
+    """Return whether a NumPy array is free of NaN and infinity."""
+    # A float64 sum of float32 cannot overflow, and is faster than `np.isfinite`.
     with np.errstate(invalid="ignore"):  # inf - inf
         return not _is_float(array) or bool(np.isfinite(np.sum(array, dtype="float64")))

@@ -40,7 +40,7 @@ def check_content(config):
 
 
 def _names():
-    """Import `checkpoints.names` late, because it imports tokenizers, which import this module."""
+    """Import `checkpoints.names`, which imports this module."""
     return load_module("checkpoints.names")
 
 
@@ -70,19 +70,17 @@ class FromPreset(ChecksKeywords):
                 `kaggle://org/model/keras/name`.
             load_weights: bool. `False` builds the architecture with random weights.
             **kwargs: settings that override those of the preset, such as `dtype="bfloat16"`. A task
-                also takes `num_classes` or `labels` for a new head (`new_head=True` for tasks
-                without classes), its preprocessor's `sequence_length` and `truncate`, and encoder
-                settings whose names the task does not use. With `special_tokens_in_strings=True`,
-                tasks, preprocessors and tokenizers recognize control tokens such as `[SEP]` and
-                markers such as `[unused1]` in texts; otherwise these are ordinary text.
+                also takes `num_classes` or `labels` for a new head (`new_head=True` without
+                classes), its preprocessor's `sequence_length` and `truncate`, and encoder settings.
+                `special_tokens_in_strings=True` recognizes control tokens such as `[SEP]` and
+                markers such as `[unused1]` in texts.
 
         Raises:
-            ValueError: if the preset is unknown, or if its weights do not fit the model. The
-                message lists missing and unused weights.
+            ValueError: if the preset is unknown, or its weights do not fit, with missing and unused
+                weights.
         """
         cls.check_arguments(kwargs)
-        # Presets name registered classes, and even a tokenizer's preset names its encoder's class,
-        # so all classes must be imported first.
+        # Presets name registered classes, even of the encoder, so all must be imported first.
         load_models()
         source = _names().open_preset(
             preset, load_weights and issubclass(cls, keras.Model), cls.needs_files(kwargs)
@@ -92,11 +90,11 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def check_arguments(cls, kwargs: Any) -> None:
-        """Raise for arguments that `from_preset` does not take; runs before any download."""
+        """Raise for arguments that `from_preset` does not take, before downloads."""
 
     @classmethod
     def needs_files(cls, kwargs: Any) -> bool:
-        """Return whether a built-in preset needs files besides its description of the encoder."""
+        """Return whether a built-in preset needs files besides its description."""
         return True
 
     @classmethod
@@ -123,7 +121,7 @@ class FromPreset(ChecksKeywords):
 
     @_class_property
     def presets(cls) -> dict[str, Any]:
-        """The built-in presets that this class can load, as a dict of name to description."""
+        """The built-in presets of this class, a dict of name to description."""
         return _names().presets_of(cls)
 
     @classmethod
@@ -133,30 +131,30 @@ class FromPreset(ChecksKeywords):
 
     @classmethod
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
-        """Load from a local directory that `save_to_preset` wrote, with KerasHub's loader."""
+        """Load from a directory of `save_to_preset`, with KerasHub's loader."""
         return super().from_preset(directory, **kwargs)
 
     def save_to_preset(self, preset_dir: AnyPath, **kwargs: Any) -> None:
-        """Write a preset directory; a failure leaves `preset_dir` as it was.
+        """Write a preset directory, atomically.
 
-        A user-defined subclass is saved under the name of its kerasbert base class, with its own
-        settings, so that `from_preset` of either class loads it.
+        A user-defined subclass is saved as its kerasbert base class, with its own settings, and
+        loaded by either.
 
         Args:
             preset_dir: string. The directory; an existing one keeps its other files.
             **kwargs: passed on, such as `max_shard_size` in GB.
 
         Raises:
-            ValueError: if `preset_dir` is empty or a file, if weights are not finite, or for a
-                user-defined subclass that is not registered with Keras and cannot be loaded as its
-                base class, for example because it has more weights.
+            ValueError: if `preset_dir` is empty or a file, if weights are not finite, or for an
+                unregistered subclass that its base class cannot load, for example because of more
+                weights.
             OSError: if it cannot be written, or the disk has no room for the weights.
         """
         target = output_folder(preset_dir, "preset_dir")
         weights = getattr(self, "weights", ())
         check_weights(weights, f"This {type(self).__name__} is not saved")
         if is_unfinished(target):
-            # The caller, such as a task that saves its encoder, renames the folder later.
+            # The caller, such as a task, renames the folder later.
             check_room(os.path.dirname(target), weights)
             return self._save_in(target, **kwargs)
         with new_folder(target, keep=True) as folder:

@@ -1,7 +1,7 @@
-"""Hidden folders for unfinished output, with locks that show whether their process still runs.
+"""Hidden folders for unfinished output, with locks.
 
-The process holds a lock in the hidden folder. The system releases the lock however the process
-ends, so the next writer can recognize abandoned folders.
+However the process ends, the system releases its lock in the folder, so that the next writer
+recognizes abandoned folders.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ OWNED = "`{by}` (process {process} on {host}, since {since})"
 LOCK = "lock"
 OWNER = "owner.json"
 MOVING = "moving.json"
-ORIGIN = "made"  # An empty file that ties a move plan to this disk; see `moves`.
+ORIGIN = "made"  # Ties a move plan to this disk; see `moves`.
 
 
 def make_in(place, work):
-    """Make the hidden folder `work` in `place`, unless this user already has it."""
+    """Make the hidden folder `work` in `place`, unless it exists."""
     try:
         system.make_private(work)
     except FileExistsError:
@@ -56,7 +56,7 @@ def owner_record(by):
 
 
 def owner_of(work):
-    """Return a description of the process that holds the lock of a hidden folder, for messages."""
+    """Describe the process that holds a hidden folder's lock."""
     try:
         with open(os.path.join(work, OWNER), encoding="utf-8") as file:
             return OWNED.format(**json.load(file))
@@ -65,7 +65,7 @@ def owner_of(work):
 
 
 def take_lock(work, wait=0):
-    """Lock a hidden folder; return `None` if another process or thread holds or removes it."""
+    """Lock a hidden folder, or return `None` if another holds or removes it."""
     import filelock
 
     lock = filelock.FileLock(os.path.join(work, LOCK), thread_local=False)
@@ -108,8 +108,8 @@ def is_ours(work):
 def delete(work, lock):
     """Remove a hidden folder and release its lock.
 
-    The lock file is removed last, so that the next process can take the lock after an interruption.
-    A folder whose move failed halfway is kept for the next process.
+    The lock file is removed last, for the next process after an interruption. A folder with an
+    unfinished move is kept for it.
     """
     with contextlib.suppress(OSError):
         if is_real_folder(work) and not os.path.exists(os.path.join(work, MOVING)):
@@ -117,8 +117,8 @@ def delete(work, lock):
                 path = os.path.join(work, name)
                 shutil.rmtree(path) if is_real_folder(path) else os.unlink(path)
             if system.IS_WINDOWS:
-                # Windows cannot remove open files. If another process takes the lock now, the lock
-                # file stays.
+                # Windows cannot remove open files: if another process has the lock now, the file
+                # stays.
                 lock.release()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(work, LOCK))

@@ -1,6 +1,6 @@
 """Functions that wrap private names of Keras, KerasHub, TensorFlow, JAX and PyTorch.
 
-`kerasbert.base.private_names` lists these names with the reasons; no other file mentions them.
+See `kerasbert.base.private_names` for the reasons; no other file mentions them.
 """
 
 import sys
@@ -20,7 +20,7 @@ def flatten_layers(layer, include_self=True):
 
 
 def set_policy(layer, policy):
-    """Set the dtype policy of one layer, without changing a policy map that layers share."""
+    """Set one layer's dtype policy, without changing a shared policy map."""
     layer._dtype_policy = policy
 
 
@@ -87,12 +87,12 @@ def function_of(metric):
 
 
 def build_on(model, batch):
-    """Build a compiled model's metrics and optimizer, as the first step on `batch` would."""
+    """Build a compiled model's metrics and optimizer, like a first step."""
     model._symbolic_build(data_batch=batch)
 
 
 def in_order(model, logs):
-    """Convert results by name to the return value of `evaluate`: an ordered list or one number."""
+    """Convert results by name to those of `evaluate`: a list or one number."""
     return model._flatten_metrics_in_order(logs)
 
 
@@ -133,7 +133,7 @@ def set_trained(optimizer, variables, places):
 
     `places` maps the `id` of each variable to its index in the optimizer's state.
     """
-    # Changed in place, because Keras would track new lists.
+    # Keras would track new lists.
     optimizer._trainable_variables[:] = variables
     optimizer._trainable_variables_indices.clear()
     optimizer._trainable_variables_indices.update({id(v): places[id(v)] for v in variables})
@@ -162,7 +162,7 @@ def track_variables(model):
 def onednn_linear():
     """Return PyTorch's oneDNN linear layer.
 
-    It is a function of rows (R, D), weights (U, D), a bias and further arguments.
+    A function of rows (R, D), weights (U, D), a bias and more.
     """
     import torch
 
@@ -193,7 +193,7 @@ def fused_adam():
 def foreach(operation):
     """Return the PyTorch operation on lists of tensors that `operation` names.
 
-    The names are looked up in a dict, because `torch.compile` traces this function.
+    By a dict, because `torch.compile` traces this.
     """
     import torch
 
@@ -222,7 +222,7 @@ def may_be_in_xla(graph):
 
 
 def regex_split_with_offsets(text, delimiters, kept):
-    """Run TensorFlow Text's function of this name on strings (N,), without its checks."""
+    """Run TensorFlow Text's function on strings (N,), without its checks."""
     from tensorflow_text.python.ops import regex_split_ops
 
     operation = regex_split_ops.gen_regex_split_ops.regex_split_with_offsets

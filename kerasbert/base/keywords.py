@@ -33,9 +33,9 @@ def check_keyword(owner, name, known):
 
 
 class ChecksKeywords:
-    """Mixin whose constructor rejects unknown keywords; must be the first base class.
+    """Mixin that rejects unknown keywords; must be the first base class.
 
-    Keras' models ignore them silently; its layers and optimizers raise, but suggest nothing.
+    Keras' models ignore them; layers and optimizers raise without a suggestion.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,9 +48,7 @@ class ChecksKeywords:
 
 @functools.cache
 def arguments(cls):
-    """Return the names of a constructor's arguments, including those that base classes take.
-
-    Base classes in the class attribute `replaced_bases` are skipped.
+    """Return a constructor's arguments, with those of base classes except `replaced_bases`.
 
     >>> from kerasbert.layers import Pooling
     >>> sorted(arguments(Pooling))
@@ -59,7 +57,7 @@ def arguments(cls):
     names = set()
     for base in inspect.getmro(cls):
         if base is keras.Model:
-            # A functional model would silently ignore the other arguments of a layer.
+            # A functional model ignores other arguments.
             return names | {"inputs", "outputs", "name", "trainable"}
         passed_over = (object, ChecksKeywords, *getattr(cls, "replaced_bases", ()))
         if "__init__" in vars(base) and base not in passed_over:
@@ -74,7 +72,7 @@ _OF_FROM_PRESET = ("load_weights", "new_head", "preset")
 
 
 def _check_parts(cls, name):
-    """Raise if an argument belongs to a part of a task or to `from_preset`, and name the part."""
+    """Raise, with its owner, for an argument of a task's part or of `from_preset`."""
     is_task = issubclass(cls, keras.Model)
     parts = {
         "backbone": getattr(cls, "backbone_cls", None) if is_task else None,
@@ -95,7 +93,7 @@ def _check_parts(cls, name):
 
 
 def own_class(cls):
-    """Return the nearest class in the MRO that this package registers with Keras, or `None`.
+    """Return the nearest class in the MRO that this package registers, or `None`.
 
     >>> from kerasbert.layers import Pooling
     >>> own_class(type("Mine", (Pooling,), {})).__name__
@@ -109,9 +107,9 @@ def own_class(cls):
 
 
 def config_of(layer):
-    """Return a layer's config, complete even if a user's subclass does not extend `get_config`.
+    """Return a layer's config, also without `get_config` of a subclass.
 
-    Constructor arguments that `get_config` omits are read from attributes of the same name.
+    Omitted constructor arguments are read from attributes.
 
     Raises:
         ValueError: for an argument that is neither in `get_config()` nor an attribute.

@@ -11,24 +11,21 @@ def load_module(name):
 
 
 def load_models():
-    """Import all classes that this package registers with Keras; a test checks for missing ones.
+    """Import all classes that this package registers with Keras.
 
-    `keras.models.load_model` and KerasHub's loader find only registered classes. The models import
-    the layers, losses and optimizers.
+    `keras.models.load_model` and KerasHub's loader find only these. Models import layers, losses
+    and optimizers.
     """
     load_module("models")
     load_module("lineage")
 
 
 def deprecated(module, homes):
-    """Return a `__getattr__` for a module whose names have moved to other modules.
-
-    It finds each name in its new module, with a deprecation warning.
+    """Return a `__getattr__` that finds moved names, with a deprecation warning.
 
     Args:
         module: string. The module's full name.
-        homes: dict of each moved name to its new module below `kerasbert`; "" is the package
-            itself.
+        homes: dict of name to new module below `kerasbert`; "" is the package.
     """
 
     def find(name):

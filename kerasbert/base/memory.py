@@ -6,8 +6,8 @@ import gc
 import os
 import platform
 
-# Environment variables of glibc's allocator, with the option numbers in malloc.h and the values to
-# set. mallopt(3) reads a trim threshold of -1 as the largest number, so the heap is never trimmed.
+# glibc's environment variables, option numbers in malloc.h, and values. A trim threshold of -1
+# never trims the heap.
 _OPTIONS = {
     "MALLOC_TRIM_THRESHOLD_": (-1, -1),
     "MALLOC_TOP_PAD_": (-2, 1 << 28),
@@ -16,17 +16,15 @@ _OPTIONS = {
 
 
 def keep_freed_memory():
-    """Let glibc keep freed memory for reuse until `give_back`, unless the user set other options.
+    """Let glibc keep freed memory until `give_back`, unless the user set other options.
 
-    Otherwise the memory of each batch's activations returns to the system and causes page faults
-    in the next batch, which took a quarter of the time of bfloat16 batches on two cores.
+    Otherwise activations return to the system after each batch, and page faults take a quarter of
+    the time of bfloat16 batches on two cores.
 
-    Whatever its threshold is, glibc maps each block of 32 MB or more separately and unmaps it when
-    it is freed, unless mappings are forbidden. PyTorch's attention probabilities for 200 tokens are
-    larger than that; XLA allocates one such block per step, and so does TensorFlow for the logits
-    of a vocabulary. Without this setting, an epoch on paragraphs took 1.4 times as long on PyTorch,
-    and a training step 1.2 times as long on JAX and, in pre-training, on TensorFlow. The setting
-    helps the main thread: other threads have small heaps of their own.
+    Unless mappings are forbidden, glibc maps and unmaps each block of 32 MB or more, such as
+    PyTorch's attention probabilities for 200 tokens, XLA's block per step, and TensorFlow's logits
+    of a vocabulary. Without this, an epoch on paragraphs took 1.4 times as long on PyTorch, and a
+    training step 1.2 times on JAX and, in pre-training, TensorFlow. It helps only the main thread.
     """
     if not _is_glibc():
         return
@@ -44,10 +42,9 @@ def give_back():
 
 @contextlib.contextmanager
 def collect_once():
-    """Exclude the objects that exist now from garbage collection, and collect once at the end.
+    """Exclude existing objects from garbage collection, and collect once at the end.
 
-    Use it where collections are frequent: traversing all imported objects takes 0.3 s each time.
-    Objects frozen by the caller stay frozen.
+    Traversing all imported objects takes 0.3 s each time. Objects frozen by the caller stay frozen.
     """
     frozen = gc.get_freeze_count() > 1000  # Python 3.12 itself freezes a few hundred objects.
     gc.freeze()
@@ -74,7 +71,7 @@ def memory_bytes():
 def peak_bytes():
     """Return the peak memory of this process; `None` if the system does not report it."""
     try:
-        # `resource` is not used on Linux, because it includes the parent's memory at the fork.
+        # On Linux, `resource` includes the parent's memory at the fork.
         with open("/proc/self/status", encoding="utf-8") as file:
             peak = next(line for line in file if line.startswith("VmHWM"))
         return 1024 * int(peak.split()[1])

@@ -1,7 +1,7 @@
-"""Hidden folders for output, and moves of complete output to its final place.
+"""Moves of complete output to its final place.
 
-A complete folder is exchanged with the old one, or its entries are moved one by one, as a plan on
-disk describes. If the process is killed, the next writer completes the plan.
+A complete folder is exchanged with the old one, or its entries are moved by a plan on disk, which
+the next writer completes if the process is killed.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from kerasbert.base.hidden import (
     take_lock,
 )
 
-# Errors that mean that another process, which writes here too, has removed or created a folder.
+# Errors if another process has removed or created a folder.
 _CHANGED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 _hidden_here = set()  # The hidden folders of this process.
 
@@ -40,7 +40,7 @@ def hidden_folder(place):
     """Make a hidden folder with a lock in `place`, removed at the end."""
     sweep(place)
     lock = None
-    while lock is None:  # Another process may remove the folder before it is locked.
+    while lock is None:  # Another process may remove the folder.
         work = os.path.join(place, PREFIX + secrets.token_hex(6))
         make_in(place, work)
         lock = take_lock(work)
@@ -54,12 +54,12 @@ def hidden_folder(place):
 
 
 def sweep(folder):
-    """Remove the hidden folders of killed processes, and complete the moves that they began.
+    """Remove hidden folders of killed processes, and complete their moves.
 
-    Other users' hidden folders, links, and move plans in a copied or downloaded folder are ignored.
+    Those of other users, links, and plans in copied folders are ignored.
     """
     for name in hidden_in(folder) if os.access(folder, os.W_OK) else []:
-        with contextlib.suppress(OSError):  # Another process removed the hidden folder.
+        with contextlib.suppress(OSError):  # Another process removed it.
             _clear(os.path.join(folder, name))
 
 
@@ -96,16 +96,15 @@ def is_unfinished(path):
 def put(folder, target, keep=False):
     """Replace `target`, or create it, with a complete folder from a `scratch`.
 
-    On Linux the two folders are exchanged in one step, so that a complete folder always exists. On
-    other systems, and for a folder that cannot be renamed (a mount point, the current directory or
-    a folder in a read-only parent), entries are moved one by one. If that is interrupted, the next
-    writer (`sweep`) completes the move; until then, readers get an error (`settle`).
+    On Linux, folders are exchanged in one step. On other systems, and for a folder that cannot be
+    renamed (a mount point, the current directory or in a read-only parent), entries are moved one
+    by one. The next writer (`sweep`) completes an interrupted move; until then, readers get an
+    error (`settle`).
 
     Args:
         folder: string. The complete folder, directly in the scratch folder.
         target: string, as passed to `scratch`.
-        keep: bool. Whether to keep files of `target` that `folder` does not have. They are linked,
-            not copied.
+        keep: bool. Whether to keep other files of `target`, as links.
     """
     target = os.path.realpath(target)
     folder = os.path.realpath(folder)
@@ -151,7 +150,7 @@ def _all_in(folder):
 
 
 def _put_new(folder, target):
-    """Rename a folder to a path that does not exist; missing parents appear in the same step."""
+    """Rename a folder to a new path, with missing parents in the same step."""
     top = target
     while not os.path.lexists(os.path.dirname(top)):
         top = os.path.dirname(top)
@@ -215,10 +214,7 @@ def link_others(old, new):
 
 
 def _move_in(folder, target, keep):
-    """Move the content of a folder into `target`; first write a plan for `_end_move`.
-
-    The plan allows `_end_move` to complete an interrupted move.
-    """
+    """Move a folder's content into `target`, with a plan for `_end_move` to complete it."""
     work = os.path.dirname(folder)
     new = set(os.listdir(folder))
     removed = set() if keep else set(os.listdir(target)) - new
@@ -289,10 +285,9 @@ def _set_aside(path, old):
 
 
 def _origin(work):
-    """Return numbers that tie a move plan to this disk.
+    """Return numbers that tie a move plan to this disk, to recognize copies.
 
-    With them, a copied plan, for example from an archive, is recognized. Inode numbers alone could
-    be guessed, but the change time of an inode cannot be set.
+    Inode numbers could be guessed, but an inode's change time cannot be set.
     """
     made = os.lstat(os.path.join(work, ORIGIN))
     place = os.stat(os.path.dirname(work))
@@ -300,10 +295,7 @@ def _origin(work):
 
 
 def has_own_plan(work):
-    """Return whether the hidden folder `work` has a plan that this user began on this disk.
-
-    Other plans cause a warning.
-    """
+    """Return whether `work` has a plan of this user and disk; others cause a warning."""
     path = os.path.join(work, MOVING)
     if not os.path.lexists(path):
         return False
@@ -319,7 +311,7 @@ def has_own_plan(work):
 
 
 def _read_plan(work):
-    """Read the plan in a hidden folder, a dict; `None` if it is damaged or a copy."""
+    """Read the plan in a hidden folder, or `None` if damaged or copied."""
     try:
         with open(os.path.join(work, MOVING), encoding="utf-8") as file:
             plan = json.load(file)

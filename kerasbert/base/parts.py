@@ -13,7 +13,7 @@ def encoder_of(model):
 def tells_segments(model):
     """Return whether the texts of a pair get different segment ids.
 
-    Both the encoder and the preprocessor, if any, must have more than one segment.
+    Encoder and preprocessor must have more than one.
     """
     count = encoder_of(model).num_segments
     given = getattr(getattr(model, "preprocessor", None), "num_segments", None)
@@ -37,14 +37,12 @@ def _tokens(tokenizer):
 
 
 def own_preprocessor(backbone, preprocessor, cls, long=None, **settings):
-    """Check that a preprocessor fits a task, and copy it with the task's settings.
-
-    The copy shares the tokenizer.
+    """Check a task's preprocessor, and copy it with the task's settings and the same tokenizer.
 
     Args:
-        backbone: the `BertBackbone` that the preprocessor must fit.
+        backbone: the `BertBackbone` to fit.
         preprocessor: a preprocessor, or `None`.
-        cls: the class that the preprocessor must be an instance of.
+        cls: its class.
         long: see `kerasbert.text.long_texts.LongTexts`; `None` keeps the preprocessor's.
         **settings: settings of the task; unknown ones are ignored.
     """
@@ -85,9 +83,9 @@ def own_preprocessor(backbone, preprocessor, cls, long=None, **settings):
         )
     config = {**config_of(preprocessor), "tokenizer": preprocessor.tokenizer}
     count = min(backbone.num_segments, 2)
-    # A preprocessor that gives both texts of a pair one segment keeps doing so.
+    # Both texts of a pair keep a single segment.
     settings["num_segments"] = min(count, 1) if preprocessor.num_segments == 1 else count
     config.update((name, value) for name, value in settings.items() if name in config)
     if long is not None:
-        config["long"] = long  # It is not in the config if it is the default.
+        config["long"] = long  # The default is not in the config.
     return type(preprocessor).from_config(config)

@@ -1,4 +1,4 @@
-"""Paths and URLs, names that were read from files, and checks of the file at a path."""
+"""Paths and URLs, names from files, and checks of files."""
 
 import hashlib
 import ntpath
@@ -22,7 +22,7 @@ _CACHED = re.compile("(models|datasets|spaces)--")
 
 
 def is_url(path):
-    """Return whether a string is a storage URL, as `kerasbert.base.storage` reads and writes.
+    """Return whether a string is a storage URL.
 
     >>> is_url("s3://bucket/books"), is_url("C:/books"), is_url("books")
     (True, False, False)
@@ -50,29 +50,28 @@ def as_path(given):
 
 
 def inside(directory, name, source, nested=False):
-    """Join a directory and a name that was read from a file, after checking the name.
+    """Join a directory and a checked name from a file.
 
-    Every name read from a file (of a run, shard, module or submission) must pass this check before
-    it becomes part of a path; `tests/test_names_from_files.py` enforces that.
+    Every name read from a file must pass it before it becomes part of a path;
+    `tests/test_names_from_files.py` enforces that.
 
     Args:
         directory: string. A folder or a URL.
-        name: the name that was read. It must be a string without separators that names neither the
-            directory itself nor a device.
+        name: the name: a string without separators that names neither the directory itself nor a
+            device.
         source: string. The path of the file that holds the name, for the error message.
         nested: bool. Whether "/" may lead into subfolders.
 
     Raises:
-        ValueError: if the name is invalid or leads out of the directory, possibly through a link.
-            Links in a snapshot of the Hugging Face hub's cache may lead to the blobs of its
-            repository.
+        ValueError: if the name is invalid or leads out of the directory, also by a link, except to
+            the blobs of the Hugging Face hub's cache.
     """
     check_name(name, source, nested, directory)
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
 
 
 def check_name(name, source, nested=False, directory=None):
-    """Check a name as `inside` does; links are checked only if a directory is given."""
+    """Check a name like `inside`, and links only with a directory."""
     is_free = directory is None or is_url(directory)
     if not _is_name(name, nested) or not (is_free or _stays_inside(directory, name)):
         raise ValueError(
@@ -94,7 +93,7 @@ def _is_name(name, nested):
             return False
     if system.IS_WINDOWS and set(name) & _FORBIDDEN:
         return False
-    # Windows strips dots and spaces from the end of a name.
+    # Windows strips final dots and spaces.
     return bool(parts) and all(part.rstrip(". ") and "/" not in part for part in parts)
 
 
@@ -114,7 +113,7 @@ def _stays_inside(directory, name):
 
 
 def check_regular(path):
-    """Check that a path is not a pipe, a socket or a device, which may block a reader forever.
+    """Check that a path is not a pipe, a socket or a device, which may block forever.
 
     Raises:
         ValueError: if it is one.
@@ -122,14 +121,14 @@ def check_regular(path):
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return  # Opening the file will raise a clear error.
+        return  # Opening it raises a clear error.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kind = "a pipe or socket" if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else "a device"
         raise ValueError(f"'{path}' is {kind}; it must be a regular file.")
 
 
 def file_sha256(path):
-    """Return the SHA-256 of a file in hexadecimal; takes about one second per 1 to 2 GB."""
+    """Return the SHA-256 of a file in hexadecimal (1 to 2 GB per second)."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -145,8 +144,8 @@ def check_file(path, described, hashed, then):
     Args:
         path: string.
         described: dict from `describe_file`; missing entries are not compared.
-        hashed: bool. Whether to compare the hash as well as the size.
-        then: string. What the user should do; it ends the error message.
+        hashed: bool. Whether to compare the hash too.
+        then: string. What to do; it ends the error.
 
     Raises:
         ValueError: if it is missing or differs.

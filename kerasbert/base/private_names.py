@@ -1,8 +1,8 @@
 """Private names of Keras, KerasHub, TensorFlow, JAX and PyTorch that this package depends on.
 
-Private names may change in any release without notice. These tables list each of them with the
-reason why no public name can replace it. `tests/base/test_keras_internals.py` looks up each name in
-the installed packages, and compares the tables with a scan of the code.
+They may change in any release, so these tables list each, with a reason.
+`tests/base/test_keras_internals.py` looks them up in the installed packages, and compares the
+tables with the code.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ class Name:
     Args:
         owner: string. Class or module that has it.
         names: string. Separated by spaces.
-        since: string. First release with this form, among Keras' minor versions 3.0 to 3.15; for
-            other packages, the only release that was checked.
+        since: string. First release with this form, among Keras 3.0 to 3.15; for other packages,
+            the release that was checked.
         why: string. Why no public name can replace it.
-        form: string. A method's signature, with "..." for defaults that do not matter. For other
-            names, their kind, such as "attribute" of an object or "keyword" of a constructor.
-        issue: string. Issue or pull request of the package that discusses it.
+        form: string. A method's signature, with "..." for other defaults, or the kind of a name,
+            such as "attribute" or "keyword".
+        issue: string. The package's issue or pull request.
         backends: tuple of strings. Backends that have it; empty for all.
     """
 

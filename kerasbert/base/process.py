@@ -12,9 +12,8 @@ import time
 from kerasbert.base import keras_internals
 
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
-# Modules and functions in which servers fork workers, with the signal that stops the server. Celery
-# needs one, because it replaces a worker that ends; gunicorn stops by itself if a worker exits with
-# `_BOOT_ERROR`.
+# Where servers fork workers, and the signal to stop the server: Celery would replace a worker;
+# gunicorn stops if one exits with `_BOOT_ERROR`.
 _FORKS_WORKER = {
     ("gunicorn.arbiter", "spawn_worker"): None,
     ("celery.concurrency.prefork", "on_start"): signal.SIGTERM,
@@ -32,20 +31,19 @@ _unsure = None  # (a thread that may wait for lost PyTorch threads, the ancestor
 
 
 def check_process(runtime=None):
-    """Raise if this process was forked after a runtime had started its threads.
+    """Raise in a process that was forked after a runtime had started its threads.
 
-    Threads do not survive a fork, so operations that need them hang.
+    Threads do not survive a fork, so operations hang.
 
     Args:
         runtime: "tensorflow", "jax" or "torch", which the caller needs; `None` for Keras' backend.
 
     Raises:
-        RuntimeError: if so; the message names the parent process and the runtime, and says what to
-            do instead.
+        RuntimeError: if so, with parent process, runtime and remedy.
     """
     global _is_used
     _is_used = True
-    if os.getpid() != _pid:  # C code forked this process without Python's fork hooks.
+    if os.getpid() != _pid:  # C code forked without Python's hooks.
         _note_running()
         _note_fork()
     if _lost or _unsure:
@@ -109,7 +107,7 @@ def _note_running():
 
 
 def _note_fork():
-    """Record the runtimes that the parent used, and stop a server's worker that needs them."""
+    """Record the parent's runtimes, and stop a server's worker that needs them."""
     global _pid, _is_used, _unsure
     if _is_probing:
         return
@@ -129,7 +127,7 @@ def _stop_worker(lost, stop):
     """End this process and its server if a model could not run here."""
     if not lost:
         return
-    # Exceptions in fork hooks are ignored, and `sys.exit` would wait for the lost threads.
+    # Fork hooks ignore exceptions, and `sys.exit` would wait for lost threads.
     os.write(2, f"kerasbert: {_explain(lost)}\n".encode())
     if stop is not None:
         os.kill(os.getppid(), stop)
@@ -139,7 +137,7 @@ def _stop_worker(lost, stop):
 def _note_earlier_fork():
     """Detect a fork that happened before this module was imported.
 
-    Its sign is that runtimes have started, but that the process has no threads besides Python's.
+    Runtimes have then started, but there are only Python's threads.
     """
     global _unsure
     if not 0 < len(_threads()) <= threading.active_count():
@@ -153,8 +151,8 @@ def _note_earlier_fork():
 def _try_torch():
     """Test in a forked probe whether a large PyTorch operation hangs in this thread.
 
-    PyTorch's threads serve the thread that first computed. There is no other way to find out
-    whether they had started before the fork.
+    PyTorch's threads serve the thread that first computed; nothing else tells whether they started
+    before the fork.
     """
     global _is_probing, _unsure
     if not _unsure or _unsure[0] != threading.get_ident():
@@ -164,7 +162,7 @@ def _try_torch():
     if getattr(torch, "get_num_threads", lambda: 1)() == 1:
         return
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    _is_probing = True  # The probe is a fork too, and must not run the hooks.
+    _is_probing = True  # The probe must not run the hooks.
     probe = os.fork()
     if probe == 0:
         try:
@@ -181,7 +179,7 @@ def _try_torch():
             break
         time.sleep(0.005)
     if hasattr(signal, "sigtimedwait"):  # Not on macOS.
-        # Take the probe's SIGCHLD, which a server would mistake for that of a worker.
+        # A server would mistake the probe's SIGCHLD for a worker's.
         signal.sigtimedwait([signal.SIGCHLD], 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -243,14 +241,13 @@ def uninterrupted():
 def silent_tensorflow():
     """Return a context in which the import of TensorFlow writes no log lines.
 
-    TensorFlow writes to stderr before it reads its log level, so stderr is redirected. Errors are
-    still raised as exceptions.
+    TensorFlow writes to stderr before it reads its log level, so stderr is redirected.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         sys.stderr.flush()
         kept = os.dup(2)
-    except (AttributeError, OSError):  # A program without a console, such as IDLE on Windows.
+    except (AttributeError, OSError):  # No console, such as IDLE on Windows.
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -264,7 +261,7 @@ def silent_tensorflow():
 
 
 def run_silently(module, function, *arguments):
-    """Call a function of a module that imports TensorFlow; the target of a new process."""
+    """Call a function of a module that imports TensorFlow, in a new process."""
     with silent_tensorflow():
         module = importlib.import_module(module)
     getattr(module, function)(*arguments)

@@ -1,13 +1,13 @@
-"""Load exported models in their own runtimes, as functions of a dict of arrays.
+"""Exported models in their own runtimes, as functions of a dict of arrays.
 
-Each function imports only its runtime, without Keras, and TensorFlow only for its own formats.
+Only the runtime is imported.
 """
 
 import importlib.util
 
 
 def onnx_runtime(path, threads=None):
-    """Load `model.onnx` as a function from a dict of input arrays to a dict of output arrays.
+    """Load `model.onnx` as a function of input to output arrays, both dicts.
 
     Args:
         path: string.
@@ -27,7 +27,7 @@ def openvino(path, threads=None):
     """Load `model.xml`; see `onnx_runtime`."""
     import openvino
 
-    # The default precision would be bfloat16 on CPUs that support it.
+    # By default, bfloat16 on CPUs that support it.
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
@@ -36,7 +36,7 @@ def openvino(path, threads=None):
 
 
 def litert(path, threads=None):
-    """Load `model.tflite`; see `onnx_runtime`. TensorFlow runs it if LiteRT is not installed."""
+    """Load `model.tflite`; see `onnx_runtime`. TensorFlow runs it without LiteRT."""
     if importlib.util.find_spec("ai_edge_litert") is None:
         import tensorflow as tf
 

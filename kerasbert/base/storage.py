@@ -1,10 +1,9 @@
 """Files at local paths and, through fsspec, at URLs (`s3://`, `gs://`, `hdfs://`).
 
-fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials itself.
-Files at local paths are handled by `open` and `kerasbert.base.files`.
+fsspec needs the protocol's package (s3fs, gcsfs, adlfs), which finds its credentials.
 
-Writes are atomic. Object stores show only complete uploads; in other stores, a file is written
-under a hidden name and renamed. No store has locks; see `kerasbert.base.working_folder`.
+Writes are atomic: object stores show only complete uploads; elsewhere, files are written under a
+hidden name and renamed. There are no locks; see `kerasbert.base.working_folder`.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from kerasbert.base import files
 from kerasbert.base.errors import first_line
 from kerasbert.base.paths import inside, is_url
 
-# Protocols whose uploads are atomic, and protocols that cannot be written.
+# Protocols with atomic uploads, and read-only protocols.
 WHOLE_PUTS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "hf")
 READ_ONLY = ("http", "https", "data", "zip", "tar", "github")
 # Schemes of preset handles, which are not storage.
@@ -42,8 +41,7 @@ def find(given):
         given: string. A file, a folder (searched recursively), or a glob pattern.
 
     Returns:
-        `(kind, dict of path to bytes)`, where `kind` is "file", "folder" or "pattern". The dict is
-        empty if nothing was found.
+        `(kind, dict of path to bytes)`, where `kind` is "file", "folder" or "pattern".
     """
     if not is_url(given):
         return _find_here(given)
@@ -87,7 +85,7 @@ def _find_here(given):
 
 
 def _by_name(path):
-    """Return the sort key of a path: as on Linux, so that all systems read corpora in one order."""
+    """Return the sort key of a path, the same on all systems."""
     return path.replace(os.sep, "/")
 
 
@@ -96,7 +94,7 @@ def _is_hidden(name):
 
 
 def _url(given, path, fs, name):
-    """Return the URL of `name`, which fsspec found below the URL `given` with the path `path`."""
+    """Return the URL of `name` below the URL `given` with the path `path`."""
     url = given.rstrip("/")
     if url.endswith(path):  # fsspec left out the URL's host, so it is put back.
         return url.removesuffix(path) + name
@@ -112,10 +110,10 @@ def exists(path):
 
 
 def _info(fs, path):
-    """Return a store's information on a file or folder; `None` if it does not exist.
+    """Return a store's information on a file or folder, or `None`.
 
-    `fs.exists` and `fs.isfile` are not used, because they return False also when the request
-    fails, and the run would then start from the beginning.
+    `fs.exists` and `fs.isfile` return False also for failed requests, after which the run would
+    start over.
     """
     try:
         return fs.info(path)
@@ -177,7 +175,7 @@ class _File:
 
 
 def read_json(path, missing=None):
-    """Read a dict from a JSON file; return `missing`, if given, when the file does not exist.
+    """Read a dict from a JSON file, or return any `missing` without it.
 
     Raises:
         ValueError: as `files.read_json`.
@@ -203,12 +201,11 @@ def get(url, path):
 
 
 def get_folder(url, folder, left_out=(), seen=None):
-    """Download all files below a URL to a folder; return a dict of remote name to local path.
+    """Download all files below a URL to a folder: a dict of remote name to local path.
 
     Args:
         left_out: names directly below the URL that are skipped.
-        seen: dict of each file's name to the store's information on it. This function updates it,
-            and skips files whose information has not changed.
+        seen: dict of name to the store's information, to update; unchanged files are skipped.
     """
     copies, seen = {}, {} if seen is None else seen
     with _reaching(url):
@@ -249,7 +246,7 @@ def write_text(path, text):
 
 
 def check_writable(folder):
-    """Check that files can be written below a URL, before any work is done.
+    """Check that files can be written below a URL, before any work.
 
     Raises:
         OSError, ValueError, ImportError: with a one-sentence message.
@@ -263,7 +260,7 @@ def check_writable(folder):
 
 
 def put(path, url, place=None):
-    """Upload a file to a URL atomically. Errors name `place` if it is given, otherwise the URL.
+    """Upload a file to a URL atomically; errors name `place` or the URL.
 
     Raises:
         OSError, ValueError, ImportError: with a one-sentence message.
@@ -295,7 +292,7 @@ def _move(fs, partial, path):
         fs.mv(partial, path)
     except OSError as error:
         refused = error
-    # Some stores do not replace an existing file, and some of these do not raise an error.
+    # Some stores do not replace a file, some without an error.
     if _info(fs, partial) is not None:
         if refused is not None and _info(fs, path) is None:
             raise refused
@@ -326,7 +323,7 @@ class _Refused(ValueError):
 
 
 def _place(url):
-    """Return a URL's file system, with its listing cache cleared, and the path in it."""
+    """Return a URL's file system, without cached listings, and the path in it."""
     from fsspec.core import url_to_fs
 
     protocol = _protocol(url)
@@ -367,7 +364,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def _reaching(url, done="read"):
-    """Replace a file system's error, whose class depends on its package, by one sentence."""
+    """Replace a file system's error by one sentence."""
     try:
         yield
     except (_Refused, ImportError):

@@ -16,6 +16,6 @@ def to_json(value, **settings):
     try:
         return json.dumps(value, allow_nan=False, **settings)
     except ValueError:
-        # A round trip also replaces numbers that `default` returned.
+        # Also for numbers from `default`.
         value = json.loads(json.dumps(value, **settings), parse_constant=lambda name: None)
         return json.dumps(value, allow_nan=False, **settings)

@@ -1,8 +1,7 @@
-"""Save and load presets with user-defined subclasses of models, preprocessors and tokenizers.
+"""Presets with user-defined subclasses of models, preprocessors and tokenizers.
 
-Such a preset names the subclass's base class in this package with all its settings, so that it can
-be loaded where the subclass is unknown. The name of the subclass and its additional settings are
-stored in the same JSON file.
+Such a preset names the base class in this package with all its settings, to load where the subclass
+is unknown, and beside it the subclass with its additional settings.
 """
 
 import functools
@@ -19,15 +18,12 @@ from kerasbert.base.keywords import arguments, config_of, own_class
 from kerasbert.base.parts import head_weights
 from kerasbert.base.strict_json import to_json
 
-# Methods that a subclass of a preprocessor or tokenizer may override without changing its tokens.
+# Methods that a subclass may override without changing its tokens.
 _SAME_TOKENS = {"__init__", "get_config", "from_config"}
 
 
 def own_object(name):
-    """Return the class registered under a name if it is one of this package or a subclass of one.
-
-    Otherwise, return `None`.
-    """
+    """Return the registered class of a name, if of this package or a subclass, or `None`."""
     found = keras.saving.get_registered_object(name) if isinstance(name, str) else None
     return found if isinstance(found, type) and own_class(found) else None
 
@@ -36,13 +32,13 @@ def own_object(name):
 
 
 def rename_in(folder, saved):
-    """Replace users' subclasses by their base classes in a saved object's JSON file.
+    """Replace users' subclasses by their base classes in a saved JSON file.
 
-    A subclass that its base class cannot replace stays if it is registered with Keras.
+    One that cannot be replaced stays if registered with Keras.
 
     Raises:
-        ValueError: if two subclasses have the same registered name, or if a base class cannot
-            replace a subclass that is not registered with Keras.
+        ValueError: if subclasses share a registered name, or a base class cannot replace an
+            unregistered one.
     """
     layers = [*keras_internals.flatten_layers(saved, include_self=False), saved]
     layers = [*getattr(saved, "tasks", {}).values(), *layers]
@@ -87,9 +83,9 @@ def _without_build(config):
 
 
 def _renamed(saved, names):
-    """Replace subclasses in a serialized object, at any depth, by their base classes.
+    """Replace subclasses in a serialized object by their base classes.
 
-    `names` is a dict from the registered name of each subclass to an instance of it.
+    `names` is a dict of registered name to an instance.
     """
     if isinstance(saved, list):
         return [_renamed(part, names) for part in saved]
@@ -106,8 +102,7 @@ def _renamed(saved, names):
         "config": {name: value for name, value in config.items() if name in known},
     }
     if "class_name" not in saved:
-        # Tasks of a multi-task model are saved without `class_name`, and always as their base
-        # class: Keras names their weights by class.
+        # Tasks of a multi-task model are saved as their base class, by which Keras names weights.
         return {**saved, **kept}
     more = {name: value for name, value in config.items() if name not in known}
     subclass = {"registered_name": saved["registered_name"], "config": more}
@@ -116,10 +111,7 @@ def _renamed(saved, names):
 
 
 def _may_be_renamed(layer, twin):
-    """Return whether the base class can replace a subclass.
-
-    Raise an error if it cannot and the subclass is not registered with Keras.
-    """
+    """Return whether the base class can replace a subclass; raise for other unregistered ones."""
     cls = type(layer)
     own, name = own_class(cls), keras.saving.get_registered_name(cls)
     reason = _difference(layer, cls, own, twin)
@@ -133,8 +125,7 @@ def _may_be_renamed(layer, twin):
 
 
 def _difference(layer, cls, own, twin):
-    """Return why the base class's copy `twin(layer)` would behave differently, or "" if it would
-    not."""
+    """Return why the copy `twin(layer)` of the base class would behave differently, or ""."""
     if not isinstance(layer, keras.Model):
         between = cls.__mro__[: cls.__mro__.index(own)]
         changed = {name for one in between for name in vars(one) if callable(getattr(one, name))}
@@ -209,15 +200,15 @@ def with_known(saved):
 def as_called(saved, cls):
     """Return `(class, config)` of a serialized object for `cls.from_preset`.
 
-    If `cls` and the saved class are different subclasses of one base class, the config includes
-    those additional settings of the saved class that `cls` takes as arguments.
+    For different subclasses of one base class, the config has the additional settings that `cls`
+    takes.
     """
     plain, known = with_known({**saved, "subclass": None}), with_known(saved)
     name = saved.get("registered_name")
     own = own_class(cls)
     if cls is not own and name == keras.saving.get_registered_name(cls):
-        # A preset names the subclass itself if an earlier version wrote it, or if the base class
-        # cannot replace the subclass.
+        # A preset names the subclass if an earlier version wrote it, or if the base class cannot
+        # replace it.
         return cls, plain.get("config")
     found = own_object(known.get("registered_name"))
     if cls in (own, found) or found is None or own_class(found) is not own:

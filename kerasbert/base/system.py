@@ -1,7 +1,6 @@
-"""Operating systems: functions that differ between Windows and POSIX systems.
+"""Functions that differ between Windows and POSIX systems.
 
-Names that only POSIX systems have are used here, in `process` and in `memory`, and nowhere else;
-a test checks that.
+As a test checks, names of POSIX alone are used only here, in `process` and in `memory`.
 """
 
 import contextlib
@@ -16,8 +15,7 @@ import time
 
 IS_WINDOWS = os.name == "nt"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Seconds to wait for a virus scanner or an indexer that has opened a file: Windows refuses to move
-# or remove open files.
+# Seconds to wait for a virus scanner or indexer: Windows cannot move or remove open files.
 _PATIENCE = 2
 
 
@@ -76,10 +74,10 @@ def unlink(path):
 
 
 def _patiently(function, *paths):
-    """Call a function of `os`; on Windows, wait while another program has the file open.
+    """Call a function of `os`; on Windows, wait for open files.
 
     Raises:
-        PermissionError: if the file stays open; the message says what to do.
+        PermissionError: if the file stays open.
     """
     if not IS_WINDOWS:
         function(*paths)
@@ -117,22 +115,21 @@ def check_closed(path):
 
 
 def make_private(folder):
-    """Make a folder that only its owner may read. Files moved out of it lose that restriction.
+    """Make a folder that only its owner may read, without effect on files moved out of it.
 
-    On Windows the folder and its content inherit the permissions of its parent instead. With mode
-    0o700, Python 3.12 and 3.13 would give the folder its own permissions; files would keep these
-    when they are moved, so that other users could not read them.
+    On Windows it inherits its parent's permissions: with mode 0o700, Python 3.12 and 3.13 would set
+    own ones, which moved files would keep.
     """
     os.mkdir(folder, 0o777 if IS_WINDOWS else 0o700)
 
 
 def is_own(state):
-    """Return whether this user owns a file; always true on Windows, which has no user ids."""
+    """Return whether this user owns a file; always true on Windows."""
     return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
 
 
 def link_or_copy(path, link):
-    """Make a symbolic link to a file, or copy it where users lack the permission to make links."""
+    """Make a symbolic link to a file, or copy it without permission for links."""
     try:
         os.symlink(path, link)
     except OSError:  # Windows without developer mode.
@@ -140,9 +137,9 @@ def link_or_copy(path, link):
 
 
 def sync(path):
-    """Flush a file, or a folder's list of names, to disk on systems that support it."""
+    """Flush a file or a folder's list of names to disk, if possible."""
     try:
-        # Windows flushes only files that are open for writing, and opens no folders.
+        # Windows flushes only files open for writing, and no folders.
         handle = os.open(path, os.O_RDWR if IS_WINDOWS else os.O_RDONLY)
     except OSError:
         return
@@ -156,7 +153,7 @@ def sync(path):
 
 
 def has_room(folder, size):
-    """Return whether `size` more bytes fit on a folder's disk, as far as the system can tell."""
+    """Return whether `size` more bytes fit on a folder's disk, if known."""
     if not hasattr(os, "posix_fallocate"):  # Windows and macOS.
         with contextlib.suppress(OSError):
             return shutil.disk_usage(folder).free >= size

@@ -18,17 +18,17 @@ OWNER = "running.json"
 class WorkingFolder:
     """A local `folder` to fill: `output` itself, or a copy of it if `output` is a URL.
 
-    `pull` downloads the files at the URL. `push` uploads changed files, each atomically, in the
-    order in which they were written, and deletes files at the URL that were deleted locally. If the
-    process is killed, the URL has the files of the last push, and perhaps some of the next one.
+    `pull` downloads the files at the URL. `push` uploads changed files, each atomically, in order
+    of writing, and deletes those deleted locally. If the process is killed, the URL has the last
+    push, and perhaps some of the next.
 
-    As stores have no locks, each run that starts to write records itself at the URL. Before each
-    push it checks that it is still the recorded run, so that only the run that started last writes.
+    As stores have no locks, each run records itself at the URL, and checks this before each push,
+    so that only the run that started last writes.
 
     Args:
         output: string, as in `output_folder`.
         by: string. Name of the writing command, such as "pretrain".
-        left_out: names of folders that are written to the URL directly.
+        left_out: folders written to the URL directly.
     """
 
     def __init__(self, output, by, left_out=()):
@@ -36,7 +36,7 @@ class WorkingFolder:
         self.is_url = is_url(output)
         self._stack = contextlib.ExitStack()
         self._owner = None
-        # By file name: the states of the local file and of the store's file at the last transfer.
+        # By file name: states of the local and the store's file at the last transfer.
         self._known, self._seen = {}, {}
 
     def __enter__(self):
@@ -105,7 +105,7 @@ class WorkingFolder:
             for path in find(self.folder)[1]
         }
         changed = [name for name in here if here[name] != self._known.get(name)]
-        # config.json is uploaded last: a folder with this file counts as a complete preset.
+        # config.json is uploaded last, because it marks a complete preset.
         for name in sorted(changed, key=lambda name: (name.endswith("config.json"), here[name])):
             put(os.path.join(self.folder, name), join(self.output, name))
             self._known[name] = here[name]

@@ -13,7 +13,7 @@ from kerasbert.base.files import new_file, read_json, write_json
 from kerasbert.checkpoints.name_map import check_finite
 from kerasbert.checkpoints.sizes import h5_datasets
 
-# For each of our settings: the part of the options, their key, and the kind of value.
+# By our setting: part of the options, key, and kind of value.
 _SETTINGS = {
     "num_layers": ("lstm", "n_layers", "count"),
     "units": ("lstm", "dim", "count"),
@@ -28,7 +28,7 @@ _SETTINGS = {
     "characters_per_token": ("char_cnn", "max_characters_per_token", "count"),
 }
 _CELL = r"RNN_\1/RNN/MultiRNNCell/Cell\2/LSTMCell/"
-# Patterns of our weight paths, and the weights' names in the file.
+# Patterns of our paths, and names in the file.
 _NAMES = {
     r"token_encoder/embeddings": "char_embed",
     r"token_encoder/convolution_(\d+)_kernel": r"CNN/W_cnn_\1",
@@ -84,13 +84,12 @@ def read_options(path):
         )
     found["skip_connections"] = bool(found["skip_connections"])
     found["num_highways"] = found["num_highways"] or 0
-    # n_characters is 261 in options for training, which do not count padding, and 262 in options
-    # for inference.
+    # n_characters is 261 for training, which does not count padding, and 262 for inference.
     return {**found, "num_characters": 262}
 
 
 def check_options(options, path):
-    """Check that the model needs at most four times as many weights as the file holds.
+    """Check that the model needs at most four times the file's weights.
 
     Args:
         options: dict, from `read_options`.
@@ -116,15 +115,15 @@ def check_options(options, path):
 
 
 def read_weights(weights, path):
-    """Load weights from a file. Its `softmax` weights, which predict words, may stay unread.
+    """Load weights from a file; its `softmax` weights may stay unread.
 
     Args:
         weights: list of variables, named as in an `ElmoBackbone` or `ElmoPretrainer`.
         path: string.
 
     Raises:
-        ValueError: for a weight that is missing, unread, not finite or of another shape. Then no
-            variable has been changed.
+        ValueError: for a weight that is missing, unread, not finite or of another shape; nothing is
+            changed then.
     """
     import h5py
 

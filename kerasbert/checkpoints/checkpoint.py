@@ -1,4 +1,4 @@
-"""Descriptions of foreign checkpoints (`Checkpoint`), and mappings that read their tensors."""
+"""Descriptions of foreign checkpoints (`Checkpoint`), and their tensors."""
 
 import contextlib
 import functools
@@ -23,23 +23,21 @@ class Checkpoint:
         source: string. Its directory or name, for errors.
         family: string. A family of `kerasbert.families`.
         encoder: dict. Arguments of `BertBackbone`.
-        tensors: mapping of tensor name (without prefix) to array, with a method `shape(name)`.
+        tensors: mapping of name (without prefix) to array, with `shape(name)`.
         encoder_map: `NameMap` of the encoder.
         head_maps: dict of kind of head (the `head` of its class) to its `NameMap`.
-        head: dict of kind of head to the arguments of its class that also apply to a new head, or
-            to a function that returns these arguments.
+        head: dict of kind of head to arguments that also apply to a new head, or to a function that
+            returns them.
         preprocessor: dict of kind of head to arguments of its preprocessor.
         longest: number. The tokenizer's maximum length in tokens; `None` for no limit.
         num_segments: int. Number of the encoder's segments that the tokenizer uses.
-        classes: function that returns the arguments of `BertTextClassifier` that describe its
-            classes.
-        tied: dict of the name of each tensor that repeats another one to the name of that one.
-        is_head: function of a name; true for a weight of a head or pooler, or for a buffer.
+        classes: function that returns the arguments of `BertTextClassifier` for classes.
+        tied: dict of the name of a tensor to that of an equal one.
+        is_head: function of a name: is it a weight of a head or pooler, or a buffer.
         tokenizer: function that makes the checkpoint's tokenizer.
-        refused: dict of kind of head to a sentence that says why its weights cannot be loaded.
-        token_ids: dict of "pad_token_id", ... to the configured ids of special tokens; `None` if
-            the configuration has none.
-        default_ids: dict of the same keys to the ids that apply if the configuration has none.
+        refused: dict of kind of head to a reason why it cannot be loaded.
+        token_ids: dict of "pad_token_id", ... to configured ids, or `None`.
+        default_ids: dict of the same keys to default ids.
     """
 
     source: str
@@ -63,15 +61,14 @@ class Checkpoint:
     is_own = False
 
     def whole(self, cls=None):
-        """Return a context that does nothing: readers already raise errors that name the cause."""
+        """Return a context that does nothing: readers' errors name the cause."""
         return contextlib.nullcontext()
 
     def make_tokenizer(self, **settings):
-        """Make the tokenizer and check its padding and mask ids against the configuration.
+        """Make the tokenizer, and check its padding and mask ids.
 
-        Other ids are not checked: no model reads them, and they may belong to unused tokens. For
-        example, ModernBERT-ja and mmBERT configure a "cls" token, but their sequences begin with
-        "bos".
+        No model reads other ids, which may be unused: ModernBERT-ja and mmBERT configure a "cls"
+        token, but their sequences begin with "bos".
         """
         tokenizer = self.tokenizer(**settings)
         for role in ("pad", "mask"):
@@ -86,7 +83,7 @@ class Checkpoint:
         return tokenizer
 
     def encoder_settings(self):
-        """Return all arguments of the encoder: the family's, updated with the checkpoint's."""
+        """Return all arguments of the encoder, of family and checkpoint."""
         if self.family in LINEAGE:
             return {**get_family(self.family).encoder, **self.encoder}
         return {**get_family(self.family).encoder, "family": self.family, **self.encoder}
@@ -95,8 +92,7 @@ class Checkpoint:
 class Tensors(Mapping):
     """Arrays by name, from files that are opened on first access.
 
-    Subclasses define `_open()`, which returns a dict of name to the data that `__getitem__` and
-    `shape(name)` need.
+    Subclasses define `_open()`, a dict of name to the data for `__getitem__` and `shape(name)`.
     """
 
     def __init__(self, directory):
@@ -148,7 +144,7 @@ class TensorFiles(Tensors):
         is_plain = str(tensor.layout) == "torch.strided"
         dtype = str(tensor.dtype).removeprefix("torch.") if is_plain else str(tensor.layout)
         check_dtype(name, dtype, self.directory)
-        # Files from a training script's own `torch.save` may hold parameters, which need `detach`.
+        # Files of `torch.save` may hold parameters, which need `detach`.
         return tensor.detach().float().numpy()
 
     def size(self):
@@ -246,9 +242,9 @@ def _load(path):
 
 
 def _check_archive(path):
-    """Raise if the members of a PyTorch archive add up to more than the file's size.
+    """Raise if a PyTorch archive's members exceed the file's size.
 
-    These archives are uncompressed, so such a file is damaged or malicious.
+    Archives are uncompressed, so it is damaged or malicious.
     """
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -258,7 +254,7 @@ def _check_archive(path):
 
 
 def _check_view(name, tensor):
-    """Raise if a tensor is larger than its storage, as one with a stride of 0 is."""
+    """Raise if a tensor exceeds its storage, as with a stride of 0."""
     if str(tensor.layout) != "torch.strided":
         return  # Reading the tensor raises an error.
     asked = tensor.numel() * tensor.element_size()

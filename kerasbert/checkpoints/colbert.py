@@ -14,9 +14,9 @@ from kerasbert.checkpoints.name_map import NameMap
 from kerasbert.checkpoints.sentence_modules import CONFIG
 
 PROJECTION = NameMap({"projection": "linear"}, "torch")
-# PyLate stores its settings in a file of sentence-transformers.
+# PyLate's settings are in a file of sentence-transformers.
 PYLATE, STANFORD = CONFIG, "artifact.metadata"
-# For each argument of the preprocessor: the key in PyLate's file, and its default.
+# By argument of the preprocessor: PyLate's key and default.
 _PYLATE = {
     "query_token": ("query_prefix", "[Q] "),
     "text_token": ("document_prefix", "[D] "),
@@ -45,7 +45,7 @@ _KINDS = {
 
 
 def is_stanfords(directory):
-    """Return whether a directory is in Stanford's format, which has no list of modules."""
+    """Return whether a directory is in Stanford's format."""
     return json_in(directory, "config.json").get("architectures") == ["HF_ColBERT"]
 
 

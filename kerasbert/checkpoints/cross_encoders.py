@@ -10,12 +10,12 @@ from kerasbert.checkpoints.sentence_modules import (
 )
 
 RERANKER = "CrossEncoder"
-# Our names and PyTorch's classes of the activations of a cross-encoder's logits.
+# Our names and PyTorch's classes of activations.
 _ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "linear": "torch.nn.modules.linear.Identity",
 }
-# Keys of `config.json` that hold the activation, since version 4 and before version 4.
+# Keys of `config.json` with the activation, since and before version 4.
 _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
 
 
@@ -33,7 +33,7 @@ def cross_encoder_config(reranker):
 
 
 def _activation(directory, modules):
-    """Return the activation of the logits: our name (`None` if unsupported) and its class name."""
+    """Return the activation: our name (`None` if unsupported) and its class name."""
     config = json_in(folder_of(directory, modules[0]), "config.json")
     found = (
         json_in(directory, CONFIG).get("activation_fn"),
@@ -41,7 +41,7 @@ def _activation(directory, modules):
         config.get(_BEFORE_4),
     )
     theirs = str(next((name for name in found if name is not None), _ACTIVATIONS["sigmoid"]))
-    # The module path of the classes may change between versions.
+    # Module paths may change between versions.
     names = {path.rpartition(".")[2]: ours for ours, path in _ACTIVATIONS.items()}
     is_torchs = theirs.startswith("torch.")
     return names.get(theirs.rpartition(".")[2]) if is_torchs else None, theirs
@@ -55,7 +55,7 @@ def read_reranker(directory, modules):
 
 
 def why_no_reranker(directory, modules):
-    """Return why the checkpoint cannot be a `BertReranker`, as a sentence; `None` if it can."""
+    """Return why the checkpoint cannot be a `BertReranker`, or `None`."""
     if len(modules) > 1:
         return (
             f"'{directory}' scores pairs with {', '.join(map(class_name, modules))}; kerasbert "

@@ -27,15 +27,13 @@ def read_checkpoint(directory, preset=None):
 
 
 def of_description(described):
-    """Return the `Checkpoint` of a built-in preset's encoder, made from its description alone."""
+    """Return the `Checkpoint` of a built-in preset's description."""
     settings = {**get_family(described["family"]).encoder, **described["settings"]}
     return Checkpoint(described["name"], described["family"], settings)
 
 
 def with_description(checkpoint, directory, described, weights):
-    """Return a checkpoint updated with the description of its built-in preset.
-
-    The description takes precedence over the files.
+    """Return a checkpoint, updated with its built-in preset's description.
 
     Args:
         checkpoint: a `Checkpoint`.
@@ -47,7 +45,7 @@ def with_description(checkpoint, directory, described, weights):
         _check_sha256(directory, described)
     encoder = {**checkpoint.encoder, **described["settings"]}
     if described["family"] not in LINEAGE:
-        # Use the described pooler, so that it does not depend on whether the weights were read.
+        # Use the described pooler, whether or not the weights were read.
         encoder["pooler"] = of_description(described).encoder.get("pooler", True)
     settings = dict(described["tokenizer"] or {})
     name = settings.pop("class", None)

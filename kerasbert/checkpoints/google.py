@@ -60,7 +60,7 @@ def read_checkpoint(directory):
             kind: NameMap(layers, "google", verbatim=weights)
             for kind, (layers, weights) in GOOGLE_HEADS.items()
         },
-        # The config does not have the number of classes, so it is read from the weights.
+        # The config lacks the number of classes, so it is read from the weights.
         classes=lambda: {"num_classes": len(tensors["output_bias"])},
         is_head=lambda name: name.startswith(("cls/", "output_", "bert/pooler/")),
         tokenizer=lambda **settings: tokenizer_from_files(directory, "bert", **settings),
@@ -68,7 +68,7 @@ def read_checkpoint(directory):
 
 
 def _is_weight(name):
-    """Return whether a name is that of a weight, not of an optimizer's slot or counter."""
+    """Return whether a name is a weight's, not an optimizer's."""
     counters = ("global_step", "signal_early_stopping", "beta1_power", "beta2_power")
     return not name.startswith(counters) and not name.endswith(_SLOTS)
 
@@ -83,10 +83,10 @@ class _Tensors(Tensors):
                 f"'{self.directory}' has a bert_config.json but no bert_model.ckpt.index; "
                 "unpack the whole archive, or pass load_weights=False."
             )
-        # Fine-tuning writes model.ckpt-<step>, and a file `checkpoint` that names the last of them.
+        # Fine-tuning writes model.ckpt-<step>; the file `checkpoint` names the last.
         found.sort(key=lambda path: ("bert_model.ckpt" not in path, -os.path.getmtime(path)))
         prefix = found[0].removesuffix(".index")
-        # This is outside of `try`, because a missing package is not a damaged file.
+        # Not in `try`: a missing package is not a damaged file.
         need_tensorflow("A checkpoint of Google's", "tensorflow")
         try:
             state = tf.train.get_checkpoint_state(self.directory)
@@ -103,7 +103,7 @@ class _Tensors(Tensors):
                 "download it again."
             ) from error
         dtypes = reader.get_variable_to_dtype_map()
-        # TensorFlow allocates the sizes declared in the index before it reads the data.
+        # TensorFlow allocates the sizes that the index declares before it reads data.
         asked = sum(math.prod(shapes[name]) * dtypes[name].size for name in shapes)
         stored = sum(map(os.path.getsize, glob.glob(glob.escape(prefix) + ".data-*")))
         check_stored(prefix, asked, stored)
@@ -111,10 +111,10 @@ class _Tensors(Tensors):
         return {name: (reader, shapes[name], dtypes[name]) for name in names}
 
     def _plain_name(self, prefix):
-        """Return a path without pattern characters such as "[1]", which TensorFlow would expand."""
+        """Return a path without patterns such as "[1]", which TensorFlow would expand."""
         if not set(prefix) & set("[]*?{}"):
             return prefix
-        # The links must exist as long as this object, which reads tensors from them later.
+        # This object reads tensors from the links later, so they must exist as long.
         self.links = tempfile.TemporaryDirectory(prefix="kerasbert-")
         for path in glob.glob(glob.escape(prefix) + ".*"):
             end = os.path.abspath(path).removeprefix(os.path.abspath(prefix))

@@ -7,7 +7,7 @@ from importlib import resources
 
 from kerasbert.base.errors import first_line
 
-# Files that describe a checkpoint. Only these and the weights are downloaded from a repository.
+# Files that describe a checkpoint; only these and the weights are downloaded.
 _SMALL = (
     "*.json",
     "vocab.txt",
@@ -22,18 +22,17 @@ _SMALL = (
     "*.ckpt.index",
 )
 _ASSETS = "assets/*"
-# In sentence-transformers directories: the config of the pooling, and the folder that has the
-# encoder in old ones.
+# sentence-transformers' config of the pooling, and the folder of the encoder in old checkpoints.
 _POOLING = "*_Pooling/config.json"
 _TRANSFORMER = "0_Transformer/"
-# Patterns of weight files in order of preference; only the first kind found is downloaded.
+# Weight files by preference; the first kind found is downloaded.
 _WEIGHTS = (
     ("model.weights.h5", "model_*.weights.h5", "task.weights.h5"),
     ("model.safetensors", "model-*.safetensors"),
     ("pytorch_model.bin", "pytorch_model-*.bin"),
     ("*.ckpt.data-*",),
 )
-# Names that the files of a KerasHub preset on Kaggle may have; Kaggle cannot list the files.
+# Possible file names of a KerasHub preset on Kaggle, which cannot list files.
 _KAGGLE_SMALL = (
     "config.json",
     "tokenizer.json",
@@ -93,7 +92,7 @@ def _huggingface(handle, repository, revision, weights):
 
     revision = revision or None
     try:
-        # `list_repo_files` is not used, because it retries for half a minute without a connection.
+        # Not `list_repo_files`, which retries for half a minute without a connection.
         info = huggingface_hub.HfApi().model_info(repository, revision=revision, timeout=30)
         wanted = _wanted([file.rfilename for file in info.siblings], weights)
         return huggingface_hub.snapshot_download(

@@ -1,4 +1,4 @@
-"""Reader of Hugging Face checkpoints (configurations and tensors), by the tables of `families`.
+"""Reader of Hugging Face checkpoints, by the tables of `families`.
 
 Source: `transformers` 5.23.
 """
@@ -24,7 +24,7 @@ from kerasbert.tokenizers import tokenizer_from_files
 
 ALL_TABLES = TABLES | LINEAGE_TABLES
 _IDS = (*SPECIAL_IDS, "unk_token_id")
-# Fields of the heads and of all families, each with its allowed values; see `check_value`.
+# Fields of heads and families, with allowed values; see `check_value`.
 _FIELDS = {
     "classifier_dropout": "share?",
     "classifier_dropout_prob": "share?",
@@ -62,7 +62,7 @@ _FIELDS = {
     "problem_type": "name?",
     "label2id": "object?",
     **dict.fromkeys(_IDS, "whole?"),
-    # Generation may end at one of several tokens.
+    # Several tokens may end generation.
     **dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), "ids?"),
     "cls_dropout": "share?",
     "pooler_dropout": "share?",
@@ -83,8 +83,8 @@ REFUSED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
-# Fields of generation_config.json that transformers' `generate` supports and ours does not, with
-# the values that have no effect.
+# Fields of generation_config.json that our `generate` does not support, with the values that have
+# no effect.
 GENERATION = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1.0, None)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, None)),
@@ -94,11 +94,11 @@ GENERATION = {
     **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), (None,)),
     **dict.fromkeys(("guidance_scale", "penalty_alpha"), (None, 1.0, 0.0)),
 }
-# Further fields that our `generate` supports only for encoder-decoders, not for causal models.
+# Fields that our `generate` supports only for encoder-decoders.
 _GENERATION_OF_CAUSAL = {"bad_words_ids": (None, []), "forced_eos_token_id": (None,)}
-# Model types in checkpoints that were published before transformers supported their family.
+# Model types of checkpoints from before transformers supported their family.
 FIRST_TYPES = {"new": "gte"}
-# Prefixes of the weights of heads. They may stay unread if a class without that head is loaded.
+# Prefixes of heads' weights, which may stay unread in a class without that head.
 _HEADS = (
     "cls.",
     "classifier.",
@@ -221,7 +221,7 @@ def read_checkpoint(directory):
 
 
 def _check_sizes(table, config, path):
-    """Raise if sizes in `config.json` contradict each other; the errors name the file's keys."""
+    """Raise if sizes in `config.json` contradict each other."""
 
     def said(ours):
         key, default = table.config[ours]
@@ -249,7 +249,7 @@ def _encoder_settings(table, config, path):
         name = table.config["activation"][0]
         settings["activation"] = _activation(name, settings["activation"], path)
     if table.starts_at_padding:
-        # The position table includes unused rows before the first position.
+        # The position table begins with unused rows.
         padding = config.get("pad_token_id")
         offset = 2 if padding is None else padding + 1
         if offset >= settings["max_sequence_length"]:
@@ -261,7 +261,7 @@ def _encoder_settings(table, config, path):
         settings["position_offset"] = offset
         settings["max_sequence_length"] -= offset
     layers, groups = settings["num_layers"], settings.get("num_groups")
-    some = range(min(layers, 1000))  # A larger number causes an error in `check_layers`.
+    some = range(min(layers, 1000))  # More are an error of `check_layers`.
     if groups and any(int(i / (layers / groups)) != i * groups // layers for i in some):
         raise ValueError(
             f"'{path}' has num_hidden_layers={layers} and num_hidden_groups={groups}, for which "
@@ -284,12 +284,12 @@ def _activation(key, name, path):
 
 
 def read_head_settings(table, kind, config, path):
-    """Return the arguments of a head's class, except those that describe its output classes.
+    """Return the arguments of a head's class, except output classes.
 
     Args:
         table: a `Table`.
         kind: string.
-        config: dict. The contents of `config.json`.
+        config: dict. `config.json`.
         path: string. The file, for errors.
     """
     found = {}
@@ -302,14 +302,14 @@ def read_head_settings(table, kind, config, path):
         elif ours == "dropout" and value is None:
             value = config.get(*table.config["dropout"])
         elif ours == "head_activation":
-            # A head without an activation still has its dense layer.
+            # Without an activation, the dense layer remains.
             value = _activation(key, "linear" if value is None else value, path)
         found[ours] = value
     return found | (table.read_head(config, path) if kind in table.heads else {})
 
 
 def _classes(config, path):
-    """Return the arguments of `BertTextClassifier` that describe its classes."""
+    """Return the arguments of `BertTextClassifier` for classes."""
     problem = config.get("problem_type")
     if problem == "regression":
         raise ValueError(
@@ -330,7 +330,7 @@ def _classes(config, path):
 
 
 def _wrong_labels(config):
-    """Describe what is wrong with the configured classes; return `None` if nothing is."""
+    """Describe what is wrong with the configured classes, or return `None`."""
     names, count = config.get("id2label"), config.get("num_labels")
     numbers = config.get("label2id") or {}
     if not names:
@@ -358,7 +358,7 @@ def _length(directory, encoder):
 
 
 def tokenizer_length(directory):
-    """Return the maximum length of a directory's tokenizer, or `None` if it states none."""
+    """Return the maximum length of a directory's tokenizer, or `None`."""
     config = json_in(directory, "tokenizer_config.json")
     path = os.path.join(directory, "tokenizer_config.json")
     check_fields(config, {"model_max_length": "length?", "max_len": "length?"}, path)
@@ -369,7 +369,7 @@ def tokenizer_length(directory):
 def _num_segments(directory, encoder):
     """Return 1 if the tokenizer gives both texts of a pair the same segment id, else 2."""
     if encoder.get("num_segments", 2) < 2 or encoder.get("restarts_positions"):
-        # The preprocessor uses the encoder's lower number, or the tokenizer's languages.
+        # The preprocessor uses a lower number of the encoder, or languages.
         return 2
     config = json_in(directory, "tokenizer_config.json")
     path = os.path.join(directory, "tokenizer_config.json")
@@ -391,7 +391,7 @@ def _num_segments(directory, encoder):
 
 
 def _tokenizer(directory, family, table, encoder, **settings):
-    """Return the tokenizer of a directory; raise if it pads on a side that shifts positions."""
+    """Return a directory's tokenizer; raise if its padding shifts positions."""
     side = json_in(directory, "tokenizer_config.json").get("padding_side")
     padding = json_in(directory, "tokenizer.json").get("padding") or {}
     side = str(side or padding.get("direction") or "right").lower()
@@ -441,7 +441,7 @@ def has_one_number(config):
 
 
 def _no_single_label(config, path):
-    """Return a dict of "reranker" to the reason why the head is not one; empty if it is one."""
+    """Return a dict of "reranker" to the reason why the head is none, or empty."""
     count = label_count(config)
     if count == 1:
         return {}
@@ -452,7 +452,7 @@ def _no_single_label(config, path):
 
 
 def _no_generation(directory):
-    """Return a dict of kind of head to the reason why its generation settings are unsupported."""
+    """Return a dict of kind of head to why its generation settings are unsupported."""
     config, refused = json_in(directory, "generation_config.json"), {}
     path = os.path.join(directory, "generation_config.json")
     ends = config.get("eos_token_id")
@@ -469,7 +469,7 @@ def _no_generation(directory):
 
 
 def encoder_map(table, settings):
-    """Return the `NameMap` of an encoder with these settings; `table` is that of its family."""
+    """Return the `NameMap` of an encoder with its family's `table`."""
     return NameMap(
         table.encoder,
         table.layout,

@@ -1,4 +1,4 @@
-"""Tensors of a Hugging Face checkpoint, by the names of its family's table."""
+"""Tensors of a Hugging Face checkpoint, by its family's names."""
 
 from kerasbert.checkpoints.checkpoint import TensorFiles
 
@@ -23,10 +23,10 @@ class HuggingFaceTensors(TensorFiles):
         super().__init__(directory)
         self.split_heads = table.split_heads
         self.ignored = *_BUFFERS, *table.unused
-        # A dict of a weight's name to the table whose first row is added to each row of the weight.
+        # Name of a weight to the table whose first row is added to its rows.
         self.constants = constants
         self.anchor = table.encoder["token_embedding"] + ".weight"
-        # The bias of the head is unused if the decoder is untied: the decoder's own bias applies.
+        # An untied decoder has its own bias, so the head's is unused.
         self.unused = None
         if not tied and table.decoder:
             output = table.of_head("masked_lm")["mlm_head"]
@@ -55,7 +55,7 @@ class HuggingFaceTensors(TensorFiles):
         for name in names:
             if any(part in name for part in self.ignored):
                 continue
-            # In old checkpoints, the weights of a norm are named gamma and beta.
+            # Old checkpoints name norms' weights gamma and beta.
             ours = name.removeprefix(prefix)
             for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
                 if ours.endswith(old):
@@ -63,12 +63,12 @@ class HuggingFaceTensors(TensorFiles):
             # A matrix with an axis for heads is a plain parameter, so its name lacks ".weight".
             renamed[f"{ours}.weight" if ours.endswith(tuple(self.split_heads)) else ours] = name
         if self.unused is not None and self.unused[0] in renamed:
-            # A file that stores two equal biases once names the head's bias, not the decoder's.
+            # Two equal biases are stored once, under the name of the head's.
             renamed.setdefault(self.unused[1], renamed.pop(self.unused[0]))
         return renamed
 
     def _is_into_heads(self, name):
-        """Return whether a matrix projects into heads; `None` if it has no axis for heads."""
+        """Return whether a matrix projects into heads; `None` without an axis for them."""
         ends = (into for end, into in self.split_heads.items() if name.endswith(f"{end}.weight"))
         return next(ends, None)
 

@@ -1,4 +1,4 @@
-"""Reader of KerasHub presets: KerasHub's class reads the files, and name tables map the weights."""
+"""Reader of KerasHub presets, by KerasHub's class and name tables."""
 
 import functools
 import os
@@ -31,7 +31,7 @@ _SHARED = (
     "bucket_size",
 )
 
-# The kinds of the values of KerasHub's fields; the same as for our settings of the same names.
+# Types of KerasHub's fields, the same as those of our settings.
 _FIELDS = {
     **{name: TYPES[name] for name in _SHARED},
     **{name: TYPES[name] for name in ("vocabulary_size", "num_groups", "num_inner_repetitions")},
@@ -152,7 +152,7 @@ def _classes(directory):
 
 
 def _embedder(directory):
-    """Return the arguments of `BertTextEmbedder`; empty if the preset has another task."""
+    """Return the arguments of `BertTextEmbedder`, empty for another task."""
     if not (_class_name(directory, "task.json") or "").endswith("TextEmbedder"):
         return {}
     config = _config(directory, "task.json")
@@ -168,8 +168,8 @@ class _Tensors(Tensors):
         self.settings = settings
 
     def _open(self):
-        # Load in float32, so that no default policy rounds the stored values. The task is loaded
-        # only if its weights exist, because KerasHub would otherwise leave the head random.
+        # In float32, so that no default policy rounds the values. Without stored weights, KerasHub
+        # would leave the task's head random.
         has_head = os.path.exists(os.path.join(self.directory, "task.weights.h5"))
         task = _task(self.directory) if has_head else None
         checked_index(self.directory)
@@ -185,7 +185,7 @@ class _Tensors(Tensors):
             model = getattr(keras_hub.models, name).from_preset(
                 self.directory, dtype="float32", **arguments
             )
-        except Exception as error:  # Keras, KerasHub and h5py raise many classes.
+        except Exception as error:  # Keras, KerasHub and h5py raise many.
             if not blames_file(error):
                 raise
             raise ValueError(
@@ -215,7 +215,7 @@ def _check_task(directory, held):
                 f"'{path}' has {name}={config[name]}, but the preset holds {held} weights; the two "
                 "do not belong together: download it again."
             )
-    # KerasHub builds the encoder that task.json describes, so config.json must describe the same.
+    # KerasHub builds the encoder of task.json, so config.json must describe the same.
     backbone = (config.get("backbone") or {}).get("config")
     check_value("backbone", backbone, "object", path)
     for name, value in _config(directory, "config.json").items():
@@ -237,7 +237,7 @@ def _tokenizer(directory, **overrides):
     settings = {"special_tokens_in_strings": finds}
     if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
         name = "BertTokenizer"
-        # KerasHub only lowercases. Our `lowercase` also strips accents, as in pre-training.
+        # Unlike KerasHub's, our `lowercase` also strips accents, as in pre-training.
         settings["lowercase"] = config.get("lowercase", False)
     tokenizer_class = getattr(tokenizers, name, None)
     if tokenizer_class is None:

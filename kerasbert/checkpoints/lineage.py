@@ -13,7 +13,7 @@ from kerasbert.families.transformers_names import Table, refuse
 
 
 def _clamp_length(config, default, path):
-    """Return our clamp length for that of transformers, in which 0 or less means none."""
+    """Return our clamp length; 0 or less means none in transformers."""
     clamp = config.get("clamp_len", default)
     if not is_whole(clamp):
         raise ValueError(f"clamp_len={clamp!r} in '{path}' must be a whole number.")
@@ -102,7 +102,7 @@ def _tied_transformer_xl(settings, config):
         for i in range(settings["num_layers"]):
             for name in ("r_w_bias", "r_r_bias"):
                 found[f"layers.{i}.dec_attn.{name}"] = name
-    # The output layer shares the embeddings, and by default also their projections.
+    # The output layer shares embeddings and, by default, projections.
     clusters = len(settings["cutoffs"]) + 1
     projections = config.get("tie_projs") or [True] * clusters
     for i in range(clusters):
@@ -157,7 +157,7 @@ def _read_marian(config, path):
 
 
 def _read_marian_head(config, path):
-    # Newer directories have the generation settings in generation_config.json.
+    # Newer directories have a generation_config.json.
     written = {**config, **json_in(os.path.dirname(path), "generation_config.json")}
     check_fields(written, {"bad_words_ids": "list?", "forced_eos_token_id": "whole?"}, path)
     words = written.get("bad_words_ids") or []
@@ -367,9 +367,7 @@ LINEAGE_TABLES = {
 
 
 def split_heads(tensors, table, num_heads):
-    """Restore the axis for heads that some matrices have in the files; the reverse of reading.
-
-    See `Table.split_heads`.
+    """Restore the axis for heads of some matrices; see `Table.split_heads`.
 
     Args:
         tensors: dict of name to array.

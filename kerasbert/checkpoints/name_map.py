@@ -1,9 +1,8 @@
 """Two-way mapping between our weights and those of other packages.
 
-"Ours" and "theirs" stand for the names and shapes in this package and in the other one. A table is
-a dict from our layer to theirs, used in both directions. In its names, `{i}` stands for a layer's
-number, `{j}` for the number of a block in that layer, and `[a|b|c]` for parts that we concatenate
-into one matrix.
+"Ours" and "theirs" are the names and shapes of this package and the other one. A table is a dict of
+our layer to theirs, where `{i}` is a layer's number, `{j}` that of a block in it, and `[a|b|c]`
+parts that we concatenate into one matrix.
 """
 
 import math
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Types of stored weights. Integers belong to quantized models, whose scales are not read.
+# Types of weights. The scales of quantized integers are not read.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-# The names of a layer's weights in another package.
+# A layer's weights in another package.
 LEAVES = {
     "torch": {
         "kernel": "weight",
@@ -23,7 +22,7 @@ LEAVES = {
         "beta": "bias",
         "embeddings": "weight",
     },
-    # In Google's checkpoints the weight of an embedding has the embedding's name.
+    # Google's weight of an embedding has its name.
     "google": {
         "kernel": "kernel",
         "bias": "bias",
@@ -39,7 +38,7 @@ LEAVES = {
         "embeddings": "embeddings",
     },
 }
-# For the Conv1D of transformers: as "torch", but matrices are not transposed.
+# transformers' Conv1D: as "torch", without transposed matrices.
 LEAVES["conv1d"] = LEAVES["torch"]
 SEPARATORS = {"torch": ".", "conv1d": ".", "google": "/", "keras_hub": "/"}
 
@@ -51,14 +50,12 @@ class NameMap:
     Args:
         layers: dict of our layer to theirs.
         layout: "torch", "conv1d", "google" or "keras_hub".
-        verbatim: dict of our weight to theirs, for names outside the rule of `LEAVES`; a suffix
-            ".T" means that theirs is transposed, "[0]" that it has an additional first axis of 1.
-        inner: int. Number of our blocks per layer of theirs; see `{j}`.
-        swapped: string. Suffix of the paths of layers whose two halves, such as those of a gate,
-            have the opposite order in the other package; "" for none.
-        orders: dict of the suffix of our weights' paths to `(axis, sizes, order)`, for features in
-            another order: theirs, reshaped to `sizes` along this axis, become ours when these are
-            transposed to `order`.
+        verbatim: dict of our weight to theirs, for names outside `LEAVES`; ".T" means that theirs
+            is transposed, "[0]" that it has a first axis of 1.
+        inner: int. Our blocks per layer of theirs; see `{j}`.
+        swapped: string. Path suffix of layers with swapped halves, such as a gate's; "" for none.
+        orders: dict of our paths' suffix to `(axis, sizes, order)`, for features in another order:
+            theirs, reshaped to `sizes` along this axis and transposed to `order`, are ours.
 
     >>> names = NameMap({"layer_{i}/qkv": "h.{i}.[q|k|v]"}, "torch")
     >>> names.theirs("layer_3/qkv/bias")
@@ -112,7 +109,7 @@ class NameMap:
         return self.layout == "torch" and path.endswith("/kernel")
 
     def _in_order(self, path, value, to_theirs=False):
-        """Reorder the features of a weight from their order to ours, or from ours to theirs."""
+        """Reorder a weight's features to our order, or to theirs."""
         for end, (axis, sizes, order) in (self.orders or {}).items():
             if path.endswith(end):
                 places = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).ravel()
@@ -137,12 +134,12 @@ class NameMap:
         theirs = [tuple(tensors.shape(name)) for name in self.theirs(path)]
         ours = self.their_shapes(path, shape)
         if self.layout == "keras_hub":
-            # Their weights have an axis for heads: (D, N, H) or (N, H, D) instead of our (D, D).
+            # Theirs are (D, N, H) or (N, H, D) instead of our (D, D).
             return [math.prod(part) for part in theirs] == [math.prod(part) for part in ours]
         return theirs == ours
 
     def read(self, path, shape, tensors, source="the checkpoint"):
-        """Return our weight at `path`, in float32 and of `shape`, from their `tensors` that fit it.
+        """Return our weight at `path`, float32 of `shape`, from their fitting `tensors`.
 
         Raises:
             ValueError: by `check_dtype` or `check_finite`.
@@ -162,8 +159,8 @@ class NameMap:
             ours = self.their_shapes(path, shape)
             parts = [part.reshape(one) for part, one in zip(parts, ours, strict=True)]
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-        # Make it row-major: PyTorch would keep the strides of a transposed array, and then gradient
-        # and optimizer state would have another memory layout than the weight.
+        # PyTorch would keep a transposed array's strides, with another memory layout than gradient
+        # and optimizer state.
         return np.ascontiguousarray(self._in_order(path, whole))
 
     def write(self, path, value):
@@ -191,7 +188,7 @@ def check_dtype(name, dtype, source):
 
     Args:
         name: string. The tensor.
-        dtype: string. Its type, as NumPy names it.
+        dtype: string. Its type in NumPy.
         source: string. The checkpoint.
 
     Raises:
@@ -217,23 +214,22 @@ def check_finite(name, value, source):
 
 
 def load_weights(weights, tensors, name_map, source, may_stay_unread, may_stay_new=()):
-    """Load our weights from their tensors: all of them or, if there is an error, none.
+    """Load our weights from their tensors, all or none.
 
     Args:
         weights: list of variables.
         tensors: mapping of their name to array, with `shape(name)`.
         name_map: `NameMap`.
         source: string. The checkpoint, for error messages.
-        may_stay_unread: function of a name; true for a tensor that belongs to another part of the
-            model.
-        may_stay_new: paths of weights that keep their initial values if the checkpoint lacks them.
+        may_stay_unread: function of a name: does it belong to another part of the model.
+        may_stay_new: paths of weights that the checkpoint may lack.
 
     Returns:
-        The list of paths of weights that kept their initial values.
+        Paths of the weights that it lacks.
 
     Raises:
-        ValueError: if weights are missing or left over (the message lists both), have other shapes,
-            or are not finite floating-point numbers.
+        ValueError: if weights are missing or left over (with both lists), have other shapes, or are
+            not finite floating-point numbers.
     """
     read, missing, new, plan = set(), [], [], []
     for weight in weights:

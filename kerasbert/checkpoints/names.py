@@ -1,4 +1,4 @@
-"""Built-in preset names, and resolution of a name, handle or path to a directory."""
+"""Preset names, and resolution of a name, handle or path to a directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def builtin_presets() -> dict[str, dict[str, Any]]:
-    """Return the presets that the package describes, as a dict of name to description.
+    """Return the described presets, a dict of name to description.
 
     >>> builtin_presets()["bert_base_en_uncased"]["handle"]
     'hf://google-bert/bert-base-uncased'
@@ -46,8 +46,8 @@ def _keras_hub_presets():
 def presets_of(cls):
     """Return `cls.presets`.
 
-    These are the built-in presets of its encoder's family or, for `BertBackbone`, of all families
-    outside `lineage`; for a tokenizer class, the presets that use it.
+    These are those of its encoder's family, of all families outside `lineage` for `BertBackbone`,
+    or those that use a tokenizer class.
     """
     presets = builtin_presets()
     if issubclass(cls, keras_hub.tokenizers.Tokenizer):
@@ -61,7 +61,7 @@ def presets_of(cls):
     packing = getattr(cls, "packing", None)
 
     def fits(preset):
-        if packing is not None:  # A preprocessor makes rows of one form.
+        if packing is not None:  # Preprocessors make rows of one form.
             return get_family(preset["family"]).packing == packing
         if isinstance(family, str):
             return preset["family"] == family
@@ -78,7 +78,7 @@ def resolve(preset: AnyPath, weights: bool = True) -> str:
         weights: bool. `False` downloads no weights.
 
     Raises:
-        ValueError: for an unknown preset; the message suggests the closest names.
+        ValueError: for an unknown preset, with the closest names.
     """
     if preset in builtin_presets():
         return hub.fetch(builtin_presets()[preset]["handle"], weights)
@@ -102,7 +102,7 @@ def resolve(preset: AnyPath, weights: bool = True) -> str:
 
 
 def check(preset: AnyPath) -> None:
-    """Check a preset's name or folder, before downloads and other work begin.
+    """Check a preset's name or folder, before other work.
 
     Raises:
         ValueError: for an unknown name, or a folder without a checkpoint.
@@ -135,16 +135,14 @@ def finetuning_learning_rate(preset: AnyPath) -> float | None:
 
 
 def record_finetuning_learning_rate(preset: AnyPath, rate: float | None = None) -> None:
-    """Write the recommended learning rate into a preset.
-
-    With `rate=None`, only check that the preset can store it.
+    """Write the recommended learning rate into a preset, or only check this for `rate=None`.
 
     Args:
-        preset: string. A directory that `save_to_preset` or `pretrain` wrote.
+        preset: string. A directory of `save_to_preset` or `pretrain`.
         rate: float.
 
     Raises:
-        ValueError: for other kinds of presets, which cannot store it.
+        ValueError: for other kinds of presets.
     """
     check_value("rate", rate, "positive?")
     path = os.path.join(os.path.expanduser(os.fspath(preset)), "config.json")
@@ -165,8 +163,7 @@ def open_preset(preset, weights=True, files=True):
     Args:
         preset: string or path.
         weights: bool. `False` downloads no weights.
-        files: bool. `False` uses only the description of a built-in preset, if no weights are
-            needed.
+        files: bool. `False` uses only a built-in preset's description, without weights.
 
     Returns:
         An `OwnPreset` or a `Checkpoint`.

@@ -1,4 +1,4 @@
-"""Presets written by kerasbert: detection, and checked access to their files."""
+"""Presets of kerasbert: detection, and checked access to files."""
 
 import contextlib
 import os
@@ -50,12 +50,12 @@ _TASK_FIELDS = {
 }
 
 
-# Packages whose code runs while a preset is read.
+# Packages that read presets.
 _READERS = {"keras", "keras_hub", "h5py", "kerasbert", "numpy", *sys.stdlib_module_names}
 
 
 def _frames(error):
-    """Return the stack frames that an error passed through; the last one raised it."""
+    """Return an error's stack frames, the last of which raised it."""
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
@@ -71,13 +71,13 @@ def _is_of_reading(error, cls):
 
 
 def _loading_failures(error):
-    """Return the errors that Keras caught while it set weights; its own error quotes only one."""
+    """Return the errors that Keras caught while it set weights."""
     return [cause for _, cause in _frames(error)[-1].f_locals.get("error_msgs", {}).values()]
 
 
 def is_own(directory):
     """Return whether a directory is a preset of kerasbert."""
-    # A tokenizer or preprocessor saved alone has no config.json.
+    # A single tokenizer or preprocessor has no config.json.
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         path = os.path.join(directory, name)
         if os.path.exists(path):
@@ -104,9 +104,9 @@ class OwnPreset:
 
     @contextlib.contextmanager
     def whole(self, cls=None):
-        """Reword errors of Keras, KerasHub and h5py about missing or damaged files.
+        """Reword errors of Keras, KerasHub and h5py about files.
 
-        Errors of the process, of the machine and of the user's own classes stay as they are.
+        Errors of the process, machine and user's classes stay.
 
         Args:
             cls: class. The class that is being loaded.
@@ -125,7 +125,7 @@ class OwnPreset:
             ) from error
         except ValueError as error:
             if "\n" not in str(error).strip() or not _is_of_reading(error, cls):
-                raise  # The error is already one of our sentences, or is not about the files.
+                raise  # Already our sentence, or not about the files.
             causes = _loading_failures(error)
             for cause in causes:
                 if not _is_of_reading(cause, cls):
@@ -141,7 +141,7 @@ class OwnPreset:
         return os.path.join(self.directory, name)
 
     def config(self, name="config.json"):
-        """Return the settings in one of the JSON files, with their types checked."""
+        """Return the checked settings in a JSON file."""
         path = self.path(name)
         config = read_json(path).get("config")
         check_value("config", config, "object", path)
@@ -153,11 +153,11 @@ class OwnPreset:
         return config
 
     def task(self, cls=object):
-        """Return the class and the settings of the task, for a caller that loads it with `cls`.
+        """Return class and settings of the task, to load with `cls`.
 
         Returns:
-            `(class, settings)`. The class is `None` if it is not registered in this process.
-            `(object, None)` if the preset has no task.
+            `(class, settings)`. The class is `None` if unregistered; `(object, None)` without a
+            task.
         """
         path = self.path("task.json")
         if not os.path.exists(path):
@@ -165,7 +165,7 @@ class OwnPreset:
         saved = read_json(path)
         self.config("task.json")  # Checks the fields.
         if own_class(cls) is cls:
-            # A class of this package loads the preset of a user's subclass as its own.
+            # A class of this package loads a user's subclass's preset as its own.
             saved.pop("subclass", None)
         found, config = as_called(saved, cls)
         name = str(saved.get("registered_name"))
@@ -182,7 +182,7 @@ class OwnPreset:
         return h5_size(self.directory, "model", isinstance(dtype, dict) and "Map" in str(dtype))
 
     def check_encoder(self):
-        """Raise if a single size in the config exceeds the number of weights in the files."""
+        """Raise if a size in the config exceeds the weights in the files."""
         held, waiting = self.encoder_size(), list(self.config().items())
         for name, value in waiting:
             if isinstance(value, (list, tuple)):
@@ -194,11 +194,11 @@ class OwnPreset:
                 )
 
     def encoder_weights(self):
-        """Return the path of the encoder's weight file or shard index in the directory."""
+        """Return the path of the encoder's weight file or shard index."""
         return checked_index(self.directory) or self.path("model.weights.h5")
 
     def check_classes(self, config):
-        """Raise if a task's settings name more classes or units than its file has weights."""
+        """Raise if a task has more classes or units than weights."""
         held = h5_size(self.directory, "task")
         for name in ("num_classes", "bilstm_units"):
             if ((config or {}).get(name) or 0) > held > 0:

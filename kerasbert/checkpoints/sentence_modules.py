@@ -1,4 +1,4 @@
-"""Files that all models of sentence-transformers have: the list of modules, and the prompts."""
+"""Files of all models of sentence-transformers: modules and prompts."""
 
 import os
 import warnings
@@ -8,9 +8,9 @@ from kerasbert.base.files import json_in, read_json, write_json
 from kerasbert.base.paths import inside
 
 CONFIG = "config_sentence_transformers.json"
-# Names in these files for the role of the texts in which queries search; the first is our name.
+# Names of the role of searched texts in these files; the first is ours.
 _TEXT_ROLES = ("text", "document", "passage", "corpus")
-# Prompts are prefixes of texts; `activation_fn` is applied to logits.
+# `activation_fn` is applied to logits.
 _CONFIG_FIELDS = {
     "prompts": "texts?",
     "default_prompt_name": "name?",
@@ -18,7 +18,7 @@ _CONFIG_FIELDS = {
     "model_type": "name?",
     "truncate_dim": "count?",
 }
-# The name of the file with the settings of the encoder's module depends on the model type.
+# File with the settings of the encoder's module, by model type.
 TRANSFORMER_SETTINGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -48,12 +48,12 @@ def modules_of(directory):
 
 
 def class_name(module):
-    """Return a module's class name without its path, which differs between versions."""
+    """Return a module's class name without its path."""
     return module["type"].rpartition(".")[2]
 
 
 def folder_of(directory, module):
-    """Return the folder of a module; the first module may use the folder of the model."""
+    """Return a module's folder; the first may use the model's."""
     source = os.path.join(directory, "modules.json")
     path = module["path"]
     return inside(directory, path, source, nested=True) if path else directory
@@ -62,7 +62,7 @@ def folder_of(directory, module):
 def write_module_files(embedder, directory, kinds, package, types=None):
     """Write `modules.json` and the modules.
 
-    `kinds` is a dict of a module's class to its config, or to `None` for a module without config.
+    `kinds` is a dict of class to config or `None`.
     """
     types = {kind: f"{package}.{kind}" for kind in kinds} | (types or {})
     modules = [
@@ -81,7 +81,7 @@ def write_module_files(embedder, directory, kinds, package, types=None):
             write_json(os.path.join(folder, "config.json"), config)
     most = embedder.backbone.max_sequence_length
     length = getattr(embedder.preprocessor, "sequence_length", most)
-    # This setting stays false, because the tokenizer's own setting lowercases texts if needed.
+    # Stays false, because the tokenizer itself lowercases texts if needed.
     settings = {"max_seq_length": length, "do_lower_case": False}
     write_json(os.path.join(directory, "modules.json"), modules)
     write_json(os.path.join(directory, TRANSFORMER_SETTINGS[0]), settings)
@@ -137,7 +137,7 @@ def read_prompts(directory, modules):
 
 
 def prompts_config(preprocessor):
-    """Return a preprocessor's prompts as settings of the model; `None` has no prompts."""
+    """Return a preprocessor's prompts as settings of the model."""
     prompts, role = getattr(preprocessor, "prompts", {}), getattr(preprocessor, "role", None)
     names = {"text": _TEXT_ROLES[1]}
     return {

@@ -1,8 +1,7 @@
 """Reader and writer of sentence-transformers directories.
 
-Such a directory holds one of four models: a Hugging Face encoder with the modules that pool its
-outputs to embeddings, a cross-encoder (a Hugging Face classifier with one label), a sparse encoder
-(a masked language model with SPLADE pooling), or a ColBERT model of PyLate or Stanford.
+They hold an encoder with pooling modules, a cross-encoder (a classifier with one label), a sparse
+encoder (a masked language model with SPLADE pooling), or a ColBERT model of PyLate or Stanford.
 
 Source: `sentence-transformers` 6.2 and the files of its earlier versions.
 """
@@ -40,8 +39,7 @@ from kerasbert.checkpoints.sentence_modules import (
 from kerasbert.checkpoints.writing import named_tensors
 from kerasbert.kinds import kind_of, kinds_with
 
-# One flag per pooling, in the order in which several poolings are concatenated. Later versions
-# write their names instead.
+# One flag per pooling, in the order of concatenation. Later versions write names instead.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -72,16 +70,14 @@ _DENSE_ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     None: "torch.nn.modules.linear.Identity",
 }
-# Before version 5.4, masked language models had a module class of their own.
+# Before 5.4, masked language models had an own class.
 _ENCODERS = ("Transformer", "MLMTransformer")
 _SPLADE = "SpladePooling"
 # sentence-transformers' class names, as in `kinds`.
 EMBEDDER, SPARSE_EMBEDDER = "SentenceTransformer", "SparseEncoder"
-# Types of the first module in models that encode queries differently from texts, or that encode
-# texts by a table alone.
+# First modules that encode queries differently, or texts by a table alone.
 _SEVERAL = ("Router", "SparseStaticEmbedding")
-# For each of our settings of a sparse embedder: its name in the files, and its allowed values, with
-# the default first.
+# By our setting of a sparse embedder: name in the files, and allowed values, default first.
 _SPLADE_SETTINGS = {
     "pooling": ("pooling_strategy", ("max", "sum")),
     "activation": ("activation_function", ("relu", "log1p_relu")),
@@ -93,7 +89,7 @@ _SETFIT_REFUSAL = (
     "never opened; load the encoder with BertTextEmbedder, or train a new head with "
     "kerasbert.finetune(..., method='frozen') on the labeled texts."
 )
-# Settings in that file that change the encoder's inputs and are not supported.
+# Unsupported settings that change the encoder's inputs.
 _REFUSED = (
     *("processing_kwargs", "processor_kwargs", "tokenizer_args", "config_kwargs", "config_args"),
     *("query_length", "document_length", "query_expansion"),
@@ -101,7 +97,7 @@ _REFUSED = (
 
 
 def is_mine(directory):
-    """Return whether a directory has one of these formats, even if its model is not supported."""
+    """Return whether a directory has one of these formats, even unsupported."""
     if not has_modules(directory):
         return is_cross_encoder(directory) or colbert.is_stanfords(directory)
     return class_name(modules_of(directory)[0]) in (*_ENCODERS, *_SEVERAL)
@@ -119,8 +115,8 @@ def read_checkpoint(directory):
         A `Checkpoint`.
 
     Raises:
-        ValueError: as for a Hugging Face directory, or if the list of modules is broken or has no
-            encoder that both queries and texts share.
+        ValueError: as for a Hugging Face directory, or for a broken list of modules, or one without
+            a shared encoder.
     """
     alone = [{"path": "", "type": "Transformer"}]
     modules = modules_of(directory) if has_modules(directory) else alone
@@ -182,7 +178,7 @@ def read_checkpoint(directory):
         source=directory,
         head={**checkpoint.head, kind: head},
         preprocessor={kind: reading},
-        # An embedder's maximum length applies to texts to embed; it does not limit a new head.
+        # An embedder's maximum length does not limit a new head.
         longest=None if kind == of_class[EMBEDDER] else checkpoint.longest,
         tokenizer=make,
         refused=refused,
@@ -191,7 +187,7 @@ def read_checkpoint(directory):
 
 
 class _Joined(collections.ChainMap):
-    """The tensors of an encoder, joined with those of a dense layer in another folder."""
+    """Tensors of an encoder and of a dense layer in another folder."""
 
     def shape(self, name):
         return next(part.shape(name) for part in self.maps if name in part)
@@ -201,7 +197,7 @@ class _Joined(collections.ChainMap):
 
 
 def _dense_folder(directory, modules):
-    """Return the folder with a dense layer's weights; `None` if no supported layer exists."""
+    """Return the folder of a supported dense layer, or `None`."""
     if not has_modules(directory):
         return directory if colbert.is_stanfords(directory) else None
     kinds = [class_name(module) for module in modules]
@@ -266,11 +262,11 @@ def write_sparse_modules(embedder, directory):
 
 
 def has_place_for(embedder):
-    """Return whether this format can describe how an embedder computes its embeddings."""
+    """Return whether this format can describe an embedder."""
     if embedder.layers_used != "last" or embedder.projection_activation not in _DENSE_ACTIVATIONS:
         return False
     if embedder.has_late_interaction:
-        # PyLate always normalizes embeddings and cannot store `truncate_dim`.
+        # PyLate always normalizes, and has no `truncate_dim`.
         is_whole = embedder.normalize and embedder.truncate_dim is None
         return is_whole and embedder.preprocessor is not None
     return set(_modes(embedder)) <= set(_POOLINGS)
@@ -281,7 +277,7 @@ def _modes(embedder):
 
 
 def role_tokens(model):
-    """Return the tokens that a ColBERT model puts before queries and texts."""
+    """Return a ColBERT model's tokens before queries and texts."""
     preprocessor = getattr(model, "preprocessor", None)
     tokens = (getattr(preprocessor, f"{role}_token", "") for role in ("query", "text"))
     return [token for token in tokens if token]
@@ -296,7 +292,7 @@ def write_modules(embedder, directory):
     if not has_place_for(embedder):
         return
     is_late, modes = embedder.has_late_interaction, _modes(embedder)
-    # Every version reads the flags, but flags can express only one order of the poolings.
+    # Every version reads flags, but they have only one order.
     poolings = {flag: mode in modes for flag, mode in _FLAGS.items()}
     if modes != [mode for flag, mode in _FLAGS.items() if poolings[flag]]:
         poolings = {"pooling_mode": modes}
@@ -362,7 +358,7 @@ def _embedder(directory, modules):
     flags = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = flags or ["mean"]  # sentence-transformers does the same if all flags are false.
+        modes = flags or ["mean"]  # As in sentence-transformers.
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or flags and set(flags) != set(map(str, modes)):
         raise ValueError(
@@ -385,7 +381,7 @@ def _embedder(directory, modules):
 
 
 def _check_width(directory, modules, config, names):
-    """Raise if a module's config has another input width than the encoder's output width."""
+    """Raise if a module's input width is not the encoder's."""
     encoder = huggingface.read_checkpoint(folder_of(directory, modules[0])).encoder["hidden_dim"]
     for name in names:
         if config.get(name, encoder) != encoder:
@@ -396,7 +392,7 @@ def _check_width(directory, modules, config, names):
 
 
 def _dense(folder):
-    """Return the arguments of `BertTextEmbedder` that describe its dense layer."""
+    """Return the arguments of `BertTextEmbedder` for its dense layer."""
     path = os.path.join(folder, "config.json")
     config = read_json(path)
     check_fields(config, _DENSE_FIELDS, path)
@@ -423,7 +419,7 @@ def _dense(folder):
 
 
 def _lowercase(make, directory, **overrides):
-    """Make a tokenizer that lowercases texts: a directory may require it of a cased tokenizer."""
+    """Make a lowercasing tokenizer, as a directory may require of a cased one."""
     tokenizer = make(**overrides)
     if "lowercase" in overrides or getattr(tokenizer, "lowercase", False):
         return tokenizer
@@ -435,6 +431,6 @@ def _lowercase(make, directory, **overrides):
         )
     settings = {"lowercase": True}
     if hasattr(tokenizer, "strip_accents"):
-        # `lowercase` would change the default of strip_accents, so the current value is kept.
+        # `lowercase` would change the default of strip_accents, so its value is kept.
         settings["strip_accents"] = bool(tokenizer.strip_accents)
     return make(**{**settings, **overrides})

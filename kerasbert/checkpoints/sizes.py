@@ -1,4 +1,4 @@
-"""Checks, before a model is built, that the sizes in a config match the size of the files."""
+"""Checks of a config's sizes, before a model is built."""
 
 import fnmatch
 import glob
@@ -10,18 +10,18 @@ from kerasbert.base.memory import memory_bytes
 from kerasbert.base.paths import check_regular, inside
 from kerasbert.checkpoints.name_map import check_dtype
 
-# Maximum number of layers. It is needed because layers that share weights add no tensors. The
-# deepest published encoder has 48 layers.
+# Layers that share weights add no tensors. The deepest published encoder has 48.
 MOST_LAYERS = 1024
-# Maximum compression ratio of weights in HDF5: trained weights reach 1.1, zeros 1,000.
+# Compression ratio in HDF5: trained weights reach 1.1, zeros 1,000.
 MOST_PACKED = 16
 
 
 def check_sizes(settings, held, source):
-    """Check that an encoder's settings do not ask for more weights than the checkpoint has.
+    """Check that an encoder needs no more weights than the checkpoint has, to prevent huge
+    allocations.
 
-    The check prevents huge allocations. It allows up to four times as many weights, because int4
-    packs two weights into one number, and because loading compares names and shapes anyway.
+    Up to four times as many are allowed: int4 packs two into one number, and loading compares names
+    and shapes anyway.
 
     Args:
         settings: dict. Settings of `BertBackbone`.
@@ -59,7 +59,7 @@ def check_buildable(settings, source):
 
 
 def check_layers(count, source):
-    """Check the number of layers, before anything is made per layer.
+    """Check the number of layers.
 
     Raises:
         ValueError: if there are more than `MOST_LAYERS`.
@@ -113,7 +113,7 @@ def encoder_size(settings):
 
 
 def check_stored(source, declared, stored, then="download it again", name=None):
-    """Check that a file, or its tensor `name`, declares no more bytes than are stored.
+    """Check that a file, or its tensor `name`, stores all declared bytes.
 
     Raises:
         ValueError: if it declares more.
@@ -129,9 +129,8 @@ def check_stored(source, declared, stored, then="download it again", name=None):
 def h5_datasets(path, then="save or download it again"):
     """Return the datasets of an HDF5 file: `(size, dtype, the attribute "dtype")` by name.
 
-    HDF5 returns zeros for chunks that were never written, decompresses data, and follows references
-    to other files, so a small file may ask for any amount of memory. This function raises an error
-    for all three, except for compression by up to `MOST_PACKED` times.
+    Unwritten chunks (zeros), compression and references to other files let a small file ask for any
+    amount of memory. All three raise an error, except compression by up to `MOST_PACKED`.
 
     Raises:
         ValueError: for such a file, and for a file that h5py cannot read.
@@ -158,7 +157,7 @@ def h5_datasets(path, then="save or download it again"):
 
     links = []
 
-    def note(name, link):  # h5py swallows exceptions raised here.
+    def note(name, link):  # h5py swallows exceptions here.
         if not isinstance(link, h5py.HardLink):
             links.append(name)
 
@@ -179,7 +178,7 @@ def h5_size(directory, stem, quantized=False):
     Args:
         directory: string.
         stem: string. "model" or "task", the prefix of the file names.
-        quantized: bool. Whether weights may be integers.
+        quantized: bool. May weights be integers.
 
     Raises:
         ValueError: if a file is damaged, the encoder's is missing, or a tensor does not hold
@@ -201,8 +200,7 @@ def h5_size(directory, stem, quantized=False):
                 f"or damaged ({first_line(error.__cause__)}); save or download it again."
             ) from error
         for name, (count, dtype, stored_as) in found.items():
-            # Keras stores bfloat16 weights as raw bytes. It also stores step counts and random
-            # seeds, which are integers.
+            # Keras stores bfloat16 as raw bytes, and step counts and seeds as integers.
             name_of = dtype.name if stored_as is None else str(stored_as)
             if "optimizer" in name.split("/") or "seed_generator" in name:
                 continue
@@ -213,7 +211,7 @@ def h5_size(directory, stem, quantized=False):
 
 
 def checked_index(directory):
-    """Return the path of the index of Keras' shards after checking its names; `None` if missing."""
+    """Return the path of the checked index of Keras' shards, or `None`."""
     index = os.path.join(directory, "model.weights.json")
     if not os.path.exists(index):
         return None

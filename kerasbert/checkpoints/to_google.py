@@ -1,4 +1,4 @@
-"""Export to Google's original format, with the same tables that are used to read it.
+"""Export to Google's original format, by the reader's tables.
 
 Source: github.com/google-research/bert, modeling.py, run_classifier.py and run_squad.py.
 """
@@ -37,7 +37,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         `(name, settings)`: the written file, and the settings that differ from the model's.
 
     Raises:
-        ValueError: if the format cannot hold the model. This is checked before weights are written.
+        ValueError: if the format cannot hold the model, before weights are written.
     """
     encoder, kind = encoder_of(model), head_kind(model)
     if encoder.family != "bert":
@@ -69,11 +69,11 @@ def write(model, tokenizer, directory, max_shard_size=None):
             has_segments=True,
             finds_special=hasattr(model, "fill_mask"),
         )
-        # Google's scripts take the tokenizer's settings as flags.
+        # Google's scripts take these as flags.
         names = ("vocab.txt", "tokenizer_config.json")
         write_files(directory, {name: files[name] for name in names})
     names = sorted(tensors)
-    # The op that TensorFlow 1's Saver uses: it writes variables by name, and needs no graph.
+    # TensorFlow 1's Saver uses this op, which needs no graph.
     tf.raw_ops.SaveV2(
         prefix=os.path.join(directory, "bert_model.ckpt"),
         tensor_names=names,
@@ -84,7 +84,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
 
 
 def _config(settings):
-    """Return Google's config for an encoder's settings, the reverse of `google.read_checkpoint`."""
+    """Return Google's config for an encoder's settings."""
     activations = {ours: theirs for theirs, ours in google.ACTIVATIONS.items()}
     if settings["activation"] not in activations:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Export to Hugging Face checkpoints, with the same tables that are used to read them.
+"""Export to Hugging Face checkpoints, by the reader's tables.
 
 Source: `transformers` 5.23.
 """
@@ -57,16 +57,14 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         tokenizer: a tokenizer, or `None`.
         directory: string. An empty directory.
         max_shard_size: float. Maximum size of a weight file in GB.
-        token_ids: dict. The `token_ids` of the model's `Checkpoint`, written if there is no
-            tokenizer.
+        token_ids: dict. The `token_ids` of a `Checkpoint`, without a tokenizer.
 
     Returns:
-        `(architecture, settings)`: the class name in transformers, and the encoder settings that
-        were changed to fit that class.
+        `(architecture, settings)`: the class in transformers, and encoder settings changed to fit
+        it.
 
     Raises:
-        ValueError: if transformers cannot hold the model. This is checked before weights are
-            written.
+        ValueError: if transformers cannot hold the model, before weights are written.
     """
     encoder, kind = encoder_of(model), _kind_there(model)
     family = encoder.family
@@ -102,7 +100,7 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
         for key, value in named_tensors(head, checkpoint.head_maps.get(kind), name).items():
             tensors[(table.prefix if key.startswith(table.inside) else "") + key] = value
         if not getattr(model, "tie_weights", True) and table.decoder:
-            # The class in transformers has this bias twice and uses the decoder's.
+            # transformers has this bias twice, and uses the decoder's.
             bias = table.of_head("masked_lm")["mlm_head"] + ".bias"
             tensors[bias] = tensors[table.decoder + ".bias"]
     _save(tensors, directory, max_shard_size)
@@ -111,9 +109,8 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
 
 
 def _kind_there(model):
-    """Return the kind of head of the class in transformers.
-
-    It is `None` for an embedder: sentence-transformers stores its projection in another folder.
+    """Return the kind of head in transformers; `None` for an embedder, whose projection is in
+    another folder.
     """
     kind = head_kind(model)
     is_apart = sentence_transformers.class_of(model) == EMBEDDER and has_place_for(model)
@@ -148,7 +145,7 @@ def config_of(model, settings, tokenizer, token_ids=None):
 
 
 def _without_pooler(model, weights, name, kind):
-    """Return the encoder's weights, without the pooler if the class in transformers has none."""
+    """Return the encoder's weights, without a pooler that transformers lacks."""
     encoder = encoder_of(model)
     has_pooler = kind in ALL_TABLES[encoder.family].poolers
     if has_pooler == encoder.pooler:
@@ -180,9 +177,9 @@ def _without_pooler(model, weights, name, kind):
 
 
 def _fill_rows(settings, values, family, tokenizer):
-    """Add zero rows to embedding tables that have these rows in transformers.
+    """Add zero rows that embedding tables have in transformers.
 
-    For example, KerasHub's RoBERTa has no segments and no rows before the first position.
+    For example, KerasHub's RoBERTa lacks segments and rows before the first position.
 
     Returns:
         The changed settings.
@@ -233,8 +230,8 @@ def _activation(name):
 def _token_ids(tokenizer, config, family, known):
     """Return the ids of special tokens.
 
-    Without a tokenizer, return the `known` ids. If those are unknown too, return `None` for ids
-    whose defaults in transformers may lie outside the vocabulary.
+    Without a tokenizer, these are the `known` ids, or `None` where transformers' defaults may be
+    outside the vocabulary.
     """
     table = ALL_TABLES[family]
     if tokenizer is None and known is not None:
@@ -258,7 +255,7 @@ def _token_ids(tokenizer, config, family, known):
 
 
 def _longest(model, settings):
-    """Return the tokenizer's maximum length, for a reranker that of its preprocessor."""
+    """Return the maximum length of the tokenizer or, for a reranker, of its preprocessor."""
     if sentence_transformers.class_of(model) == RERANKER and model.preprocessor is not None:
         return model.preprocessor.sequence_length
     return settings.get("max_sequence_length")
@@ -280,7 +277,7 @@ def _class_config(model):
     if getattr(model, "multi_label", False):
         config["problem_type"] = "multi_label_classification"
     elif count == 1:
-        # Otherwise transformers would treat a model with one label as a regression model.
+        # With one label, transformers would assume regression.
         config["problem_type"] = "single_label_classification"
     return config
 
@@ -294,7 +291,7 @@ def _head_config(model, kind, config, family):
         for same in names:
             value = next((theirs for theirs, x in same.items() if x == value), value)
         value = _activation(value) if ours == "head_activation" else value
-        found[key] = config.get(key, value)  # The encoder's own value takes precedence.
+        found[key] = config.get(key, value)  # The encoder's value takes precedence.
     return found
 
 

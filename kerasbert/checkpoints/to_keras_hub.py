@@ -1,4 +1,4 @@
-"""Export to KerasHub presets: our weights are assigned to a KerasHub model, which saves itself."""
+"""Export to KerasHub presets, by a KerasHub model with our weights."""
 
 import inspect
 import os
@@ -40,7 +40,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
         `(name, settings)`: KerasHub's class, and the settings that differ from the model's.
 
     Raises:
-        ValueError: if KerasHub cannot hold the model. This is checked before weights are written.
+        ValueError: if KerasHub cannot hold the model, before weights are written.
     """
     encoder, kind = encoder_of(model), head_kind(model)
     family = encoder.family
@@ -95,10 +95,10 @@ def _prefix(family):
 
 
 def _fold_rows(settings, values, family):
-    """Remove embedding rows that KerasHub's class lacks, if the outputs stay equal.
+    """Remove embedding rows that KerasHub lacks, if outputs stay equal.
 
-    KerasHub's RoBERTa has no rows before the first position, and no segments. The embedding of a
-    single segment is added to every position.
+    KerasHub's RoBERTa has no rows before the first position, and no segments. A single segment's
+    embedding is added to every position.
 
     Returns:
         The changed settings.
@@ -117,7 +117,7 @@ def _fold_rows(settings, values, family):
 
 
 def _assign(their_model, tensors, name, weights=None, prefix=""):
-    """Assign our tensors to KerasHub's variables, reshaped where these have an axis for heads."""
+    """Assign our tensors to KerasHub's variables, with axes for heads."""
     weights = their_model.weights if weights is None else weights
     variables = {prefix + w.path: w for w in weights}
     missing = sorted(variables.keys() - tensors.keys())
@@ -227,7 +227,7 @@ def _tokenizer(tokenizer, family, prefix):
         )
     if base == "Roberta":
         vocabulary = {token: id for id, token in enumerate(tokenizer.get_vocabulary())}
-        # KerasHub recognizes these tokens in texts; by default it recognizes all special tokens.
+        # By default, KerasHub recognizes all special tokens in texts.
         found = tokenizer.special_tokens if tokenizer.special_tokens_in_strings else []
         return cls(vocabulary, list(tokenizer.merges), unsplittable_tokens=found)
     if tokenizer.special_tokens_in_strings:

@@ -13,7 +13,7 @@ from kerasbert.families import LINEAGE, get_family
 from kerasbert.families.settings import BIASED, has_bias
 from kerasbert.kinds import KINDS, tables_of
 
-# Settings that affect only training and names, not outputs.
+# Settings without effect on outputs.
 SOFT = (
     "dropout",
     "attention_dropout",
@@ -24,7 +24,7 @@ SOFT = (
     "characters",
     "max_global_tokens",
 )
-# Settings that affect neither outputs nor training.
+# Settings without effect on outputs and training.
 _NAMES = ("name", "dtype", "trainable", "family", "pooler", "finetuning_learning_rate")
 
 # Activations with two names in Keras.
@@ -34,7 +34,7 @@ SAME_ACTIVATIONS = {"swish": "silu"}
 def head_kind(model):
     """Return the kind of a task's head; `None` for encoders and for tasks without head weights."""
     kind = tables_of(model)
-    # A language model has a class of its own in transformers, even without head weights.
+    # Language models have own classes in transformers.
     has_head = head_weights(model) or kind and KINDS[kind].huggingface
     return kind if model is not encoder_of(model) and has_head else None
 
@@ -69,7 +69,7 @@ def named_tensors(values, name_map, what):
         what: string. The format, for error messages.
 
     Raises:
-        ValueError: for weights that have no name in the other package; the message lists all.
+        ValueError: for weights without a name in the other package, with a list.
     """
     unknown = [path for path in values if name_map is None or name_map.theirs(path) is None]
     if unknown:
@@ -82,7 +82,7 @@ def named_tensors(values, name_map, what):
 
 
 def canonical(settings, encoder):
-    """Normalize an encoder's settings, so that equivalent settings compare equal.
+    """Normalize an encoder's settings, to compare.
 
     Args:
         settings: dict, for the class and family of `encoder`.
@@ -120,10 +120,10 @@ def canonical(settings, encoder):
         unused += ["shares_projections"]
     if settings["conv_kernel_size"] is None:
         unused += ["conv_activation"]
-    # Every n-th layer, starting with the first, attends globally.
+    # The first and every n-th layer attend globally.
     if settings["global_every"] is not None:
         settings["global_every"] = min(settings["global_every"], settings["num_layers"])
-    if settings["global_tokens"] == "given":  # The same model, with a further input.
+    if settings["global_tokens"] == "given":  # The same model, with another input.
         settings["global_tokens"] = "by_task"
     if settings["global_tokens"] is None:
         unused += ["sep_token_id"]
@@ -142,10 +142,10 @@ def check_settings(expected, found, what, remedy):
         remedy: string. What to do, for error messages.
 
     Returns:
-        List of strings: differing settings that do not affect outputs.
+        List of strings: differing settings without effect on outputs.
 
     Raises:
-        ValueError: if settings that affect outputs differ; the message lists all of them.
+        ValueError: if settings that affect outputs differ, with a list.
     """
     differ = [name for name in expected if name in found and not _same(expected[name], found[name])]
     wrong = [name for name in differ if name not in SOFT]
@@ -161,9 +161,9 @@ def _same(a, b):
 
 
 def check_head(model, format):
-    """Raise if another package's format has no place for a part of the head.
+    """Raise if a format has no place for a part of the head.
 
-    Warn if it has none for the temperature, without which the logits and classes are the same.
+    Warn if it has none for the temperature, which does not change classes.
     """
     what = f"The format '{format}' has no place for the"
     way = "use format='kerasbert', or convert the encoder alone with task='encoder'"

@@ -1,10 +1,9 @@
-"""Pre-training examples and word counts with Apache Beam, for corpora too large for one machine.
+"""Pre-training examples and word counts of large corpora with Apache Beam.
 
-A large file of plain text, JSON lines or Parquet is read in parts of `PART` bytes, any other file
-as a whole by one worker. A hash assigns each document to a block, so that a block has documents
-from all parts of the corpus. As on one machine, random next sentences come from the same block, and
-no worker holds more than one block. Files may be wherever Beam can read and write (`gs://`,
-`s3://`, `hdfs://`).
+Files of plain text, JSON lines or Parquet are read in parts of `PART` bytes, others by one worker.
+A hash assigns each document to a block, so that a block has documents of the whole corpus. As on
+one machine, random next sentences come from the same block, and workers hold one block. Files may
+be wherever Beam can read and write (`gs://`, `s3://`, `hdfs://`).
 """
 
 import collections
@@ -31,21 +30,20 @@ from kerasbert.data.manifest import NAME, new_manifest, total
 
 __all__ = ["beam_options", "write_examples"]
 
-# Minimum average number of documents per block, so that a block with fewer than two is unlikely.
+# Minimum average number of documents per block, so that nearly all have two.
 DOCUMENTS = 64
-# Bytes per part of a file. The names of documents in later parts include the part's start.
+# Bytes per part of a file.
 PART = 1 << 26
-# Number of parts of the vocabulary in each of which the most frequent words are selected first.
+# Parts of the vocabulary, whose most frequent words are selected first.
 PARTS = 16
 
 
 def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=None, **settings):
     """Turn a corpus into shards of examples on a cluster, or with Beam's local runner.
 
-    Writes one shard per block and a manifest, in the format of `kerasbert.data.write_examples`;
-    `read_examples` reads them. The same corpus, file names, settings and seed give the same records
-    on every runner. `kerasbert.data.write_examples` gives other records, because its blocks hold
-    consecutive documents.
+    Writes one shard per block and a manifest, for `read_examples`. The same corpus, file names,
+    settings and seed give the same records on every runner, but others than
+    `kerasbert.data.write_examples`, whose blocks hold consecutive documents.
 
     Args:
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
@@ -77,8 +75,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
     manifest = new_manifest(
         {**make.settings, "block_bytes": block_bytes, "reading": reading}, tokenizer
     )
-    # The manifest is written first: `read_examples` would treat shards without a manifest as those
-    # of another tool.
+    # First, because shards without a manifest count as those of another tool.
     write_whole(output, NAME, to_json(manifest, indent=1).encode())
     with beam.Pipeline(options=options) as pipeline:
         found = (
@@ -87,8 +84,8 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, reading=reading)
         )
-        # The corpus is read a second time here, without splitting sentences: Beam's Dask runner
-        # (2.77) duplicates elements that a side input and the main input share.
+        # The corpus is read again, because Beam's Dask runner (2.77) duplicates elements of both a
+        # side input and the main input.
         size = (
             pipeline
             | "files to measure" >> beam.Create(found_parts)
@@ -144,7 +141,7 @@ def beam_options(runner, options):
 
 
 def count_words(corpus, output, count, most, options, reading):
-    """Count the words of a corpus with a Beam pipeline, which writes a temporary file in `output`.
+    """Count the words of a corpus with Beam, through a temporary file in `output`.
 
     Args:
         corpus: as for `write_examples`.
@@ -170,8 +167,7 @@ def count_words(corpus, output, count, most, options, reading):
             | beam.Reshuffle()
             | "count in a file" >> beam.FlatMap(_words, count=pickle.dumps(count), reading=reading)
             | "count in all" >> beam.CombinePerKey(sum)
-            # Select the most frequent words of each part first; otherwise a single worker would get
-            # all words.
+            # First by part; otherwise a single worker would get all words.
             | "share out" >> beam.Map(_with_part)
             | "the most frequent of a part" >> beam.CombinePerKey(_most_frequent(most))
             | "of all parts" >> beam.FlatMap(lambda part: part[1])
@@ -186,7 +182,7 @@ def count_words(corpus, output, count, most, options, reading):
 
 
 def _words(part, count, reading):
-    """Yield `(word, count)` for each 1,000 documents of a part of a file; words may recur."""
+    """Yield `(word, count)` per 1,000 documents of a part; words may recur."""
     found = _documents(part, {**reading, "sentences": "lines"})
     while some := list(itertools.islice(found, 1000)):
         lines = (line for _, document in some for line in document)
@@ -216,7 +212,7 @@ def _most_frequent(most):
             return self.compact([counted for found in several for counted in found])
 
         def compact(self, found):
-            # Breaking ties by the word makes the result deterministic.
+            # Ties by word make the result deterministic.
             return sorted(found, key=operator.itemgetter(1, 0), reverse=True)[:most]
 
         def extract_output(self, found):
@@ -230,7 +226,7 @@ def _write_words(counted, output, name):
 
 
 def matched(given):
-    """Find files by a name or pattern with Beam; the return value is that of `storage.find`."""
+    """Find files by a name or pattern with Beam, like `storage.find`."""
     from apache_beam.io.filesystems import FileSystems
 
     inside, found = FileSystems.join(given, "**"), {}
@@ -247,7 +243,7 @@ def matched(given):
 
 
 def report_in(folder):
-    """Return the report of `deduplicate` in a folder, a dict; empty if there is none."""
+    """Return the report of `deduplicate` in a folder, or an empty dict."""
     from apache_beam.io.filesystems import FileSystems
 
     path = FileSystems.join(folder, REPORT)
@@ -276,7 +272,7 @@ def _parts(corpus):
 def _documents(part, reading):
     """Yield `(name, document)` for each document of a part.
 
-    The name is `(path, number)` in a file's first part, and `(path, start, number)` in later parts.
+    Names are `(path, number)` in the first part, and `(path, start, number)` later.
     """
     path, start, end, document_end = part
     reading = {**reading, "document_end": reading.get("document_end") or document_end}
@@ -297,7 +293,7 @@ def open_raw(path):
 def local_copy(path):
     """Yield the path of a local copy of any file that Beam can read.
 
-    The copy keeps the file's name, because readers infer the format from it.
+    The copy keeps its name, which tells the format.
     """
     from apache_beam.io.filesystems import FileSystems
 
@@ -369,10 +365,7 @@ def _write_manifest(shards, manifest, output):
 
 
 def write_whole(folder, name, data):
-    """Write a file atomically.
-
-    If several workers run the same task, all of them write the same content.
-    """
+    """Write a file atomically; workers that repeat a task write the same content."""
     with whole_file(folder, name) as file:
         file.write(data)
 
@@ -388,7 +381,7 @@ def whole_file(folder, name):
     with contextlib.suppress(BeamIOError, OSError):  # The folder may exist already.
         FileSystems.mkdirs(folder)
     partial = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.partial")
-    # By default Beam would compress the data, which are already compressed, again.
+    # The data are already compressed, so Beam must not compress them.
     with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         yield file
     FileSystems.rename([partial], [path])

@@ -22,16 +22,16 @@ from kerasbert.data.sentence_pairs import (
 from kerasbert.text.languages import language_numbers
 from kerasbert.text.masking import check_rates, mask_tokens, word_starts
 
-# Number of rows that are packed, masked and encoded at a time. Their arrays fit into the CPU cache.
+# Rows at a time, whose arrays fit into the CPU cache.
 ROWS = 2048
 
 
 class BlockExamples:
     """Callable that makes a block's records from its documents and its number.
 
-    The records depend on nothing else but the tokenizer and the settings: random numbers depend on
-    the seed, the block number and the copy number, and random next sentences come from the same
-    block. So any machine can make them, with only one block in memory.
+    Besides these, records depend only on tokenizer and settings: random numbers come from the seed,
+    block number and copy, and random next sentences from the same block. So any machine can make
+    them.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
@@ -113,7 +113,7 @@ class BlockExamples:
             "mask_unit": mask_unit,
             "seed": seed,
         }
-        # Left out if false: manifests of earlier versions lack this key, and must compare equal.
+        # Earlier manifests lack this key, and must compare equal.
         if cut_sentences:
             self.settings["cut_sentences"] = True
 
@@ -164,7 +164,7 @@ class BlockExamples:
         )
 
     def _tokenize_parallel(self, documents):
-        """Return tokens, and the ends (D, L) of the sentences of each document and language."""
+        """Return tokens, and sentence ends (D, L) by document and language."""
         [ids] = self.tokenizer.ragged([text for document in documents for text in document])
         ends = np.cumsum(ids.row_lengths()).reshape(-1, len(self.languages))
         return np.asarray(ids.values, "int32"), ends, range(len(ends) + 1)
@@ -179,16 +179,15 @@ class BlockExamples:
             return tokens, translation_pairs(sentences, self.languages)
         if objective == "full_sentences":
             end = self.tokenizer.end_token_id
-            if "cut_sentences" in self.settings:  # Treat each token as a sentence.
+            if "cut_sentences" in self.settings:  # Each token is a sentence.
                 sentences, documents = np.arange(len(tokens) + 1), sentences[documents]
             return full_sentences(tokens, sentences, documents, most, end, short, seed)
         choose = next_sentence_pairs if objective == "next_sentence" else sentence_order_pairs
         return tokens, choose(sentences, documents, most, short, seed)
 
     def _features(self, tokens, rows, random):
-        """Return the features of `rows` by the names of google-research/bert.
-
-        They are arrays (R, T), (R, P) and (R, 1).
+        """Return the features of `rows`, arrays (R, T), (R, P) and (R, 1), named as in
+        google-research/bert.
         """
         ids, settings = self.tokenizer, self.settings
         length, most = settings["sequence_length"], settings["mask_selection_length"]

@@ -1,6 +1,6 @@
-"""Text corpora: streams of documents and their sentences, read from files.
+"""Text corpora as streams of documents.
 
-Only one block of text, the work unit of a worker process, is in memory, never the whole corpus.
+Only one block of text, a worker's unit, is in memory.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Corpus
 
 LONGEST = 1 << 23  # maximum bytes of a text document; longer documents are split
-# Bytes and lines that are sampled to detect whether a file is prose or has one sentence per line.
-# It is prose if sentencex finds several sentences in more than a share PROSE of its lines. This
-# share is 0.01 in files with one sentence per line, and 0.7 for paragraphs of two sentences.
+# Bytes and lines sampled to detect prose: sentencex finds several sentences in more than a share
+# PROSE of the lines. The share is 0.01 with one sentence per line, 0.7 for paragraphs of two.
 SAMPLE = 1 << 16
 SAMPLE_LINES = 200
 PROSE = 0.3
@@ -56,42 +55,38 @@ def documents(
 
     Files are text, JSON lines (`.jsonl`, `.ndjson`, `.json`) or tables (`.csv`, `.tsv`), plain or
     compressed (`.gz`, `.bz2`, `.xz`, and `.zst` with `backports.zstd`), Parquet (`.parquet`, with
-    `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`). Paths are read in the given order,
-    and the files of a folder or pattern in sorted order. Hidden files of a folder are skipped.
+    `pyarrow`) or spreadsheets (`.xlsx`, with `python-calamine`). Paths are read in order, files of
+    a folder or pattern sorted, without hidden ones.
 
     Args:
         corpus: path of a file, of a folder (read recursively), a pattern such as
             `"news/**/*.txt.gz"`, or a list of these; also URLs such as `"s3://bucket/news/"`, see
             `kerasbert.base.storage`.
-        document_end: string. Where a document of a text file ends: at an `"empty_line"`, at each
-            `"line"`, or with the `"file"`. `None` means `"file"` for the files of a folder and
-            `"empty_line"` for others. Each JSON line or row of a table is one document. Text
-            documents of more than 8 MiB are split; a JSON line or a row of Parquet may have up to
-            64 MiB.
-        sentences: string. `"lines"` reads each line as a sentence, `"split"` splits running prose
-            into sentences. `None` means `"split"`, or `"lines"` for files whose documents end at
-            empty lines and whose first lines hold one sentence each.
+        document_end: string. End of a document of a text file: an `"empty_line"`, each `"line"`, or
+            the `"file"`. `None` means `"file"` in a folder, else `"empty_line"`. Each JSON line or
+            row of a table is a document. Text documents of more than 8 MiB are split; a JSON line
+            or a row of Parquet may have up to 64 MiB.
+        sentences: string. `"lines"` reads each line as a sentence, `"split"` splits prose. `None`
+            means `"lines"` for files with documents between empty lines and one sentence in each
+            first line, else `"split"`.
         language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
-            sentence. The default also suits Chinese, Japanese and Korean, because languages differ
-            only in their abbreviations.
-        wrapped: bool. Whether lines of prose are wrapped at some width, so that sentences continue
-            on the next line. `None` decides by the lengths of the file's first lines, or of each
-            document's lines if documents do not end at empty lines.
-        text_key: string. The key in a JSON line, or the column of a table, that has the text: a
-            string, or a list with a string per line. A list of keys or columns reads parallel text:
-            each has the text in one language, and a document has one sentence, possibly empty, per
-            language. If it is given, files that are neither tables nor named as JSON lines are read
-            as JSON lines too. `None` means `"text"`.
-        encoding: string. Encoding of files that are not UTF-8 and have no byte-order mark.
-        errors: string. What to do with invalid bytes: `"strict"` raises an error; `"replace"` and
-            `"ignore"` are as in `bytes.decode`.
+            sentence. The default also suits Chinese, Japanese and Korean.
+        wrapped: bool. Whether lines of prose are wrapped at some width. `None` decides by the
+            lengths of a file's first lines, or of each document's if these do not end at empty
+            lines.
+        text_key: string. JSON key or table column of the text: a string, or a list with a string
+            per line. A list of keys or columns reads parallel text, a document of one sentence,
+            possibly empty, per language. If given, files other than tables are read as JSON lines.
+            `None` means `"text"`.
+        encoding: string. Encoding of files without UTF-8 and byte-order mark.
+        errors: string. For invalid bytes: `"strict"`, `"replace"` or `"ignore"`, as in
+            `bytes.decode`.
 
     Yields:
         Lists of non-empty strings: the sentences of a document, at least one.
 
     Raises:
-        ValueError: if there is no file or no text, or if a file cannot be read; the message then
-            names the file and the line.
+        ValueError: if there is no file or text, or a file cannot be read, with file and line.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -113,9 +108,9 @@ def documents(
 
 
 def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> Iterator[Any]:
-    """Split a corpus at the ends of documents into blocks, the unit of work of a worker process.
+    """Split a corpus at the ends of documents into blocks.
 
-    The boundaries depend only on the files and `block_bytes`.
+    Boundaries depend only on files and `block_bytes`.
 
     Args:
         corpus: as for `documents`.
@@ -123,8 +118,8 @@ def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> It
         **settings: as for `documents`.
 
     Yields:
-        `(index, block)`; the index starts at 0. A block's text is parsed only when the block is
-        iterated over, so blocks are cheap to send to other processes.
+        `(index, block)`; the index starts at 0. Text is parsed only in iteration, so blocks are
+        cheap to send to processes.
 
     Raises:
         ValueError: as for `documents`.
@@ -139,7 +134,7 @@ def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> It
             empty = empty and not piece.data.strip()
             pieces.append(piece)
             size += len(piece.data)
-            # A piece may be smaller than `block_bytes` by the size of the next document.
+            # A piece is smaller by up to the next document.
             if size >= 0.75 * block_bytes:
                 yield index, Block(tuple(pieces), settings, (before + position) / (total or 1))
                 index, size, pieces = index + 1, 0, []
@@ -158,8 +153,6 @@ def corpus_bytes(corpus):
 def parts(path, size, part_bytes):
     """Split a large file into a list of parts `(path, start, end)` for `part_documents`.
 
-    A compressed file is one part, because it can only be read from the start.
-
     >>> parts("a.txt", 25, 10)
     [('a.txt', 0, 10), ('a.txt', 10, 20), ('a.txt', 20, 25)]
     >>> parts("a.txt.gz", 25, 10)
@@ -175,9 +168,8 @@ def part_documents(path, start, end, opened=open_file, **settings):
     """Read the documents of one part of a file.
 
     Reading starts at the first document boundary after `start` and stops at the first one after
-    `end`, so that each document of a file belongs to exactly one part. A row group of Parquet
-    belongs to the part in which it starts. Files that are one document, and text that is not UTF-8,
-    belong to the first part.
+    `end`, so that each document is in one part. A row group of Parquet is in the part where it
+    starts; files of one document, and text that is not UTF-8, in the first.
 
     Args:
         path: path or URL of a file.
@@ -201,7 +193,7 @@ class Block:
     Attributes:
         pieces: tuple of `Piece`.
         settings: settings of `documents`.
-        progress: float. Share of the corpus's bytes read so far.
+        progress: float. Share of bytes read so far.
     """
 
     pieces: tuple
@@ -213,7 +205,7 @@ class Block:
             yield from _documents(piece, self.settings)
 
     def sources(self):
-        """Yield `(source, text)` for each document; the source is its part of the file as it is."""
+        """Yield `(source, text)` for each document; the source is its part of the file."""
         for piece in self.pieces:
             texts, sources = itertools.tee(_lines_of_documents(piece, self.settings))
             if piece.kind == "json":
@@ -261,7 +253,7 @@ def _no_text(corpus):
 
 def _pieces(path, kind, size, settings, part=None, opened=open_file):
     """Yield `(piece, bytes read)`: pieces of about `size` bytes, split at the ends of documents."""
-    # `size` is at most `LONGEST`: where overlong documents are split must not depend on it.
+    # Splits of overlong documents must not depend on `size`.
     size = min(size, LONGEST)
     if kind == "table":
         chunks, form, start = row_chunks(path, settings, part, opened), ("split", None), 0
@@ -269,7 +261,7 @@ def _pieces(path, kind, size, settings, part=None, opened=open_file):
         if part is not None and (part := part_offsets(path, kind, settings, part, opened)) is None:
             return
         form, start = _form(path, kind, settings, opened), part[0] if part else 0
-        # Chunks have at most a quarter of `size`, so that pieces are not much larger than `size`.
+        # So that pieces are not much larger than `size`.
         chunks = read_chunks(
             path, settings, min(text_files.CHUNK, max(64, size // 4)), part, opened
         )
@@ -299,8 +291,7 @@ def _form(path, kind, settings, opened=open_file):
     if kind != "empty_line" or settings.sentences is not None:
         return "split", None
     data, _ = next(read_chunks(path, settings, SAMPLE, None, opened), (b"", 0))
-    # The sample may end within a line, whose beginning then counts as a line. Undecodable bytes
-    # cause an error later.
+    # The start of a last line counts as a line. Undecodable bytes cause an error later.
     lines = [line.strip() for line in data.decode("utf-8", "replace").split("\n")][:SAMPLE_LINES]
     if settings.wrapped or (settings.wrapped is None and are_wrapped(lines)):
         return "split", True
@@ -310,9 +301,7 @@ def _form(path, kind, settings, opened=open_file):
 
 
 def describe_files(corpus, **settings):
-    """Describe how the files of a corpus are read.
-
-    Returns one string for each way of reading, which names the first file that is read so.
+    """Describe how files of a corpus are read, a string per way with its first file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -346,10 +335,10 @@ def describe_files(corpus, **settings):
 
 
 def _last_end(data, kind, start):
-    """Return the end of the last document that ends in `data` at or after `start`; -1 for none.
+    """Return the last document end in `data` at or after `start`, or -1.
 
-    The result never exceeds the point at which an overlong document is split, so that documents do
-    not depend on how much was read.
+    It is at most the split of an overlong document, so that documents do not depend on how much was
+    read.
     """
     if kind in ("json", "table"):
         return data.rfind(b"\n", start) + 1 or -1
@@ -365,7 +354,7 @@ def _last_end(data, kind, start):
 
 
 def _any_end(data):
-    """Return where to split an overlong document: after a line, else a word, else a character."""
+    """Return where to split an overlong document: after a line, word or character."""
     end = data.rfind(b"\n") + 1 or data.rfind(b" ") + 1
     if end:
         return end
@@ -440,6 +429,6 @@ def _json_text(line, where, path, settings):
         has = f"has the keys {', '.join(map(repr, record))}" if isinstance(record, dict) else ""
         has = has if has and key not in record else f"has no text at {key!r}"
         raise ValueError(f"{where} {has}; name the key of the text with text_key (now {key!r}).")
-    # A lone surrogate, such as "\ud83d" in JSON, is not a character.
+    # Lone surrogates, such as "\ud83d" in JSON, are no characters.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

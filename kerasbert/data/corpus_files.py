@@ -1,4 +1,4 @@
-"""Files of a corpus: find them, and read their text as UTF-8, in chunks or parts."""
+"""Files of a corpus, read as UTF-8 in chunks or parts."""
 
 import dataclasses
 import json
@@ -28,12 +28,12 @@ from kerasbert.data.tables import (
 )
 from kerasbert.data.text_files import COMPRESSED, ending_of, unpacked
 
-# Name of the report of `deduplicate` in its output folder. Readers of the folder skip hidden files.
+# Report of `deduplicate`; readers of the folder skip hidden files.
 REPORT = ".duplicates.json"
 DOCUMENT_ENDS = ("empty_line", "line", "file")
 TABLES = (".csv", ".tsv", PARQUET, *SPREADSHEETS)  # files with the texts in one column
 ARCHIVES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz", ".zip")
-# Patterns of document ends, by kind of file. Only these kinds of files may be split into parts.
+# Document ends, by kind of file; only these may be split into parts.
 ENDS_OF_DOCUMENTS = {
     "json": re.compile(rb"\n"),
     "line": re.compile(rb"\n"),
@@ -88,9 +88,9 @@ def check_found(given, found, kind="file", report=None):
     """Raise a `ValueError` if a file, folder or pattern is empty or incomplete.
 
     Args:
-        given: string. The file, folder or pattern that the user passed.
+        given: string. What the user passed.
         found: the files that were found.
-        kind: string. The kind of `given`, as `kerasbert.base.storage.find` returns it.
+        kind: string. The kind of `given`, see `kerasbert.base.storage.find`.
         report: dict. The report of `deduplicate`; `None` reads it from the folder.
     """
     if kind == "folder":
@@ -136,7 +136,7 @@ def kind_of(path, settings, place):
 
 
 def read_chunks(path, settings, size, part=None, opened=open_file):
-    """Yield `(data, position)`: UTF-8 with newlines as line ends, and the number of bytes read."""
+    """Yield `(data, position)`: UTF-8 with newlines, and the number of bytes read."""
     start, end = part or (0, None)
     with unpacked(path, opened) as (file, raw):
         if start:
@@ -150,7 +150,7 @@ def read_chunks(path, settings, size, part=None, opened=open_file):
         if not start:
             marked, chunk = split_mark(chunk)
         encoding = marked or without_mark(codec_of(settings.encoding), chunk)
-        # As in `text_files.text_chunks`, `encoding` applies only to files that are not UTF-8.
+        # `encoding` applies only to files that are not UTF-8.
         decoder = None
         if encoding != "utf-8" and (marked or not is_utf8(chunk)):
             decoder = text_decoder(encoding, settings.errors)
@@ -176,9 +176,9 @@ def read_chunks(path, settings, size, part=None, opened=open_file):
 
 
 def part_offsets(path, kind, settings, part, opened):
-    """Return the byte offsets at which a part's documents start and end in its file.
+    """Return the byte offsets of a part's documents.
 
-    An end of `None` is the end of the file. Return `None` for a part without documents.
+    An end of `None` is that of the file; `None` alone is a part without documents.
     """
     start, end = part
     if os.path.splitext(path)[1].lower() in COMPRESSED:
@@ -193,9 +193,9 @@ def part_offsets(path, kind, settings, part, opened):
 
 
 def _next_end(file, place, kind):
-    """Return the offset after the first document end at or after `place`, or the file size.
+    """Return the offset of the first document end at or after `place`, or the file size.
 
-    It depends only on `place`, so that one part ends where the next begins.
+    It depends only on `place`, so that parts are adjacent.
     """
     if place == 0:
         return 0
@@ -216,7 +216,7 @@ def row_chunks(path, settings, part, opened):
     found = _parquet_texts if ending_of(path) == PARQUET else _table_texts
     lines, size, position = [], 0, 0
     for position, texts in found(path, keys, settings, part or (0, None), opened):
-        # A missing text is treated as an empty one.
+        # Missing texts are empty.
         row = {key: "" if text is None else text for key, text in zip(keys, texts)}
         line = json.dumps(row, default=repr) + "\n"
         lines.append(line.encode())

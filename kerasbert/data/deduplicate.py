@@ -1,11 +1,10 @@
 """Near-duplicate removal among documents, on one machine or on many with Apache Beam.
 
-A document is removed if it is similar to any earlier document, even to one that is removed too. So
-each document is judged independently, with the same result on any number of machines. If A is
-similar to B and B to C, only A is kept.
+A document is removed if it is similar to any earlier one, even a removed one, so that results are
+the same on any number of machines. If A is similar to B and B to C, only A is kept.
 
-Similarity is the Jaccard index of shingles, estimated from MinHash signatures. Only documents that
-share a band of their signatures (locality-sensitive hashing) are compared.
+Similarity is the Jaccard index of shingles, estimated from MinHash signatures of documents that
+share a band (locality-sensitive hashing).
 
 Source: Broder 1997, "On the resemblance and containment of documents"; Leskovec, Rajaraman and
 Ullman, "Mining of Massive Datasets", chapter 3, for the bands; Li and König 2010, arXiv 0910.3349,
@@ -50,19 +49,18 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Corpus
 
-# Bytes of a shingle, which starts at a character: 12 Latin letters, or 4 characters of Hangul, kana
-# and Han. If one word in 20 is replaced, the similarity is .73 (English), .83 (Korean) or .78
-# (Japanese); if a tenth of the sentences is removed, .89, .92 or .91. 1 in 1,000 unrelated pairs
-# reached .05. Unrelated English texts reached .12 with shingles of 5 letters, and Japanese texts
-# with replaced words only .59 with shingles of 13.
+# Bytes of a shingle: 12 Latin letters, or 4 characters of Hangul, kana and Han. With one word in 20
+# replaced, the similarity is .73 (English), .83 (Korean) or .78 (Japanese); with a tenth of the
+# sentences removed, .89, .92 or .91. 1 in 1,000 unrelated pairs reached .05. Shingles of 5 letters
+# gave .12 for unrelated English texts, and 13 only .59 for Japanese with replaced words.
 SHINGLE = 12
 HASHES = 128
-# The probability that two 8-bit hashes are equal by chance.
+# Two 8-bit hashes are equal by chance.
 CHANCE = 1 / 256
 _MULTIPLIER = np.uint32(0x9E3779B1)
-_PART = 1 << 16  # Number of shingles hashed at a time; each needs 512 bytes of memory.
-_COMPARED = 64  # Number of signatures compared at a time.
-_SHOWN = 100  # Number of pairs listed in the report.
+_PART = 1 << 16  # Shingles hashed at a time, 512 bytes each.
+_COMPARED = 64  # Signatures compared at a time.
+_SHOWN = 100  # Pairs in the report.
 _NO_TEXT = "The corpus has no text: all of its files are empty."
 
 
@@ -79,35 +77,32 @@ def deduplicate(
 ) -> dict[str, Any]:
     """Write a corpus without its near duplicates, to files of the same names.
 
-    A document that is similar to an earlier one is removed. Similarity is the share of 12-byte
-    shingles that two documents have in common, ignoring case, spaces and punctuation. It is
-    estimated from 128 hashes, with a standard error of 0.035 at a similarity of 0.8. A tenth of the
-    pairs at the threshold are missed, because they are never compared; of the pairs 0.1 above the
-    threshold, hardly any are missed.
+    Similarity is the share of 12-byte shingles that two documents have in common, ignoring case,
+    spaces and punctuation. It is estimated from 128 hashes, with a standard error of 0.035 at 0.8.
+    A tenth of the pairs at the threshold are missed, hardly any 0.1 above it.
 
-    A local folder gets all files at once, or none. At a URL, and with `options`, the report is
-    written first and marks the folder as incomplete: corpus readers raise an error until the same
-    call has finished. If the folder is complete, the call returns its report.
+    A local folder gets all files at once. At a URL, and with `options`, the report first marks the
+    folder as incomplete, and corpus readers raise an error until the call has finished. For a
+    complete folder, the call returns its report.
 
-    Needs 6 kB of memory per document. With `options`, a worker holds only the documents that share
-    a band of their signatures, or the numbers of the removed documents of one file.
+    Needs 6 kB of memory per document; with `options`, only for documents that share a band, or the
+    numbers of a file's removed documents.
 
     Args:
-        corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
-            `documents`, text or JSON lines; they keep their format, converted to UTF-8.
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are text or JSON
+            lines, as for `documents`, and keep their format, in UTF-8.
         output: path of an empty or new folder, or a URL, see `kerasbert.base.storage`.
         threshold: float, above 0 and up to 1. Minimum similarity of near duplicates.
         document_end, text_key, encoding, errors: as for `documents`.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
-            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam. The same
-            documents are kept with and without Beam.
+            paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam, with the
+            same result.
 
     Returns:
         Dict of `threshold`, `documents`, `kept`, `characters`, `kept_characters` and `complete`;
         `pairs`, a list of the first hundred removed documents (`document` and `like`, each a file
-        and a document's number in it, from 1, and their `similarity`); and `made_of`, a hash of the
-        settings and of the files' names and sizes. The hidden file `.duplicates.json` holds this
-        dict too.
+        and a number in it, from 1, and their `similarity`); and `made_of`, a hash of settings, file
+        names and sizes. It is also in the hidden file `.duplicates.json`.
 
     Raises:
         ValueError: if files are missing or unreadable, the output folder has files, or the corpus
@@ -142,7 +137,7 @@ def deduplicate(
         for name, *_ in files:
             check_name(
                 name, "the corpus", nested=True
-            )  # A key of an object store may contain any character, so the name is checked.
+            )  # Keys of an object store may contain any character.
         matches = FileSystems.match([FileSystems.join(output, "**")])
         there = [one.path for match in matches for one in match.metadata_list]
         before = report_in(output)
@@ -251,7 +246,7 @@ def _by_beam(files, output, begun, reading, options):
             | "the first like it" >> beam.CombinePerKey(min)
             | "by file" >> beam.Map(lambda pair: (pair[0][0], (pair[0][1], *pair[1])))
         )
-        # Each file is read again by a worker that gets the places of its removed documents only.
+        # A worker reads each file again, with the places of removed documents.
         again = pipeline | "files again" >> beam.Create(numbered)
         _ = (
             {"gone": gone, "file": again}
@@ -274,7 +269,7 @@ def _bands_of_file(file, threshold, reading):
 
 
 def _alike_in_band(group, threshold):
-    """Yield `(document, (first similar one, similarity))` for each removed document of a band."""
+    """Yield `(document, (first similar one, similarity))` of a band's removed documents."""
     earlier = []
     for document, signed in sorted(group[1]):
         like = _first_like(earlier, document, signed, threshold)
@@ -305,7 +300,7 @@ def _sources(path, end, reading):
 
 
 def _write(file, gone, opened, reading):
-    """Write the kept documents of a file; return its number, counts, and some removed pairs."""
+    """Write a file's kept documents; return its number, counts, and some removed pairs."""
     number, (name, _, end), path = file
     places = {place for place, *_ in gone}
     counts = dict.fromkeys(("documents", "kept", "characters", "kept_characters"), 0)
@@ -369,7 +364,7 @@ def _no_shingles():
 
 
 def signature(text):
-    """Return the low 8 bits of each hash of a text's MinHash signature: 128 bytes."""
+    """Return the low 8 bits of a text's MinHash signature: 128 bytes."""
     made, hashes = _no_shingles().copy(), shingles(text)
     for start in range(0, len(hashes), _PART):
         made.update_batch(hashes[start : start + _PART].tolist())
@@ -378,7 +373,7 @@ def signature(text):
 
 @functools.cache
 def _bands_and_rows(threshold):
-    """Return the number of bands, and of hashes per band, that miss few pairs at the threshold."""
+    """Return the numbers of bands and of hashes per band that miss few pairs."""
     from datasketch import MinHashLSH
 
     if threshold > 1 - 1 / HASHES:  # All hashes must be equal.
@@ -410,8 +405,8 @@ def _first_like(earlier, document, signed, threshold):
         if len(hits):
             found = some[hits[0]][0], float(alike[hits[0]])
             break
-    # A document with the same signature as an earlier one need not be stored: later documents that
-    # match it match the earlier one too.
+    # A document with an earlier one's signature is not stored: later ones that match it match the
+    # earlier one too.
     if found is None or found[1] < 1:
         earlier.append((document, signed))
     return found

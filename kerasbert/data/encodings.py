@@ -2,7 +2,7 @@
 
 import codecs
 
-# UTF-32-LE comes first, because its mark begins with that of UTF-16-LE.
+# UTF-32-LE first: its mark begins with UTF-16-LE's.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -12,8 +12,8 @@ BYTE_ORDER_MARKS = (
 )
 
 
-# Files that are declared as one of these encodings often use its superset, so browsers decode them
-# as the superset. The few characters that differ look alike in nearly all fonts.
+# Browsers decode these as their supersets, which files often use. The few different characters look
+# alike.
 _SUPERSETS = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
@@ -23,7 +23,6 @@ _SUPERSETS = {
     "big5": "cp950",
     "iso8859-1": "cp1252",
 }
-# Names that Python does not know.
 _ALIASES = {
     "windows-31j": "cp932",
     "x-sjis": "cp932",
@@ -45,7 +44,7 @@ def codec_of(name):
     try:
         known = _ALIASES.get(str(name).lower().replace("_", "-"), name)
         found = codecs.lookup(known).name
-        "".encode(found)  # Raises for codecs of bytes, such as base64.
+        "".encode(found)  # Raises for codecs such as base64.
     except (LookupError, TypeError, ValueError):
         raise ValueError(
             f"encoding={name!r} is unknown; use 'utf-8', 'cp949', 'shift_jis' or 'gb18030', for "
@@ -67,7 +66,7 @@ def split_mark(raw):
 
 
 def without_mark(encoding, raw):
-    """Return the codec for text without a byte-order mark; detect the byte order of UTF-16 and -32.
+    """Return the codec for text without a mark, with UTF-16's or -32's byte order.
 
     >>> without_mark("utf-16", "a\\n".encode("utf-16-be")), without_mark("cp949", b"a")
     ('utf-16-be', 'cp949')
@@ -76,8 +75,7 @@ def without_mark(encoding, raw):
         return encoding
     if raw.isascii() and b"\0" not in raw:
         return "utf-8"
-    # The zero bytes of ASCII characters, such as line ends, show the byte order. Without zero
-    # bytes, assume little-endian.
+    # Zero bytes of ASCII characters show the byte order, little-endian by default.
     step = 2 if encoding == "utf-16" else 4
     is_big = raw[::step].count(0) > raw[step - 1 :: step].count(0)
     return f"{encoding}-{'be' if is_big else 'le'}"
@@ -91,7 +89,7 @@ def text_decoder(encoding, errors="strict"):
 def is_utf8(data):
     """Return whether data are certainly UTF-8: valid, with at least 8 non-ASCII characters.
 
-    Fewer characters prove nothing, because one or two characters of cp949 may be valid UTF-8.
+    One or two characters of cp949 may be valid UTF-8.
 
     Args:
         data: bytes, which may end within a character.
@@ -106,8 +104,7 @@ def is_utf8(data):
 def likely_encoding(raw):
     """Guess the encoding of bytes that are not UTF-8, or return `None`.
 
-    The guess is for error messages only, because reading with a wrong encoding silently gives wrong
-    text.
+    Only for errors: a wrong encoding silently gives wrong text.
 
     Args:
         raw: bytes. A few lines are enough.
@@ -119,7 +116,7 @@ def likely_encoding(raw):
     if b"\x1b$" in raw:
         return "iso2022_jp"
     if b"\0" in raw:
-        # In little-endian text, the zero byte of an ASCII character, such as a line end, is last.
+        # In little-endian text, an ASCII character's zero byte is last.
         return "utf-16-le" if raw[1::2].count(0) > raw[::2].count(0) else "utf-16-be"
     plain = raw.decode("utf-8", "replace")
     foreign = sum(not character.isascii() for character in plain)
@@ -131,13 +128,13 @@ def likely_encoding(raw):
         ("cp932", _is_kana),
         ("euc_jp", _is_kana),
     ):
-        # An incremental decoder ignores an incomplete last character.
+        # It ignores an incomplete last character.
         text = text_decoder(encoding, "replace").decode(raw)
         foreign = [character for character in text if not character.isascii()]
         if foreign and text.count("\ufffd") <= 0.01 * len(foreign):
             shares[encoding] = sum(map(is_usual, foreign)) / len(foreign)
     best = max(shares, key=shares.get, default=None)
-    # Japanese text has about as many Chinese characters as kana, Korean nearly none.
+    # Japanese has as many Chinese characters as kana, Korean nearly none.
     if best and shares[best] >= (0.8 if best == "cp949" else 0.3):
         return best
     high = sum(byte >= 0x80 for byte in raw)
@@ -147,7 +144,7 @@ def likely_encoding(raw):
 def _is_usual_hangul(character):
     """Return whether a character is among the 2,350 Hangul syllables of KS X 1001.
 
-    Text in another encoding that is decoded as Korean has rarer syllables.
+    Other text decoded as Korean has rarer syllables.
     """
     if not "\uac00" <= character <= "\ud7a3":
         return False
@@ -160,6 +157,6 @@ def _is_usual_hangul(character):
 def _is_kana(character):
     """Return whether a character is full-width kana.
 
-    Half-width kana do not count, because nearly any byte decodes to one in a Japanese encoding.
+    Nearly any byte decodes to half-width kana in a Japanese encoding.
     """
     return "\u3000" <= character <= "\u30ff"

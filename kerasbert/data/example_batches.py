@@ -42,65 +42,62 @@ def read_examples(
     shards: Sequence[str] | None = None,
     shard: tuple[int, int] | None = None,
 ) -> Any:
-    """Read batches for `BertPretrainer.fit` from `write_examples` or google-research/bert records.
+    """Read batches for `BertPretrainer.fit` from records of `write_examples` or
+    google-research/bert.
 
-    Batch number s depends only on the files, the settings, the seed and s: `start_step=k` yields
-    exactly the batches from the k-th on. Of the earlier records, only those that were shuffled
-    together with the first needed ones are read again.
+    Batch s depends only on files, settings, seed and s: `start_step=k` yields exactly the batches
+    from the k-th on, and reads of the earlier records only those shuffled together with the first
+    needed ones.
 
-    The records are split into at most 16 equal parts. Their number divides the batch size and does
-    not exceed the number of files; each batch has the same number of rows from every part. In each
-    epoch a part reads its files in another order, and shuffles its share of `shuffle_buffer`
-    records at a time. So a process that takes the first half of every batch's rows, with
-    `shard=(0, 2)`, reads only half of the files, and all processes together get the batches that a
-    single process would get.
+    Records are split into at most 16 equal parts, no more than files, whose number divides the
+    batch size; each batch has equally many rows of every part. In each epoch a part reads its files
+    in another order, and shuffles its share of `shuffle_buffer` records at a time. So a process
+    that takes the first half of every batch, with `shard=(0, 2)`, reads half of the files, and all
+    processes together get the batches of a single one.
 
-    Rows are truncated to the longest row of the batch, rounded up to a bucket of
-    `kerasbert.data.buckets_up_to`. If several processes share the batches, rows keep the records'
-    length, because no process knows the rows of the others.
+    Rows are truncated to the batch's longest, rounded up to a bucket of
+    `kerasbert.data.buckets_up_to`. For several processes, which do not know each other's rows, they
+    keep the records' length.
 
-    Files at a URL are downloaded one by one and checked against their hashes; up to two files per
-    part stay in the temporary folder. Files without a manifest, such as those of
-    google-research/bert, are first read once to count their records and to find truncated files.
+    Files at a URL are downloaded one by one and checked by hash; up to two per part stay in the
+    temporary folder. Files without a manifest, as of google-research/bert, are first read once to
+    count records and find truncated files.
 
     Args:
-        files: the folder of `write_examples`, or paths or patterns of TFRecord files, which are
-            compressed if the name ends in `.gz`. The counts of files in a folder of
-            `write_examples` are read from its manifest.
+        files: the folder of `write_examples`, or paths or patterns of TFRecord files, compressed if
+            they end in `.gz`.
         batch_size: int.
-        tokenizer: the records' tokenizer. It is compared with the manifest, and is needed only for
-            dynamic masking without a manifest, and to mask whole words.
+        tokenizer: the records' tokenizer. It is compared with the manifest, and needed only without
+            one for dynamic masking, and to mask whole words.
         masking: "dynamic" restores the masked tokens and masks again in every epoch; "static"
             keeps the records' masks.
         masker: for dynamic masking, settings of `mask_tokens` as a dict, such as
-            `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function
-            `(token_ids, maskable, seed, lengths)` that returns what `mask_tokens` does. A
-            `mask_selection_rate` of `(first, last, batches)` changes linearly over that number of
-            batches; unused prediction slots are then removed.
-        next_sentence: bool. Whether pairs have labels; `None` reads it from the manifest, or means
-            true if there is no manifest.
+            `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function `(token_ids, maskable,
+            seed, lengths)` with the results of `mask_tokens`. A `mask_selection_rate` of `(first,
+            last, batches)` changes linearly over these batches, without unused prediction slots.
+        next_sentence: bool. Whether pairs have labels; `None` means as in the manifest, or true.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
         seed: int.
         start_step: int. The number of the first batch.
         shuffle_buffer: int. 0 keeps the order of files and records; with a `shard`, the order
             within each part.
-        repeat: bool. `True` repeats epochs forever, and a batch may contain the end of one epoch
-            and the beginning of the next. `False` is one epoch, whose last batch may be smaller.
+        repeat: bool. `True` repeats epochs endlessly, with batches across their ends. `False` is
+            one epoch, whose last batch may be smaller.
         shards: list of strings. Names of shards to read, if there is a manifest; `None` reads all.
         shard: `(index, count)`, ints. Which of `count` equal parts of each batch this process
-            takes. With `repeat=False` all processes get the same number of batches and of rows per
-            batch; the missing rows have weight 0 and are spread over all batches.
+            takes. With `repeat=False` all processes get equal numbers of batches and rows; missing
+            rows have weight 0 and are spread over all batches.
 
     Returns:
         Batches `(x, y, sample_weight)`: `x` is a dict of `token_ids` (B, T), `segment_ids` (B, T),
         `padding_mask` (B, T) and `mask_positions` (B, P); `y` and `sample_weight` are dicts of
-        `mlm_logits` (B, P) and `nsp_logits` (B,). On TensorFlow they come as a `tf.data.Dataset`;
-        on JAX and PyTorch as a `keras.utils.PyDataset` that has the methods `take`, `cardinality`
-        and `as_numpy_iterator` of such a data set. NumPy makes the batches of both.
+        `mlm_logits` (B, P) and `nsp_logits` (B,). They come, made in NumPy, as a `tf.data.Dataset`
+        on TensorFlow, and on JAX and PyTorch as a `keras.utils.PyDataset` with its methods `take`,
+        `cardinality` and `as_numpy_iterator`.
 
     Raises:
-        ValueError: for files that are missing, truncated or of another kind, for a vocabulary other
-            than that of the records, and for invalid settings.
+        ValueError: for files that are missing, truncated or of another kind, another vocabulary,
+            and invalid settings.
 
     Source of the parts: shards per process as in T5X's `seqio`, but with equal numbers of rows.
     """
@@ -158,7 +155,7 @@ def _batch(records, source, mask, draw, next_sentence, num_segments, agreed):
     Args:
         records: list of B bytes objects; `None` for a row of padding with weight 0.
         draw: function of a shape that draws numbers from 0 to 1.
-        agreed: bool. Whether shapes must not depend on the rows, so that processes agree.
+        agreed: bool. Whether shapes must not depend on the rows.
     """
     there, parsed = np.array([record is not None for record in records]), {}
     found = [record for record in records if record is not None]
@@ -198,7 +195,7 @@ def _batch(records, source, mask, draw, next_sentence, num_segments, agreed):
 
 
 def _masker(masker, source, tokenizer, agreed):
-    """Return a function that masks tokens; its arguments are ids, padding mask, `draw`, lengths."""
+    """Return a function of ids, padding mask, `draw` and lengths that masks tokens."""
     described = source.described
     if described is None:
         raise ValueError(
@@ -236,7 +233,7 @@ def _masker(masker, source, tokenizer, agreed):
         if changing is not None:
             first, last, batches = changing
             done = min(draw.seed[1] / batches, 1.0)
-            # A rate below the highest one is applied by passing proportionally smaller lengths.
+            # A rate below the highest is applied by smaller lengths.
             share = (first + (last - first) * done) / max(first, last)
             lengths = share * lengths
         hidden = mask_tokens(
@@ -266,6 +263,6 @@ def _without_empty_slots(hidden):
     return {name: x if name == "token_ids" else x[:, :slots] for name, x in hidden.items()}
 
 
-# The settings of masking, with the defaults that `check_rates` needs.
+# The masking settings, with the defaults that `check_rates` needs.
 _RATES = {"mask_selection_rate": 0.15, "mask_token_rate": 0.8, "random_token_rate": 0.1}
 _MASKER = {*_RATES, "mask_selection_length", "unit"}

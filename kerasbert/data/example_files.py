@@ -1,4 +1,4 @@
-"""Files of examples for pre-training: find them, check them, and read their records."""
+"""Files of examples for pre-training."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,7 @@ from kerasbert.data.records import (
 )
 from kerasbert.data.sentence_pairs import LABELED
 
-# Maximum number of parts of the records that are read in turn.
+# Parts of records that are read in turn.
 IN_TURNS = 16
 
 
@@ -93,10 +93,7 @@ def find_examples(files, tokenizer, shards=None):
 
 
 def _of_a_manifest(paths):
-    """Return the files' folder, and its manifest restricted to them.
-
-    Return `None` if a file is not in a manifest.
-    """
+    """Return the files' folder and its manifest of them, or `None` without one."""
     folders = {os.path.dirname(path) for path in paths}
     manifest = read_manifest(folders.pop()) if len(folders) == 1 else None
     if manifest is None:
@@ -142,7 +139,7 @@ def _written(folder, manifest, tokenizer):
 
 
 def _look(path, opened, tokenizer):
-    """Read and check a file without a manifest; return its number of examples, T and P."""
+    """Check a file without a manifest; return its number of examples, T and P."""
     with reading_examples(path):
         records = records_in(opened(path))
         first = next(records)
@@ -218,8 +215,8 @@ def records_in(path):
 class _Copies:
     """Function from a path or URL to a local path; files at URLs are downloaded.
 
-    Each part reads one file at a time, so only the newest `2 * IN_TURNS` copies are kept, in a
-    temporary folder that is removed with this object.
+    The newest `2 * IN_TURNS` copies are kept, in a temporary folder that is removed with this
+    object.
     """
 
     def __init__(self, paths, shards=None):

@@ -1,4 +1,4 @@
-"""The order of pre-training examples: parts of the records, their shuffling, and random numbers."""
+"""The order of pre-training examples: parts, shuffling, and random numbers."""
 
 import functools
 import itertools
@@ -8,12 +8,12 @@ import numpy as np
 from kerasbert.data.example_files import IN_TURNS, reading_examples, records_in
 from kerasbert.data.manifest import check_shards
 
-# Shards of up to this many bytes in total are checked by their hashes, which takes a few seconds.
+# Up to this many bytes of shards, hashes are checked within seconds.
 FEW_BYTES = 1 << 30
 
 
 class ExampleParts:
-    """The parts into which the records are split, and which of them a process reads.
+    """The parts of the records, and those of a process.
 
     Shapes: S parts, B rows per batch, R = B / S rows of each part.
 
@@ -32,26 +32,26 @@ class ExampleParts:
         own = batch_size // count
         self.first = index * own // self.rows
         self.last = -(-(index + 1) * own // self.rows)  # exclusive
-        # The process takes all rows of its parts, unless there are more processes than parts.
+        # All rows of its parts, unless there are more processes than parts.
         begin = index * own - self.first * self.rows
         self.own = slice(begin, begin + own)
         self.num_batches = max(1, -(-source.examples // batch_size))
         self.pieces = _cut(source.counts, self.number)[self.first : self.last]
 
     def check(self):
-        """Check that the files of these parts have not changed since they were written."""
+        """Check that the files of these parts have not changed."""
         if self.source.shards is None:
             return  # `_look` has read and checked them.
         files = sorted({file for pieces in self.pieces for file, _, _ in pieces})
         shards = [self.source.shards[file] for file in files]
-        # Damage in larger shards is found only during training, by the checksum of each record.
+        # Records have checksums, which find damage in larger shards during training.
         hashed = sum(shard["bytes"] for shard in shards) <= FEW_BYTES
         check_shards(self.source.folder, shards, hashed)
 
     def batches(self, start_step, seed, shuffle_buffer, repeat, fill):
-        """Yield the serialized records of this process's rows of each batch, from `start_step` on.
+        """Yield the serialized records of this process in each batch, from `start_step` on.
 
-        With `fill`, each part yields R records in each step, with `None` for missing records.
+        With `fill`, `None` stands for missing records of a part.
         """
         window = -(-shuffle_buffer // self.number)
         parts = []
@@ -77,7 +77,7 @@ class ExampleParts:
                     parts.remove(part)
 
     def _filled(self, records, start_step, total):
-        """Yield R items in each step: the step's share of a part's records, then `None`s."""
+        """Yield R items per step: a share of a part's records, then `None`."""
         for step in range(start_step, self.num_batches):
             share = (step + 1) * total // self.num_batches - step * total // self.num_batches
             yield from itertools.islice(records, share)
@@ -113,7 +113,7 @@ class ExampleParts:
     def draws(self, seed, step):
         """Return a function of a shape (N, B, T) that draws random numbers for a step.
 
-        A row's numbers are the same for any number of processes.
+        They do not depend on the number of processes.
         """
         length = self.source.length
 
@@ -122,7 +122,7 @@ class ExampleParts:
                 _random(seed, 1, part, step).integers(1 << 23, size=(shape[0], self.rows, length))
                 for part in range(self.first, self.last)
             ]
-            # If there is a single process, the last batch may have fewer rows.
+            # A single process' last batch may be smaller.
             drawn = np.concatenate(drawn, axis=1)[:, self.own][:, : shape[1], : shape[2]]
             return (drawn / (1 << 23)).astype("float32")
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath, Corpus
     from kerasbert.text.subword import SubwordTokenizer
 
-# Random next sentences are drawn from a block of at least POOL documents, unless the corpus has
-# fewer or the block would exceed LARGEST bytes.
+# Random next sentences come from at least POOL documents, unless the corpus has fewer or the block
+# would exceed LARGEST bytes.
 POOL = 8
 LARGEST = 1 << 25
-# A larger share of random pairs than this causes a warning. In running text it is about a half.
+# A larger share of random pairs, usually a half, causes a warning.
 ONE_SIDED = 0.9
 
 
@@ -65,30 +65,27 @@ def write_examples(
 ) -> dict[str, Any]:
     """Turn a corpus into shards of examples for pre-training, on all cores.
 
-    Writes `examples-00000.tfrecord.gz` and so on, and `manifest.json`, into `output`. The records
-    have the features of google-research/bert and are masked once, as there; `read_examples` masks
-    them again in every epoch. The records depend on the corpus, the tokenizer and the settings, not
-    on `workers`. An interrupted run, started again, resumes after its last complete shard.
+    Writes `examples-00000.tfrecord.gz` and so on, and `manifest.json`, into `output`. Records have
+    the features of google-research/bert and are masked once, as there; `read_examples` masks them
+    again in every epoch. They do not depend on `workers`. A repeated call resumes after the last
+    complete shard.
 
-    The text is read in blocks of whole documents, of at least `block_bytes`, so that memory holds
-    only a few blocks. A random next sentence comes from another document of the same block, which
-    has at least eight documents if the corpus does. With long documents, a larger `block_bytes`
-    gives more documents to choose from.
+    Memory holds only a few blocks of whole documents, of at least `block_bytes`. A random next
+    sentence comes from another document of the same block, which has at least eight if the corpus
+    does; a larger `block_bytes` gives more.
 
     The objectives:
 
     - "next_sentence": B follows A, or, in about half of the pairs, comes from another document
       (BERT).
     - "sentence_order": B follows A, or, in half of the pairs, A follows B (ALBERT).
-    - "translation": a sentence and its translation (XLM), from columns or keys that `text_key`
-      lists, one per language. Segment ids are language ids: positions in the tokenizer's
-      `languages` or, without these, in `text_key`. Text in one language only becomes a row without
-      a pair.
+    - "translation": a sentence and its translation (XLM), from the columns or keys `text_key`, one
+      per language. Segment ids are positions in the tokenizer's `languages` or else in `text_key`.
+      Text in one language alone becomes a row.
     - "full_sentences": whole sentences in a row, continued in the next document after a separator
       (RoBERTa).
 
-    A pair that is too long is truncated as in BERT, and a sentence longer than a row of full
-    sentences is split.
+    Long pairs are truncated as in BERT, and sentences longer than a row of full sentences split.
 
     Args:
         corpus: path, pattern, folder, or a list of these; see `documents`.
@@ -97,21 +94,20 @@ def write_examples(
         sequence_length: int. Tokens per row, special tokens included.
         objective: string.
         copies: int. Number of passes over the corpus, each with other random choices.
-        cut_sentences: bool. For "full_sentences": fill each row by splitting its last sentence,
-            whose rest begins the next row. Otherwise a sentence that does not fit waits for the
-            next row, which left rows of 32 tokens only four fifths full.
+        cut_sentences: bool. For "full_sentences": fill rows by splitting the last sentence, whose
+            rest begins the next row. Otherwise it waits for the next row, which left rows of 32
+            tokens only four fifths full.
         short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
             target length. `None` means 0.1, or 0 for full sentences.
-        mask_selection_rate: float. Share of tokens to predict.
-        mask_selection_length: int. Maximum number of tokens to predict per row; `None` means the
-            share `mask_selection_rate` of `sequence_length`, rounded up.
-        mask_token_rate: float. Share of the tokens to predict that the mask token replaces.
-        random_token_rate: float. Share of the tokens to predict that a random token replaces.
-        mask_unit: string. What is masked as a whole: "token", "word", "span" or "ngram"; see
-            `mask_tokens`.
+        mask_selection_rate: float.
+        mask_selection_length: int. Maximum tokens to predict per row; `None` means
+            `mask_selection_rate` of `sequence_length`, rounded up.
+        mask_token_rate: float. Share of these that the mask token replaces.
+        random_token_rate: float. Share that a random token replaces.
+        mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see `mask_tokens`.
         seed: int.
-        workers: int. Worker processes; `None` starts one per core, or none for a few blocks. A
-            script that uses several must call this below `if __name__ == "__main__":`.
+        workers: int. Worker processes; `None` starts one per core, or none for few blocks. Scripts
+            must call this below `if __name__ == "__main__":`.
         block_bytes: int.
         blocks_per_shard: int.
         progress: function `(share, examples)`, called after each block.
@@ -122,10 +118,9 @@ def write_examples(
         (label 1) and `masked` tokens, `settings`, `tokenizer`, `shards`.
 
     Raises:
-        ValueError: for invalid settings, for a corpus without text, for a corpus of one document if
-            the objective needs two, and if `output` has records of another corpus or with other
-            settings.
-        OSError: if the disk is full. No partial file is left.
+        ValueError: for invalid settings, a corpus without text, one document where the objective
+            needs two, and an `output` of another corpus or other settings.
+        OSError: if the disk is full, without a partial file.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A, and its released code; Lan et al.
     2020, arXiv 1909.11942; Liu et al. 2019, arXiv 1907.11692.
@@ -167,7 +162,7 @@ def write_examples(
         groups = itertools.groupby(results, lambda result: result[0].number // blocks_per_shard)
         for number, group in groups:
             name = f"examples-{number:05}.tfrecord.gz"
-            if not shards:  # Shards without a manifest would be read as those of another tool.
+            if not shards:  # Else they would be read as another tool's.
                 write_manifest(output, manifest)
             with new_file(join(output, name)) as file:
                 text, data = hashlib.sha256(), hashlib.sha256()
@@ -221,7 +216,7 @@ def _check_labels(corpus, output, shards, counts):
 
 
 def one_sided(what, documents):
-    """Return the error message for a corpus whose documents have one sentence each."""
+    """Return the error for documents of one sentence each."""
     return (
         f"{what} has {documents:,} documents of one sentence each, so that no sentence has a next "
         "one: every pair would be random, and next-sentence prediction trivial. If these are parts "
@@ -232,13 +227,13 @@ def one_sided(what, documents):
 
 
 def _begin(output, manifest):
-    """Return the new manifest, or the manifest of the interrupted run that this run resumes."""
+    """Return the new manifest, or that of the run to resume."""
     found = read_manifest(output)
     if found is None or not (found["shards"] or found["complete"]):
         return manifest
     for part in (("settings",), ("tokenizer", "settings"), ("tokenizer",)):
         before, now = found, manifest
-        for name in part:  # The innermost settings first, so that the error names a setting.
+        for name in part:  # Innermost settings first, to name one in the error.
             before, now = before.get(name, {}), now.get(name, {})
         other = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         if other:
@@ -253,7 +248,7 @@ def _begin(output, manifest):
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A block with its number, a hash of its text, and the share of the corpus read so far."""
+    """A block with its number, hash, and the share of the corpus so far."""
 
     number: int
     block: object
@@ -271,7 +266,7 @@ def _numbered(corpus, objective, block_bytes, reading):
 
 
 def _with_others(found, corpus):
-    """Merge blocks until each has several documents to draw a random next sentence from."""
+    """Merge blocks until each has several documents to draw from."""
     ready = joined = None
     for block in found:
         joined = _join(joined, block)
@@ -290,7 +285,7 @@ def _with_others(found, corpus):
 
 
 def _other_end(block):
-    """Suggest a `document_end` that would split the corpus's only document into several."""
+    """Suggest a `document_end` that splits the only document."""
     for end in ("empty_line", "line"):
         pieces = tuple(dataclasses.replace(piece, kind=end) for piece in block.pieces)
         count = _count(dataclasses.replace(block, pieces=pieces), 1000)
@@ -322,7 +317,7 @@ def _count(block, most):
 
 def _skip_finished(parts, shards, blocks_per_shard, output):
     """Skip the parts of finished shards; raise if their text has changed."""
-    finished = list(shards)  # A copy, because the caller appends to `shards`.
+    finished = list(shards)  # The caller appends to `shards`.
     for number, group in itertools.groupby(parts, lambda part: part.number // blocks_per_shard):
         if number >= len(finished):
             yield from group

@@ -1,8 +1,8 @@
 """The manifest of a folder of records: their origin, settings and completeness.
 
-`manifest.json` holds `settings`, `tokenizer`, `shards` (for each one name, size and hash of the
-file, numbers of examples, documents, sentences and tokens, and a hash of the text), `counts` (the
-sums of these numbers) and `complete`.
+`manifest.json` holds `settings`, `tokenizer`, `shards` (each with name, size and hash of the file,
+numbers of examples, documents, sentences and tokens, and a hash of the text), `counts` (their sums)
+and `complete`.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from kerasbert.base.strict_json import to_json
 
 NAME = "manifest.json"
 FORMAT = 1
-# The kind of value of each field of the manifest; see `check_value`.
+# Types of fields; see `check_value`.
 _MANIFEST = {
     "complete": "flag",
     "settings": "object",
@@ -50,7 +50,7 @@ def new_manifest(settings, tokenizer):
         "counts": {},
         "shards": [],
     }
-    # Convert to JSON and back, so that the manifest compares equal to one that was read.
+    # Converted to JSON and back, to compare equal to a manifest from a file.
     return json.loads(to_json(manifest, default=str))
 
 
@@ -60,9 +60,8 @@ def total(shards):
 
 
 def describe_tokenizer(tokenizer):
-    """Return the properties of a tokenizer that records depend on.
-
-    These are the hash of its vocabulary, its special tokens and its settings.
+    """Return the properties of a tokenizer that records depend on: vocabulary hash, special tokens,
+    settings.
     """
     config = tokenizer.get_config()
     unrelated = ("name", "trainable", "dtype", "config_file", "vocabulary", "merges", "proto")
@@ -77,7 +76,7 @@ def describe_tokenizer(tokenizer):
 
 
 def vocabulary_hash(tokenizer):
-    """Return the SHA-256 of the tokens, one per line, in the order of their ids."""
+    """Return the SHA-256 of the tokens by id, one per line."""
     lines = "".join(f"{token}\n" for token in tokenizer.get_vocabulary())
     return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -96,7 +95,7 @@ def check_vocabulary(manifest, tokenizer, folder):
 
 
 def read_manifest(folder):
-    """Read the manifest of a folder or a URL; returns `None` if there is none.
+    """Read the manifest of a folder or a URL, or return `None`.
 
     Raises:
         ValueError: if it cannot be read.
@@ -143,8 +142,7 @@ def shard_path(folder, shard):
 def check_shards(folder, shards, hashed=True):
     """Raise a `ValueError` unless the shards exist with their sizes and hashes.
 
-    At a URL only the sizes are compared here, with one listing; hashes are checked after each
-    download.
+    At a URL only sizes are compared; hashes are checked after each download.
     """
     sizes = find(folder)[1] if is_url(folder) else None
     for shard in shards:
@@ -162,7 +160,7 @@ def check_shards(folder, shards, hashed=True):
 
 
 def check_hash(path, name, shard):
-    """Raise a `ValueError` unless a file has a shard's hash; `name` appears in the error."""
+    """Raise a `ValueError` unless a file has a shard's hash."""
     found = file_sha256(path)
     if found != (shard.get("sha256") or found):
         raise ValueError(

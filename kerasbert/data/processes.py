@@ -1,7 +1,7 @@
 """An ordered parallel map over worker processes, with few tasks in memory.
 
-It is used instead of `concurrent.futures`, which waits forever for a process that is killed while
-it receives a large argument (Python 3.11), and which reads all tasks at once.
+`concurrent.futures` reads all tasks at once, and waits forever for a process that is killed while
+it receives a large argument (Python 3.11).
 """
 
 import collections
@@ -17,17 +17,16 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.base.process import run_silently, silent_tensorflow
 from kerasbert.base.system import cores
 
-# For up to this many blocks, no processes are started, because starting them takes seconds.
+# For up to this many blocks, starting processes takes longer.
 FEW = 16
 
 
 def map_blocks(function, tasks, workers, left):
-    """Yield `(key, function(*arguments))` for each task, in order; use processes if that is faster.
+    """Yield `(key, function(*arguments))` for each task, in order, in processes if that is faster.
 
     Args:
         function, tasks: as for `map_in_processes`.
-        workers: int. 1 runs in this process. `None` uses one process per core, or this process if
-            there are few tasks.
+        workers: int. 1 is this process; `None` means one per core, or this one for few tasks.
         left: function of the first key that returns an estimate of the number of tasks.
     """
     tasks = iter(tasks)
@@ -55,7 +54,7 @@ def map_in_processes(function, tasks, workers):
         RuntimeError: if a process ends, for example because the system killed it.
         Exception: any exception that `function` raises.
     """
-    # Processes are not forked, because TensorFlow's threads do not survive a fork.
+    # TensorFlow's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     tasks = iter(tasks)
     processes, busy, idle = [], {}, []
@@ -74,7 +73,7 @@ def map_in_processes(function, tasks, workers):
             processes.append(process)
             busy[pipe] = None  # until the process has started
         while True:
-            # Enough tasks to keep all processes busy while the first result is pending.
+            # Keep all processes busy while the first result is pending.
             while idle and tasks is not None and len(waiting) < 3 * workers:
                 key, arguments = next(tasks, (None, None))
                 if arguments is None:
@@ -116,15 +115,15 @@ def map_in_processes(function, tasks, workers):
 
 
 def _serve(pipe, function):
-    """Run a worker process: send a result, or an error, for each set of arguments."""
-    # Use one thread, because there is one process per core, and no GPU, which training may need.
+    """Run a worker process: send a result or error per task."""
+    # One thread, for one process per core, and no GPU, which training may need.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")  # for the library `tokenizers`
     if backend.trains_in_graphs():
         with silent_tensorflow(), contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(1)
             tf.config.threading.set_inter_op_parallelism_threads(1)
             tf.config.set_visible_devices([], "GPU")
-    # Unpickle only after the devices are set, because it may create tensors.
+    # Unpickling may create tensors, so devices are set before.
     function = pickle.loads(function)
     pipe.send(None)
     with contextlib.suppress(EOFError):

@@ -1,7 +1,7 @@
 """Examples in TFRecord files, written and read with NumPy.
 
-Python's `tf.train.Example` takes 12 times as long to write rows of 128 tokens (233 instead of 19
-microseconds per row), and 20 times as long for rows of 512.
+Python's `tf.train.Example` is 12 times slower for rows of 128 tokens (233 instead of 19
+microseconds per row), and 20 times for 512.
 
 Shapes: R rows, K values per feature, W bytes per value, M bytes per message at most.
 
@@ -17,20 +17,18 @@ import numpy as np
 from kerasbert.base.errors import first_line
 
 COMPRESSION_LEVEL = 3
-# Maximum size in bytes of a record; no example is as large.
+# Maximum bytes of a record.
 LARGEST = 1 << 25
 # Field numbers with the wire type 2, "length-delimited".
 _FIRST, _SECOND, _THIRD = (number << 3 | 2 for number in (1, 2, 3))
 
 
 class NotAnExampleError(ValueError):
-    """A record is not a `tf.train.Example`, or does not have the expected features."""
+    """A record is not a `tf.train.Example` with the expected features."""
 
 
 def encode_examples(features):
-    """Serialize rows as `tf.train.Example`s.
-
-    The bytes equal those of TensorFlow with sorted features.
+    """Serialize rows as `tf.train.Example`s, like TensorFlow with sorted features.
 
     Args:
         features: dict of arrays (R, K), nonnegative integers or float32.
@@ -41,8 +39,8 @@ def encode_examples(features):
     >>> encode_examples({"a": np.array([[1, 300]])})
     [b'\\n\\x0e\\n\\x0c\\n\\x01a\\x12\\x07\\x1a\\x05\\n\\x03\\x01\\xac\\x02']
     """
-    # The messages of all rows are built at once, from parts `(bytes, mask, sizes)`. A row whose
-    # numbers are encoded in fewer bytes has gaps, where the mask is false.
+    # All messages are built at once, from parts `(bytes, mask, sizes)`; the mask is false at the
+    # gaps of shorter rows.
     parts = []
     for name, values in sorted(features.items()):
         name = np.frombuffer(name.encode(), "uint8")
@@ -61,7 +59,7 @@ def encode_examples(features):
 
 
 def _delimited(tag, parts):
-    """Encode a field that holds a message: its tag, its length, and the parts of the message."""
+    """Encode a field with a message: its tag, length, and parts."""
     length = sum(sizes for _, _, sizes in parts)  # (R, 1)
     return [_literal([tag], len(length)), _varints(length), *parts]
 
@@ -94,7 +92,7 @@ def compressed_records(examples):
     The concatenated contents of several such files are a valid file too.
     """
     if not examples:
-        return b""  # TensorFlow would treat an empty gzip member as the end of the file.
+        return b""  # To TensorFlow, an empty gzip member ends the file.
     framed = []
     for example in examples:
         size = len(example).to_bytes(8, "little")
@@ -116,7 +114,7 @@ def read_records(file):
     """
     while header := file.read(12):
         size = int.from_bytes(header[:8], "little")
-        # The size is checked before that number of bytes is read.
+        # Check the size before reading it.
         if header[8:] != _checksum(header[:8]) or size > LARGEST:
             raise EOFError
         record = file.read(size + 4)
@@ -137,7 +135,7 @@ def decode_examples(records, sizes, floats=()):
         A dict of arrays (R, K), int64 or float32.
 
     Raises:
-        NotAnExampleError: if a record is not an example, or if a feature is missing or has another
+        NotAnExampleError: if a record is not an example, or a feature is missing or of another
             size.
 
     >>> decode_examples(encode_examples({"a": np.array([[1, 300]])}), {"a": 2})["a"].tolist()
@@ -212,7 +210,7 @@ def _fields(message, wanted):
 
 
 def _read_varints(parts):
-    """Decode several lists of varints; return all N numbers, int64 (N,), and the count per list."""
+    """Decode lists of varints: all numbers, int64 (N,), and the count per list."""
     data = np.frombuffer(b"".join(parts), "uint8")
     ends = np.flatnonzero(data < 0x80)
     starts = np.append(0, ends + 1)

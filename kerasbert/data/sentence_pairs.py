@@ -1,9 +1,8 @@
-"""Choice of the text of pre-training rows: next-sentence pairs, sentence-order pairs, full
-sentences, or translations.
+"""Text of pre-training rows: next-sentence pairs, sentence-order pairs, full sentences,
+translations.
 
-A block is one array of tokens. `sentences`, int (S + 1,), are the sentences' offsets into the
-tokens; `documents`, int (D + 1,), are the documents' offsets into the sentences. No sentence and no
-document is empty. A row is a row of offsets into the tokens.
+A block is one array of tokens. `sentences`, int (S + 1,), are offsets into the tokens; `documents`,
+int (D + 1,), offsets into the sentences. None is empty. Rows are offsets into the tokens.
 
 Shapes: S sentences, D documents, R rows, T tokens per row.
 """
@@ -25,12 +24,11 @@ LABELED = ("next_sentence", "sentence_order")
 def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
     """Choose pairs where B either follows A or comes from another document.
 
-    Sentences of a document are collected until they have `most` tokens, and are split at a random
-    boundary: A is the part before it. In half of the pairs, and always if there is only one
-    sentence, B is random: it starts anywhere in another document and continues until the pair has
-    `most` tokens. The text after A is then used for the next pair. Otherwise B is the text after A.
-    A share of `short_sequence_rate` of the documents has a random target length from 2 to `most`
-    tokens.
+    Sentences of a document are collected up to `most` tokens, and split at a random boundary, where
+    A ends. In half of the pairs, and always for only one sentence, B is random: it starts anywhere
+    in another document and fills the pair to `most` tokens, and the text after A is used for the
+    next pair. Otherwise B is the text after A. A share of `short_sequence_rate` of the documents
+    has a random target length from 2 to `most` tokens.
 
     Args:
         sentences, documents: ints (S + 1,), (D + 1,). Random sentences come from these documents.
@@ -39,8 +37,8 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
         seed: int.
 
     Returns:
-        int64 (R, 5): start and end of A, start and end of B, and 1 for a random B. Pairs may be
-        longer than `most`; see `truncate_pairs`.
+        int64 (R, 5): start and end of A, start and end of B, and 1 for a random B. Some are longer
+        than `most`; see `truncate_pairs`.
 
     Raises:
         ValueError: if there is only one document.
@@ -56,7 +54,7 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
             "documents with an empty line, or use the objective 'sentence_order' or "
             "'full_sentences'."
         )
-    # Reading single numbers from lists is much faster than from NumPy arrays.
+    # Single numbers are much faster to read from lists.
     ends, documents = np.asarray(sentences).tolist(), np.asarray(documents).tolist()
     uniform = random.Random(seed).random
     others = len(documents) - 2
@@ -85,9 +83,8 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
 def sentence_order_pairs(sentences, documents, most, short_sequence_rate=0.1, seed=0):
     """Choose pairs of consecutive texts A and B, and swap half of them.
 
-    Like `next_sentence_pairs`, but B is the text after A, or the text before A in a swapped pair.
-    If one sentence remains at the end of a document, it is added to the pair before it. A document
-    of one sentence has no pairs.
+    Like `next_sentence_pairs`, but B is the text after A, or before it in a swapped pair. A single
+    remaining sentence joins the pair before it. A document of one sentence has no pairs.
 
     Returns:
         int64 (R, 5), as for `next_sentence_pairs`; 1 for a swapped pair.
@@ -112,7 +109,7 @@ def sentence_order_pairs(sentences, documents, most, short_sequence_rate=0.1, se
 
 
 def full_sentences(tokens, sentences, documents, most, separator, short_sequence_rate=0.0, seed=0):
-    """Fill rows with as many whole sentences as fit; a row may cross document boundaries.
+    """Fill rows with whole sentences, also across documents.
 
     Args:
         tokens: ints (N,).
@@ -130,13 +127,12 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
     """
     sentences, documents = np.asarray(sentences), np.asarray(documents)
     tokens = np.insert(tokens, sentences[documents[1:]], separator)
-    # For each sentence, the number of documents that end before it: as many separators are
-    # inserted.
+    # Documents that end before each sentence, one separator each.
     before = np.searchsorted(documents[1:], np.arange(len(sentences)), side="right")
     starts = sentences[:-1] + before[:-1]
     part, begin, _ = cut_windows(np.diff(sentences), most, most)
     starts = np.append(starts[part] + begin, sentences[-1] + before[-1])
-    # For each part, the end of the text before it. A row that ends there excludes the separator.
+    # For each part, the end of the text before it, without the separator.
     ends = np.isin(starts, (sentences + before)[documents[1:]])
     ends = (starts - ends).tolist()
     starts = starts.tolist()
@@ -153,13 +149,12 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
 def translation_pairs(ends, languages):
     """Choose pairs of a sentence and its translation.
 
-    A document with sentences in three languages gives three pairs. A document with one sentence
-    gives a row with A alone.
+    Three languages give three pairs; a single sentence gives a row with A alone.
 
     Args:
-        ends: ints (D, L). For each document, where its sentence in each of L languages ends in the
-            tokens. A sentence begins where the one before it ends, and may be empty.
-        languages: ints (L,). Ids of the languages, the segment ids of their tokens.
+        ends: ints (D, L). End of each document's sentence in each of L languages; it begins where
+            the one before ends, and may be empty.
+        languages: ints (L,). Ids of the languages.
 
     Returns:
         int64 (R, 7): start and end of A, start and end of B, 0, and the languages of A and B.
@@ -183,9 +178,9 @@ def translation_pairs(ends, languages):
 
 
 def truncate_pairs(rows, most, random):
-    """Remove tokens until a pair has at most `most`: from the longer text, or B if they are equal.
+    """Truncate pairs to `most` tokens: the longer text, or B if they are equal.
 
-    Each token is removed from the front or the back with equal probability.
+    Tokens go from the front or back with equal probability.
 
     Args:
         rows: int64 (R, 5).
@@ -203,7 +198,7 @@ def truncate_pairs(rows, most, random):
     kept_b = np.minimum(b, most - kept_a)
     rows = rows.copy()
     for column, length, kept in ((0, a, kept_a), (2, b, kept_b)):
-        # The number of tokens removed from the front is binomial; the others come from the back.
+        # The number from the front is binomial.
         rows[:, column] += random.binomial(length - kept, 0.5)
         rows[:, column + 1] = rows[:, column] + kept
     return rows
@@ -243,7 +238,6 @@ def pack_rows(tokens, rows, sequence_length, frame, pad):
 
 
 def _target(most, short_sequence_rate, uniform):
-    """Draw a target number of tokens."""
     return most if uniform() >= short_sequence_rate else 2 + int(uniform() * (most - 1))
 
 

@@ -1,17 +1,16 @@
-"""Sentences of running prose: join wrapped lines, and split paragraphs into sentences."""
+"""Sentences of prose: joined lines, split paragraphs."""
 
 import itertools
 import re
 
-# Long paragraphs are passed to sentencex in parts of about this many characters, because its time
-# is quadratic for Chinese and Japanese.
+# Characters per call of sentencex, whose time is quadratic for Chinese and Japanese.
 PART = 1000
 EAST_ASIAN_END = re.compile("[。！？][”’」』）]*")
 NUMBER_BEGINS = re.compile(r"\d[.．]$")
 SURROGATES = re.compile("[\ud800-\udfff]")
 SPACES = re.compile(r"\s*")
 WRAP = re.compile(r"(?<=\S)[^\S\n]*\n[^\S\n]*(?=\S)")
-# White space, such as a no-break space, at which sentencex panics after an initial, as in "B .".
+# White space at which sentencex panics after an initial, as in "B .".
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")
 CLOSING = "」』”）】》〉"
 ENDS = ".!?。！？…"
@@ -19,7 +18,7 @@ OPENING = "\"'“‘「『（(["
 
 
 def split_prose(lines, language, wrapped):
-    """Split lines of prose into sentences; with `wrapped=None`, detect whether they are wrapped."""
+    """Split lines of prose into sentences; `wrapped=None` detects wrapped lines."""
     lines = [line.strip() for line in lines]
     wrapped = are_wrapped(lines) if wrapped is None else wrapped
     paragraphs = _paragraphs(lines) if wrapped else filter(None, lines)
@@ -27,15 +26,14 @@ def split_prose(lines, language, wrapped):
 
 
 def sentence_spans(text, language):
-    """Return the sentences of a text as `(start, end)` in characters, without white space around.
+    """Return the sentences of a text as `(start, end)` in characters, without outer white space.
 
-    Line ends may be those of any system. As in `split_prose`, a line is a paragraph, unless the
-    lines are wrapped.
+    Line ends may be those of any system. A line is a paragraph unless lines are wrapped.
 
     >>> sentence_spans("It rains. It pours.\\r\\nThe sun shines.", "en")
     [(0, 9), (10, 19), (21, 36)]
     """
-    # Every position stays the same; sentencex rejects lone surrogates.
+    # Positions stay; sentencex rejects lone surrogates.
     plain = SURROGATES.sub("\ufffd", text.replace("\r\n", " \n").replace("\r", "\n"))
     if are_wrapped([line.strip() for line in plain.split("\n")]):
         plain = WRAP.sub(lambda match: " " * len(match[0]), plain)
@@ -56,8 +54,8 @@ def sentence_spans(text, language):
 def split_paragraph(paragraph, language):
     """Split a paragraph into sentences with Wikimedia's sentencex.
 
-    It was the fastest (10 to 28 MB per second) of the libraries that support all four languages, on
-    the Brown corpus, Korean and Japanese manuals, and Chinese news. It needs no model.
+    It needs no model, and was the fastest library for all four languages (10 to 28 MB per second),
+    on the Brown corpus, Korean and Japanese manuals, and Chinese news.
     """
     from sentencex import segment
 
@@ -68,7 +66,7 @@ def split_paragraph(paragraph, language):
 
 
 def _of_original(sentences, plain, paragraph):
-    """Return sentences of `plain` as they are in a paragraph of the same length."""
+    """Return sentences of `plain` as in a paragraph of the same length."""
     found, place = [], 0
     for sentence in sentences:
         place = max(plain.find(sentence, place), place)
@@ -89,7 +87,7 @@ def _parts(paragraph):
 
 
 def _mended(sentences):
-    """Undo wrong splits: within a number, before a closing mark, or after an opening mark."""
+    """Undo splits within numbers, before closing or after opening marks."""
     found = []
     carried = ""
     for sentence in sentences:
@@ -110,7 +108,7 @@ def _mended(sentences):
 def are_wrapped(lines):
     """Return whether lines are wrapped at some width.
 
-    In wrapped text, all lines but the last of each paragraph have similar lengths.
+    Then all but a paragraph's last line have similar lengths.
     """
     inner = [a for a, b in itertools.pairwise(lines) if a and b]
     if len(inner) < 2:

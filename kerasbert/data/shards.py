@@ -1,9 +1,9 @@
-"""Sharded output for each file of a corpus, on one machine or on many with Apache Beam.
+"""Sharded output for each file of a corpus, also with Apache Beam.
 
-A shard holds consecutive rows of one file, so that one worker reads a file while many workers make
-its shards. Each shard is written atomically. The manifest records the sizes and hashes of a shard's
-files, and the hash of its corpus file; until the manifest is complete, a hidden file next to each
-shard records them. If the same call is repeated, it rebuilds only missing or damaged shards.
+A shard holds consecutive rows of one file, which one worker reads while many make shards,
+atomically. The manifest, and until it is complete a hidden file next to each shard, records sizes
+and hashes of the shard's files and the hash of its corpus file. A repeated call rebuilds only
+missing or damaged shards.
 """
 
 import contextlib
@@ -29,30 +29,29 @@ def write_shards(
 ):
     """Write the shards, and the manifest, which is named `what` + ".json".
 
-    With `options`, `read` and `make` are sent to the workers and load the model there.
+    With `options`, `read` and `make` load the model on workers.
 
     Args:
         corpus: path of a file or a folder, a pattern, or a list of these; with `options` as Beam
             names them (`gs://`, `s3://`, `hdfs://`).
         output: path of a folder.
         what: string. The name of the rows, such as "vectors".
-        by: string. The name of the public function, for error messages.
+        by: string. The public function, for errors.
         model, settings: dicts of plain values that the shards depend on.
-        endings: tuple of strings. Endings of the names of a shard's files, in the order of writing.
-        read: function `(name, path)` of a corpus file that yields `(rows, part)` for each shard:
-            its number of rows, and the input of `make`.
+        endings: tuple of strings. Endings of a shard's files, as written.
+        read: function `(name, path)` of a corpus file that yields `(rows, part)` per shard: its
+            number of rows, and the input of `make`.
         make: function `(shard, part)` that yields the bytes of the shard's files in order.
-        fits: function `(contents, part)` that returns whether the bytes of a shard's files may be
-            the output of `make`. It is called only for shards that an earlier version wrote without
-            hashes.
+        fits: function `(contents, part)`: may the bytes of a shard's files be the output of `make`?
+            For shards of earlier versions, without hashes.
         options: `apache_beam.options.pipeline_options.PipelineOptions`; `None` runs without Beam.
 
     Returns:
         The manifest, a dict: `count` of rows, `shards`, `files`, `model`, `settings`.
 
     Raises:
-        ValueError: for a corpus that is missing or has no rows, and for a folder with shards of
-            another model, other settings or another corpus.
+        ValueError: for a corpus that is missing or has no rows, and a folder with shards of another
+            model, settings or corpus.
     """
     given, output = as_paths(corpus), os.fspath(output)
     manifest = {"format": 1, "complete": False, "hashed": True, "model": model}
@@ -77,9 +76,9 @@ class _Work:
         self.is_unhashed = False
 
     def begin(self, there, manifest, output):
-        """Check that an existing manifest has the same model and settings; return its shards."""
+        """Check an existing manifest's model and settings; return its shards."""
         if not isinstance(there, dict) or not isinstance(there.get("settings"), dict):
-            return {}  # The manifest is damaged, so shards without a hidden file are rebuilt.
+            return {}  # Damaged: shards without a hidden file are rebuilt.
         self._check_same(there, manifest, output)
         self.is_unhashed = not there.get("hashed")
         rows = there.get("shards")
@@ -87,7 +86,7 @@ class _Work:
         return {str(row.get("name")): row for row in rows}
 
     def shards(self, number, name, path, known, store):
-        """Yield `(record, part)` for each shard of a file; `part` is `None` for an intact shard."""
+        """Yield `(record, part)` per shard of a file, `part` `None` if intact."""
         check_regular(path)
         source = file_sha256(path)
         for place, (rows, part) in enumerate(self.read(name, path)):
@@ -102,7 +101,7 @@ class _Work:
             yield {**found, **record}, None if found.setdefault("rows", rows) == rows else part
 
     def write(self, record, part, store):
-        """Make a shard, write its files, then write and return its record of sizes and hashes."""
+        """Write a shard, then its record of sizes and hashes, and return that."""
         shard, files = record["name"], []
         for name, data in zip(self._names(shard), self.make(shard, part)):
             store.write(name, data)
@@ -116,7 +115,7 @@ class _Work:
         return [shard + ending for ending in self.endings]
 
     def _found(self, shard, known, part, store):
-        """Return the record of a shard whose files are intact, otherwise `None`."""
+        """Return the record of an intact shard, or `None`."""
         contents = [store.read(name) for name in self._names(shard)]
         if None in contents:
             return None
@@ -163,7 +162,7 @@ def _here(corpus, output, manifest, work):
     paths = list(zip(own_names(paths), paths))
     manifest["files"] = [[name, os.path.getsize(path)] for name, path in paths]
     path, store, known = os.path.join(output, work.manifest), _Folder(output), {}
-    # If the last run failed before its first shard, the corpus may have changed since then.
+    # If the last run failed before its first shard, the corpus may have changed.
     if os.path.exists(path) and names_in(output) != [work.manifest]:
         known = work.begin(_json_of(store.read(work.manifest)), manifest, output)
     if not known and not work.is_unhashed:
@@ -307,14 +306,14 @@ def _sha256(data):
 
 
 def read_shards(folder, *, what, by, endings, decode):
-    """Read the output of `write_shards`, after verifying the sizes and hashes of each shard.
+    """Read the output of `write_shards`, with verified sizes and hashes.
 
     Args:
         folder: path of a folder.
         what, by: as for `write_shards`.
         endings: function of the manifest's settings that returns the endings of a shard's files.
-        decode: function `(paths, settings)` of a shard's files that returns a tuple of contents.
-            The length of its first item must be the shard's number of rows.
+        decode: function `(paths, settings)` of a shard's files that returns a tuple of contents,
+            the first with a row each.
 
     Yields:
         The result of `decode` for each shard.
@@ -343,7 +342,7 @@ def read_shards(folder, *, what, by, endings, decode):
     for shard in manifest["shards"]:
         names = [shard["name"] + ending for ending in ends]
         paths = [inside(folder, name, path) for name in names]
-        # Manifests of earlier versions do not list the files.
+        # Earlier manifests do not list files.
         files = shard.get("files") or [{"name": name} for name in names]
         if [file["name"] for file in files] != names:
             raise ValueError(f"'{path}' is damaged (the files of '{shard['name']}'); {again}.")
@@ -399,7 +398,7 @@ def found_here(given):
 
 
 def own_names(paths):
-    """Remove the common parent folder from paths; the remaining names are distinct.
+    """Remove the common parent folder from paths.
 
     >>> own_names(["/a/b/one.txt", "/a/two.txt"])
     ['b/one.txt', 'two.txt']

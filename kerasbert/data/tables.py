@@ -1,7 +1,6 @@
 """Table reader: delimited text, JSON, Parquet and spreadsheets.
 
-All commands read their tables with this module. Except for spreadsheets and JSON arrays, files are
-read row by row and may be larger than memory.
+Except for spreadsheets and JSON arrays, files are read row by row and may be larger than memory.
 """
 
 import csv
@@ -25,12 +24,12 @@ SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 # Delimiters accepted for each file extension, the usual one first.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t|;,", ".tab": "\t|;,", ".txt": "\t|;,"}
 TABLES = (*DELIMITERS, *JSON, PARQUET, *SPREADSHEETS)
-# A line before the header with which Excel declares the delimiter.
+# Excel's line with the delimiter.
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;|\t ]*', re.IGNORECASE)
 
 
 def plain_name(name):
-    """Normalize a column name: its case, its Unicode form and the blanks around it.
+    """Normalize a column name: case, Unicode form and blanks around it.
 
     >>> plain_name(" Text ") == plain_name("text")
     True
@@ -42,8 +41,8 @@ def find_name(names, wanted):
     """Find the column that a name refers to.
 
     Returns:
-        The equal name, or else the name that differs only in case, surrounding blanks or Unicode
-        form (macOS decomposes names), if there is exactly one. Otherwise `None`.
+        The equal name, else the only one that differs in case, surrounding blanks or Unicode form
+        (macOS decomposes names), else `None`.
 
     >>> find_name(["Text", "label"], "text"), find_name(["text", "Text"], "Text")
     ('Text', 'Text')
@@ -74,22 +73,22 @@ def open_table(
     Args:
         path: string.
         encoding: string. See `text_files.text_chunks`.
-        wanted: list of strings. Names of the needed columns. The delimiter is the one with which
-            most of them are found in the first line.
-        names: list of strings. The names of all columns, for a file without a header.
-        quotes: bool. Whether values may be in `"`; `None` means true for `.csv`, after a `sep=`
-            line, and if all column names are quoted.
+        wanted: list of strings. The needed columns. The delimiter is the one that finds most of
+            them in the first line.
+        names: list of strings. All columns, for a file without a header.
+        quotes: bool. Whether values may be in `"`; `None` means in `.csv`, after a `sep=` line, and
+            if all column names are quoted.
         name: string. Name of the file in errors, by default its path.
         opened: function that opens a path for reading bytes.
         **reading_text: further settings of `text_files.text_chunks`.
 
     Returns:
-        `(header, rows, unit)`: the list of column names, or `None` for JSON; an iterator over
-        `(number, values)`, or `(number, row)` for JSON; and "line" or "row", the unit that the
-        number counts. Blank rows at the end of a sheet are left out.
+        `(header, rows, unit)`: column names, or `None` for JSON; an iterator over `(number,
+        values)`, or `(number, row)` for JSON; and "line" or "row", which the number counts. Blank
+        rows at a sheet's end are left out.
 
     Raises:
-        ValueError: for a file that is empty, or not of the format that its extension names.
+        ValueError: for a file that is empty, or not of its extension's format.
     """
     name = path if name is None else name
     ending, source = ending_of(name), f"'{name}'"
@@ -108,7 +107,7 @@ def records(path, **settings):
 
     A row is a dict or, in a JSON file, any JSON value.
 
-    An empty file yields nothing, since a corpus may contain empty files.
+    An empty file yields nothing.
 
     Args:
         path, **settings: see `open_table`.
@@ -119,7 +118,7 @@ def records(path, **settings):
     try:
         header, rows, _ = open_table(path, **settings)
         rows = enumerate(rows, start=1)
-        first = next(rows, None)  # Only here does an empty JSON file raise an error.
+        first = next(rows, None)  # Only here, an empty JSON file raises an error.
     except EmptyTableError:
         return
     if header is not None:
@@ -134,7 +133,7 @@ def records(path, **settings):
 
 
 def twice(source, name, wanted=""):
-    """Return the error message for a column that occurs more than once."""
+    """Return the error for a repeated column."""
     return f"{source} has more than one column '{name}'{wanted}; rename all but one of them."
 
 
@@ -168,7 +167,7 @@ def _delimited(lines, ending, source, wanted, names, quotes):
 
 
 def _is_quoted(line, mark):
-    """Return whether all column names are quoted; some programs quote them even in `.tsv`."""
+    """Return whether all column names are quoted, as some programs do even in `.tsv`."""
     names = [name for name in line.strip("\r\n").split(mark) if name not in ("", '""')]
     return bool(names) and all(len(x) > 2 and x[0] == x[-1] == '"' for x in names)
 
@@ -181,7 +180,7 @@ def _trimmed(rows, width):
 
 
 def delimiter_of(line, ending, wanted=()):
-    """Choose the delimiter of a header: the one with which most of the wanted columns are found.
+    """Choose a header's delimiter, which finds most of the wanted columns.
 
     >>> delimiter_of("text;label, or none", ".csv", ["text"])
     ';'
@@ -195,8 +194,8 @@ def delimiter_of(line, ending, wanted=()):
             cells = next(csv.reader([line.rstrip("\n")], delimiter=mark), [])
             counts[mark] = sum(find_name(cells, name) is not None for name in wanted)
     best = max(counts, key=counts.get, default=usual)
-    # In these files texts may contain commas, so another delimiter than the usual one is chosen
-    # only if all wanted columns are found with it.
+    # Texts may contain commas, so an unusual delimiter is chosen only if it gives all wanted
+    # columns.
     is_sure = ending == ".csv" or (wanted and counts.get(best) == len(wanted))
     return best if is_sure else usual
 
@@ -216,11 +215,11 @@ def _cells(lines, mark, quotes, skipped, source):
             if line := line.removesuffix("\n"):
                 yield number, line.split(mark)
         return
-    # Texts may be longer than the default limit of the csv module.
+    # Texts may exceed csv's default limit.
     limit = csv.field_size_limit(max(csv.field_size_limit(), text_files.LONGEST_LINE))
     number = skipped + 1
     try:
-        # `_parts` is needed, because the csv module rejects strings that contain line ends.
+        # `_parts` is needed, because csv rejects strings with line ends.
         reader = csv.reader(_parts(lines), delimiter=mark, strict=True)
         for cells in reader:
             if cells:
@@ -250,7 +249,7 @@ def _json_rows(lines, source):
         raise EmptyTableError(f"{source} is empty.")
     row = _loads(first)
     if row is _NO_JSON or _all_rows(row):
-        # The file is one array or object, possibly on several lines, or is not valid JSON.
+        # One array or object, possibly on several lines, or invalid JSON.
         rest = list(lines)
         whole = row if row is not _NO_JSON and not rest else _loads("".join([first, *rest]))
         if whole is _NO_JSON:
@@ -279,10 +278,10 @@ def _loads(text):
 
 
 def _all_rows(value):
-    """Return the rows of a JSON value that holds a whole table, or `None` if it is a single row.
+    """Return the rows of a JSON value of a whole table, or `None`.
 
-    A table may be a list, an object with a list under "data", or an object of columns or of rows,
-    as `DataFrame.to_json` writes them.
+    A table is a list, an object with a list "data", or an object of columns or rows, as of
+    `DataFrame.to_json`.
 
     >>> _all_rows({"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}})
     [{'text': 'a', 'label': 'x'}, {'text': 'b', 'label': 'y'}]
@@ -309,7 +308,7 @@ def json_lines(lines, source, start=1):
         start: int. The number of the first line.
 
     Raises:
-        ValueError: for a line that is not valid JSON; the message has the line's number.
+        ValueError: for a line that is not valid JSON, with its number.
     """
     for number, line in enumerate(lines, start=start):
         if line.strip():
@@ -339,7 +338,7 @@ def _parquet_table(path, name, opened):
 
 
 def open_parquet(source):
-    """Open a `pyarrow.parquet.ParquetFile` in which a repeated text is in memory only once.
+    """Open a `pyarrow.parquet.ParquetFile` with repeated texts only once in memory.
 
     Args:
         source: path, or a file opened for reading.
@@ -356,7 +355,7 @@ def open_parquet(source):
 def parquet_rows(file, path, group, names, before):
     """Yield `(number, values)` for each row of a row group.
 
-    Declared sizes are checked before reading, since a few bytes may expand to many large rows.
+    Declared sizes are checked first: a few bytes may expand to many large rows.
 
     Args:
         file: a file from `open_parquet`.
@@ -422,7 +421,7 @@ def _sheet_table(path, name, opened):
 
 
 def _shown(value):
-    """Return a cell's text as a spreadsheet shows it: 3 for 3.0, TRUE, a date without a time."""
+    """Return a cell as a spreadsheet shows it: 3 for 3.0, TRUE, a date without time."""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, float) and value.is_integer():

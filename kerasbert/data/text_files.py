@@ -1,4 +1,4 @@
-"""Streaming reader of text files, in any encoding, with any line ends, possibly compressed."""
+"""Streaming reader of text files, with any encoding, line ends and compression."""
 
 import contextlib
 import gzip
@@ -20,8 +20,7 @@ from kerasbert.data.encodings import (
 
 CHUNK = 1 << 20  # bytes read at a time
 LONGEST_LINE = 1 << 26  # maximum bytes of a unit that is read at once: a JSON line, a table row
-# Maximum compression ratio of files that expand beyond LONGEST_LINE. Text reaches 3 to 20, and a
-# file of one repeated letter 1,000.
+# Maximum compression ratio beyond LONGEST_LINE. Text reaches 3 to 20, one repeated letter 1,000.
 MOST_PACKED = 50
 COMPRESSED = {
     ".gz": "gzip",
@@ -30,7 +29,7 @@ COMPRESSED = {
     ".lzma": "lzma",
     ".zst": "backports.zstd",  # in the standard library since Python 3.14
 }
-# First bytes of other formats, of which users mistake files for text files.
+# First bytes of other formats.
 _NO_TEXT = {
     b"PK\x03\x04": "spreadsheets (.xlsx, .ods) and archives",
     b"\xd0\xcf\x11\xe0": "spreadsheets of Excel 97 (.xls)",
@@ -55,8 +54,8 @@ def ending_of(path):
 def unpacked(path, opened=open_file, name=None):
     """Open a file that may be compressed.
 
-    Yields `(file, raw)`: the uncompressed file to read, and the stored file, whose position shows
-    the progress. Errors name the file `name`.
+    Yields `(file, raw)`: the uncompressed file, and the stored one, whose position shows the
+    progress. Errors name `name`.
     """
     package = COMPRESSED.get(os.path.splitext(path)[1].lower())
     try:
@@ -71,9 +70,9 @@ def unpacked(path, opened=open_file, name=None):
 
 
 def packed(file, name):
-    """Return a file that writes to `file`, compressed if `name` has a compression extension."""
+    """Return a file that writes to `file`, compressed by the extension of `name`."""
     package = COMPRESSED.get(os.path.splitext(name)[1].lower())
-    if package == "gzip":  # The timestamp is 0, so that the same text gives the same bytes.
+    if package == "gzip":  # Timestamp 0, for reproducible bytes.
         return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
     if package:
         return importlib.import_module(package).open(file, "wb")
@@ -94,7 +93,7 @@ def check_line(size, path, where):
 
 
 def check_packed(size, stored, path, where=""):
-    """Check that compressed data do not expand more than text can.
+    """Check that compressed data do not expand more than text.
 
     Raises:
         ValueError: if they expand to more than `LONGEST_LINE` bytes and more than `MOST_PACKED`
@@ -120,17 +119,16 @@ def text_chunks(
 
     Args:
         path: string.
-        encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark. (Excel
-            writes a mark in UTF-8 and UTF-16 files.) The encoding is not guessed, since a wrong
-            guess would silently give wrong text.
+        encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark, as Excel
+            writes. It is not guessed, since a wrong guess would silently give wrong text.
         name: string. Name of the file in errors, by default its path.
-        whole: bool. Whether the caller keeps all text in memory, so that the expansion of
-            compressed files is limited.
+        whole: bool. Whether the caller keeps all text in memory, to limit the expansion of
+            compressed files.
         errors: string. Handling of undecodable bytes, as in `codecs`.
         opened: function that opens a path for reading bytes.
 
     Raises:
-        ValueError: for a file in another encoding; the message names the likely encoding.
+        ValueError: for a file in another encoding, with the likely one.
     """
     name = path if name is None else name
     codec = None if encoding is None else codec_of(encoding)
@@ -153,15 +151,15 @@ def text_chunks(
             more = file.read(CHUNK)
             if not is_settled and not chunk.isascii():
                 is_settled = True
-                if is_utf8(chunk):  # `encoding` applies only to files that are not UTF-8.
+                if is_utf8(chunk):  # Only for files that are not UTF-8.
                     found, decoder = "utf-8", text_decoder("utf-8", errors)
             try:
                 text = decoder.decode(chunk, not more)
-                # UTF-16 and ISO-2022 may be valid UTF-8, but then have zeros or escape sequences.
+                # UTF-16 and ISO-2022 that are valid UTF-8 have zeros or escape sequences.
                 is_text = text.count("\0") <= 0.1 * len(text) and "\x1b$" not in text
                 wrong = None if is_text else "it contains zeros or escape sequences"
             except UnicodeDecodeError as error:
-                # `kept` counts the bytes of a character that began in the chunk before.
+                # `kept`: bytes of a character that began in the previous chunk.
                 kept = len(error.object) - len(chunk)
                 wrong = f"byte {size - kept + error.start}"
             if wrong:
@@ -201,12 +199,12 @@ def text_lines(path, encoding=None, name=None, **settings):
     """Yield the lines of a file, each with the `\\n` that ends it; see `text_chunks`.
 
     Raises:
-        ValueError: as `text_chunks`, and for a line that is too long to be read at once.
+        ValueError: as `text_chunks`, and for a too long line.
     """
     held, size, number = [], 0, 1
     for chunk in text_chunks(path, encoding, name, **settings):
         *whole, rest = chunk.split("\n")
-        # Only a line that spans chunks can be too long, since chunks are shorter than the limit.
+        # Chunks are shorter than the limit, so only a line across chunks can be too long.
         for line in whole:
             if held:
                 size += len(line)
@@ -226,8 +224,7 @@ def read_text(path, encoding=None):
     """Read the text of a file, with `\\n` as the line end; see `text_chunks`.
 
     Raises:
-        ValueError: for an empty file, or for a file in another encoding; the message then names the
-            likely encoding.
+        ValueError: for an empty file, or another encoding, with the likely one.
     """
     text = "".join(text_chunks(path, encoding, whole=True))
     if not text.strip("\ufeff \n\t\r"):

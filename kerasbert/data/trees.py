@@ -1,4 +1,4 @@
-"""Dependency trees: the head of each word, and the depths and distances computed from the heads.
+"""Dependency trees, with depths and distances of words.
 
 Shapes: W words of a sentence.
 """
@@ -55,7 +55,7 @@ class DependencyTree:
         """Number of heads above each word, int64 (W,): 0 for the root."""
         depths = np.zeros(len(self.heads), "int64")
         above = np.array(self.heads, "int64")
-        # Move up from all words at once, one head per step, until each has passed the root.
+        # Move up from all words at once, until each has passed the root.
         while (above > 0).any():
             depths += above > 0
             above = np.where(above > 0, np.array((0, *self.heads))[above], 0)
@@ -103,7 +103,7 @@ def _check_heads(words, heads):
         raise ValueError(f"A tree has {roots} words with the head 0; exactly one must be the root.")
     reached = np.array((0, *heads))
     for _ in range(count.bit_length()):
-        reached = reached[reached]  # Each pass doubles the number of steps toward the root.
+        reached = reached[reached]  # Each pass doubles the steps toward the root.
     if reached.any():
         place = int(np.flatnonzero(reached)[0])
         raise ValueError(

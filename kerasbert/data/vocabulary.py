@@ -1,8 +1,8 @@
 """Training of WordPiece and unigram vocabularies.
 
-Words are counted in one pass with bounded memory, and are normalized as in `BertTokenizer` or
-`AlbertTokenizer`. The pieces are trained by the packages `tokenizers` (WordPiece) and
-`sentencepiece` (unigram).
+Words are counted in one pass with bounded memory, and normalized as in `BertTokenizer` or
+`AlbertTokenizer`. The packages `tokenizers` (WordPiece) and `sentencepiece` (unigram) train the
+pieces.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 UNUSED = 99  # entries between [PAD] and [UNK] in BERT's vocabularies; the id of [UNK] is 100
-# Maximum number of distinct words in memory, about 200 MB. The rarest of more words are dropped.
+# Maximum number of distinct words in memory, about 200 MB; the rarest others are dropped.
 MOST_KINDS = 1_000_000
-# Maximum number of distinct words for the trainer, by frequency; it needs more than 1 KB for each.
+# Distinct words for the trainer, by frequency; more than 1 KB each.
 MOST_KINDS_MERGED = 300_000
 MOST_WORDS_MERGED = 50_000_000  # maximum number of words for the trainer, counting repetitions
 BLOCK = 1 << 22
 FILES = {"wordpiece": "vocab.txt", "unigram": "spiece.model"}
-# Defaults of the settings of `vocab` that only WordPiece has.
+# Defaults of WordPiece's own settings.
 _WORDPIECE = (True, UNUSED, None, 2)
 NO_WORDS = "The corpus has no words, only spaces and control characters; pass text."
 
@@ -81,28 +81,27 @@ def vocab(
         corpus: path of a file, folder or pattern, or a list; see `kerasbert.data.documents`.
         output: string. Folder or URL, such as "s3://bucket/vocab", for `vocab.txt` (or
             `spiece.model`) and `tokenizer_config.json`, which the tokenizer's `from_files` reads.
-        size: int. Number of tokens, including special and unused ones; a small corpus may give
+        size: int. Number of tokens, special and unused ones included; a small corpus may give
             fewer.
         kind: string. "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
             `min_frequency` apply to "wordpiece" only.
         lowercase: bool. `True` for an "uncased" vocabulary.
         strip_accents: bool. Whether to remove accents; `None` means the value of `lowercase`. Use
-            `False` for Korean and Japanese: `True` decomposes Hangul and removes the marks of kana.
+            `False` for Korean and Japanese: `True` decomposes Hangul and removes marks of kana.
         split_on_cjk: bool. Whether each Chinese character is a word.
-        unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for words added later.
-        max_characters: int. Number of distinct characters to keep, by frequency; words with other
-            characters become `[UNK]`. `None` means half of the vocabulary, plus the entries that
-            pieces leave free.
+        unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for later words.
+        max_characters: int. Number of distinct characters to keep, by frequency; words with others
+            become `[UNK]`. `None` means half of the vocabulary, plus entries that pieces leave
+            free.
         min_frequency: int. Minimum count of a character and of a pair of pieces.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: bool. Whether to replace an existing vocabulary.
-        workers: int. Number of worker processes for counting; `None` means one per core, or none
-            for a corpus below 64 MB. A script that uses several must call this below
-            `if __name__ == "__main__":`.
+        workers: int. Worker processes for counting; `None` means one per core, or none below 64 MB.
+            Scripts must call this below `if __name__ == "__main__":`.
         options: `apache_beam.options.pipeline_options.PipelineOptions` of the runner that counts
-            words; `corpus` is then files and patterns as Beam names them, and all workers must have
-            access to `output`. `None` counts locally.
-        progress: function of the current step (string) and its progress (from 0 to 1).
+            words, with `corpus` as Beam names files, and access of all workers to `output`. `None`
+            counts locally.
+        progress: function of the step (string) and its progress (0 to 1).
 
     Returns:
         A dict: `file`, `size` (tokens), `characters` (distinct ones kept), `words` (in the
@@ -231,13 +230,11 @@ def _pattern(pattern):
 
 
 def _counter(split_on_cjk):
-    """Return a picklable function that splits lines at spaces and Chinese characters, and counts.
-
-    Chinese characters separate words only if `split_on_cjk` is true.
+    """Return a picklable function that counts words, split at spaces and, with `split_on_cjk`,
+    Chinese characters.
     """
     alone = CJK if split_on_cjk else ""
-    # The characters are listed, because `re`, which is faster than `regex`, has no Unicode
-    # categories.
+    # Listed, because `re`, which is faster than `regex`, has no Unicode categories.
     spaces = [chr(i) for i in range(0x3001) if _pattern(f"[{SPACE}]").match(chr(i))]
     spaces = "".join(x for x in spaces if not _pattern(DELETED).match(x))
     alone = _pattern(f"[{alone}]").pattern[1:-1] if alone else ""
@@ -248,17 +245,14 @@ def _counter(split_on_cjk):
 def _counted(pattern, lines):
     counts = collections.Counter()
     for line in lines:
-        # Printable ASCII text has no white space but " ", so `split`, the fastest way, is correct.
+        # Printable ASCII has no white space but " ", so the fast `split` is correct.
         plain = line.isascii() and line.isprintable()
         counts.update(line.split() if plain else pattern.findall(line))
     return counts
 
 
 def _count(corpus, count, report, reading, workers):
-    """Count the words of a corpus before normalization.
-
-    The result does not depend on the number of processes.
-    """
+    """Count the words of a corpus before normalization, with any number of processes."""
     found = blocks(corpus, block_bytes=BLOCK, sentences="lines", **reading)
     tasks = ((block.progress, (block,)) for _, block in found)
     counts = collections.Counter()
@@ -305,7 +299,7 @@ def _warn_of_parts(counts):
 
 
 def _characters(words, room, min_frequency, most, split_on_cjk):
-    """Return the entries of the most frequent characters: word-initial and word-internal ones."""
+    """Return the entries of the most frequent characters, word-initial and word-internal."""
     counts = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -340,8 +334,8 @@ def _pieces(words, first, inside, room, min_frequency):
 
     tokenizer = Tokenizer(models.WordPiece())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The trainer breaks ties by the numbers of the characters, and would number word-internal ones
-    # in a random order. As special tokens they have fixed numbers.
+    # The trainer breaks ties by character numbers, which are random for word-internal ones unless
+    # they are special tokens.
     trainer = trainers.WordPieceTrainer(
         vocab_size=room,
         min_frequency=min_frequency,
@@ -356,10 +350,7 @@ def _pieces(words, first, inside, room, min_frequency):
 
 
 def _repeated(words):
-    """Yield texts that repeat each word as often as its scaled count.
-
-    This is needed because the trainer takes texts, not counts.
-    """
+    """Yield texts that repeat words by their scaled counts, as the trainer takes no counts."""
     frequent = sorted(words, key=lambda word: (-words[word], word))[:MOST_KINDS_MERGED]
     step = max(1, sum(map(words.get, frequent)) / MOST_WORDS_MERGED)
     seen = 0
@@ -400,7 +391,7 @@ def _unigram(counts, output, size, lowercase, strip_accents, report):
             model_type="unigram",
             vocab_size=size,
             hard_vocab_limit=False,
-            # The special tokens have the order of ALBERT's vocabulary.
+            # Special tokens are in the order of ALBERT's vocabulary.
             pad_id=0,
             pad_piece="<pad>",
             unk_id=1,
@@ -456,7 +447,7 @@ def _check_output(output, kind, overwrite):
 
 
 def _write(output, files, config):
-    """Write all files atomically; at a URL write them one by one, the vocabulary last."""
+    """Write all files atomically; at a URL one by one, the vocabulary last."""
     settings = (to_json(config, indent=2) + "\n").encode()
     files = {"tokenizer_config.json": settings, **files}
     if not is_url(output):

@@ -49,7 +49,7 @@ NEW_SETTINGS = (
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertBackbone(PresetBackbone):
-    """Transformer encoder. The defaults are BERT's; other settings give other model families.
+    """Transformer encoder; the defaults are BERT's, other settings give other families.
 
     Inputs are a dict of `token_ids` (B, T), `segment_ids` (B, T) if the family has segments, and
     `padding_mask` (B, T), true or 1 at tokens. The last two are optional in calls on arrays.
@@ -72,32 +72,29 @@ class BertBackbone(PresetBackbone):
         embedding_dim: int. Width of the embeddings, which are then projected to `hidden_dim`
             (ALBERT, ELECTRA); `None` means `hidden_dim`.
         embeddings_norm: bool. Whether a norm follows the embeddings (GPT has none).
-        num_groups: int. Number of groups of layers that share weights (ALBERT); `None` means that
-            no layers share weights.
+        num_groups: int. Number of groups of layers that share weights (ALBERT); `None` shares none.
         num_inner_repetitions: int. Number of blocks per layer (ALBERT).
         position_embedding: "learned", "rotary", "none" or, in the attention of all layers,
             "disentangled" (DeBERTa).
         position_offset: int. Row of the first position in the learned table (RoBERTa: 2).
-        restarts_positions: bool. Whether learned positions count from 0 again at the first token
-            whose segment id differs from that of the first token (XLM's translation language
-            modeling, in which segments are languages).
+        restarts_positions: bool. Whether learned positions restart at the first token of another
+            segment than the first (XLM's translation language modeling, in which segments are
+            languages).
         bucket_size: int. Number of buckets of relative positions per side, for disentangled
-            positions and `position_bias="buckets"`. `None`, which only disentangled positions
-            allow, makes one bucket per distance.
+            positions and `position_bias="buckets"`; `None` (disentangled only) means one per
+            distance.
         max_relative_positions: int. Limit to which relative positions are clipped; `None` means
             `max_sequence_length`.
         rotary_base: float. Base of the rotary angles.
         local_rotary_base: float. Base of the rotary angles in local layers; `None` means
             `rotary_base`.
-        rotary_factor: float. Number by which rotary positions are divided (GTE).
-        rotary_value: bool. Rotary positions of the values too, not only of queries and keys (small
-            RoFormers).
+        rotary_factor: float. Divisor of rotary positions (GTE).
+        rotary_value: bool. Rotary positions of values too (small RoFormers).
         num_key_value_heads: int. Number of heads of keys and values, a divisor of `num_heads`
-            (grouped-query attention, EuroBERT); `None` takes `num_heads`.
+            (grouped-query attention, EuroBERT); `None` means `num_heads`.
         rms_norm: bool. Root-mean-square norms instead of layer norms (EuroBERT).
-        shares_projections: bool. For disentangled positions: whether distances are normalized and
-            projected by the weights of tokens; `False` gives them projections of their own (the
-            first DeBERTa).
+        shares_projections: bool. For disentangled positions: whether distances share the tokens'
+            norm and projections, unlike in the first DeBERTa.
         conv_kernel_size: int. Number of tokens, odd, of a convolution of the embeddings that is
             added to the first layer's output (DeBERTa-v2); `None` for no convolution.
         conv_activation: string. Activation of the convolution.
@@ -107,29 +104,28 @@ class BertBackbone(PresetBackbone):
             makes all layers global. A list has one window for each layer (Longformer).
         global_every: int. n: if `local_window` is set, layers 0, n, 2n, ... attend globally; `None`
             makes all layers local.
-        global_tokens: which tokens attend to all tokens and are attended to by all, with
-            projections of their own (Longformer); `None` for encoders without these projections.
-            "by_task" is the choice of transformers: the first token in classifiers, the question in
-            question answering, the choice in multiple choice, and none elsewhere. "first",
-            "before_separator", "after_separator" and "none" set the same tokens for every head.
-            "given" adds the input `global_attention_mask`, (B, T), 1 at global tokens; raw texts
-            then have none. Calls of the encoder itself take this input with any of these values.
+        global_tokens: which tokens attend to all and are attended to by all, with own projections
+            (Longformer); `None` for encoders without these. "by_task" follows transformers: the
+            first token in classifiers, the question in question answering, the choice in multiple
+            choice, and none elsewhere. "first", "before_separator", "after_separator" and "none"
+            are the same for every head. "given" adds the input `global_attention_mask`, (B, T), 1
+            at global tokens, which raw texts lack; calls of the encoder take it with any of these
+            values.
         max_global_tokens: int. Maximum number of global tokens per row, which limits memory.
         sep_token_id: int. Id of the separator, where "before_separator" ends.
         norm_first: bool. Whether layers are pre-norm, with a final norm, instead of post-norm.
-        first_attention_norm: bool. If `norm_first` and `embeddings_norm` are set, the first layer
-            has no norm before attention. `True` adds this norm (RoBERTa-PreLayerNorm).
+        first_attention_norm: bool. Whether, with `norm_first` and `embeddings_norm`, the first
+            layer has a norm before attention (RoBERTa-PreLayerNorm).
         final_norm: bool. Whether a pre-norm encoder has a final norm (FlauBERT has none).
         gated_mlp: bool. Whether the feed-forward is gated.
-        use_bias: bool. Whether the layers' projections and norms have biases; or a list of the
-            parts that have biases: "attention", "intermediate", "output", "norm" (NomicBERT:
-            ["norm"]).
+        use_bias: bool. Whether projections and norms have biases; or a list of parts: "attention",
+            "intermediate", "output", "norm" (NomicBERT: ["norm"]).
         is_causal: bool. Whether attention is left-to-right (an ablation in BERT's paper).
         initializer_range: float. Standard deviation of the truncated normal initializer.
         family: string. Family of the checkpoint; determines conversion and the heads' defaults.
         finetuning_learning_rate: float. Recommended peak learning rate for fine-tuning these
-            weights, the default of `finetune` and the tasks' `compile`; `None` if unknown. It is
-            saved only in presets of this package.
+            weights, the default of `finetune` and `compile`; `None` if unknown. Saved only in
+            presets of this package.
         dtype: string or policy, for example "mixed_bfloat16".
 
     Example:
@@ -197,8 +193,8 @@ class BertBackbone(PresetBackbone):
         **kwargs: Any,
     ) -> None:
         check_process()
-        # `tables` is an encoder whose embedding layers this one shares, as in ELECTRA's
-        # pre-training. A saved encoder has its own.
+        # `tables` is an encoder with shared embedding layers, as in ELECTRA's pre-training. A saved
+        # encoder has its own.
         tables = kwargs.pop("tables", None)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         self._set_settings(locals(), SETTINGS)
@@ -224,7 +220,7 @@ class BertBackbone(PresetBackbone):
     def from_family(cls, family: str, **settings: Any) -> Self:
         """Build an encoder with the settings of a family in `kerasbert.families`.
 
-        Arguments in `settings` take precedence over those of the family.
+        `settings` take precedence over the family's.
 
         >>> BertBackbone.from_family(
         ...     "distilbert", vocabulary_size=9, num_layers=1, num_heads=1, hidden_dim=4,
@@ -235,9 +231,7 @@ class BertBackbone(PresetBackbone):
         return cls(**{**get_family(family).encoder, "family": family, **settings})
 
     def with_layers(self, layers: Sequence[int]) -> Self:
-        """Return a new encoder with copies of some layers, for example a student to distill.
-
-        The new encoder is trainable even if this one is frozen, as a teacher is.
+        """Return a new, trainable encoder with copies of some layers, for example a student.
 
         Args:
             layers: list of ints. Layers to copy, counted from 0, for example every second one.
@@ -253,8 +247,8 @@ class BertBackbone(PresetBackbone):
     def reinitialize_layers(self, count: int) -> None:
         """Give the last layers and the pooler new, random weights, before fine-tuning.
 
-        The last layers are the most specific to pre-training; with few labels, new ones may train
-        more reliably.
+        They are the most specific to pre-training; with few labels, new ones may train more
+        reliably.
 
         Args:
             count: int. Number of layers, counted from the last.
@@ -275,7 +269,7 @@ class BertBackbone(PresetBackbone):
             where = {"start_index": start_index}
             if self.restarts_positions and start_index is None:
                 where = {"position_ids": restarted_positions(inputs["segment_ids"])}
-            # Quantized tables differ in dtype, which TensorFlow's `+` rejects.
+            # TensorFlow's `+` rejects different dtypes of quantized tables.
             x = ops.add(x, self.position_embedding_layer(x, **where))
         if self.segment_embedding is not None:
             x = ops.add(x, self.segment_embedding(inputs["segment_ids"]))
@@ -308,7 +302,7 @@ class BertBackbone(PresetBackbone):
     def _encode(self, inputs, attention_scores=False, positions=None):
         """Return the outputs of the embeddings and all layers, and all attention maps.
 
-        If `positions` (B, P) are given, the last layer's output is (B, P, D), for these only.
+        With `positions` (B, P), the last layer's output is (B, P, D).
         """
         x = self._embed(inputs)
         padding_mask, found, given = inputs["padding_mask"], self._global_tokens(inputs), None
@@ -427,19 +421,18 @@ class BertBackbone(PresetBackbone):
     ) -> Tensor:
         """Run the encoder; see the class.
 
-        If `positions` (B, P) are given, `sequence_output` is (B, P, D), for the tokens at these
-        positions only. The last layer's feed-forward, a sixth of a mini encoder's cost, then runs
-        only for these tokens.
+        With `positions` (B, P), `sequence_output` is (B, P, D), for these tokens only. This saves
+        most of the last feed-forward, a sixth of a mini encoder's cost.
         """
         check_process()
-        inputs = self.fill_in(inputs)  # `__call__` does this too, but JAX's `fit` skips it.
-        # A mask that is not a symbolic input is passed past the functional model.
+        inputs = self.fill_in(inputs)  # JAX's `fit` skips `__call__`.
+        # A mask that is no symbolic input bypasses the functional model.
         is_given = "global_attention_mask" in inputs and self.global_tokens != "given"
         if positions is None and not is_given:
             return super().call(inputs, training=training, mask=None, **kwargs)
         if positions is None or self.pooled_dense is None:
             return self._named_outputs(self._encode(inputs, positions=positions)[0])
-        # The first token is added, because the pooler reads it.
+        # The pooler reads the first token.
         places = ops.pad(positions, [[0, 0], [1, 0]])
         outputs = self._named_outputs(self._encode(inputs, positions=places)[0])
         return {**outputs, "sequence_output": outputs["sequence_output"][:, 1:]}
@@ -475,7 +468,7 @@ class BertBackbone(PresetBackbone):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        # Defaults of newer settings are left out, so that version 0.1.0 can read the config.
+        # Without defaults of newer settings, version 0.1.0 can read the config.
         defaults = inspect.signature(BertBackbone.__init__).parameters
         for name in NEW_SETTINGS:
             if config.get(name) == defaults[name].default:
@@ -487,6 +480,6 @@ class BertBackbone(PresetBackbone):
         return config
 
 
-# KerasHub's loader finds a preset's tokenizer and preprocessor by the backbone's class.
+# KerasHub's loader finds tokenizers and preprocessors by backbone.
 for _cls in (BertPreprocessor, *TOKENIZERS):
     _cls.backbone_cls = BertBackbone

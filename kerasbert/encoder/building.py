@@ -1,4 +1,4 @@
-"""Building of models from the settings and weights that `kerasbert.checkpoints` reads."""
+"""Building of models from checkpoints."""
 
 import inspect
 import re
@@ -55,7 +55,7 @@ def check_arguments(cls, kwargs):
 
 
 def _preprocessor_arguments(cls):
-    """Return the names of those arguments of a task's `from_preset` that its preprocessor takes."""
+    """Return the names of a preprocessor's arguments of a task's `from_preset`."""
     if cls.preprocessor_cls is None:
         return set()
     others = arguments_of(cls) | arguments_of(cls.backbone_cls) | {"tokenizer"}
@@ -69,8 +69,8 @@ def _split_arguments(cls, kwargs):
     arguments = {name: kwargs[name] for name in kwargs if name in own}
     its = _preprocessor_arguments(cls)
     if hasattr(cls.preprocessor_cls, "normalize"):
-        # `normalize` as a string is the preprocessor's Unicode normal form. An embedder has its own
-        # `normalize`, a bool, for its embeddings.
+        # `normalize` is the preprocessor's Unicode form if a string, and an embedder's own if a
+        # bool.
         if "normalize" not in own or isinstance(kwargs.get("normalize"), str):
             its = its | {"normalize"}
             arguments.pop("normalize", None)
@@ -90,10 +90,7 @@ def _split_arguments(cls, kwargs):
 
 
 def _is_single(cls):
-    """Return whether foreign checkpoints may have the task's head.
-
-    No foreign checkpoint has the head of a user-defined task.
-    """
+    """Return whether foreign checkpoints may have the task's head, unlike a user-defined one."""
     return cls.kind in KINDS and KINDS[cls.kind].single
 
 
@@ -103,7 +100,7 @@ def _has_classes(cls):
 
 def _wants_new_head(arguments):
     is_given = any(arguments.get(name) is not None for name in _NEW_HEAD)
-    # No foreign checkpoint has a head with these layers, so it is new.
+    # Foreign checkpoints have no such layers.
     is_other = any(map(arguments.get, _LAYERS))
     return arguments.pop("new_head", False) or is_given or is_other
 
@@ -115,7 +112,7 @@ class NoHeadError(ValueError):
 def _no_head(cls, source, is_read=True):
     """Return a `NoHeadError`.
 
-    `is_read` is true if heads of that kind can be loaded from checkpoints of the family.
+    `is_read`: heads of that kind can be loaded from the family's checkpoints.
     """
     if not _is_single(cls):
         return NoHeadError(f"'{source}' has no {cls.__name__}; build one and save it first.")
@@ -153,14 +150,13 @@ def _warn_new(paths):
 def build_filled(build, fill):
     """Return the model that `build()` makes, with the weights that `fill(model)` assigns.
 
-    Weights are not initialized randomly first, which takes several times as long as reading a
-    checkpoint. Errors in `fill` are raised.
+    Random initialization would take several times as long as reading a checkpoint.
     """
     if keras.distribution.distribution() is not None:
         model = build()  # Sharded variables must be initialized on their devices.
         fill(model)
         return model
-    # Variables have no values within the scope; their initializers run when it ends.
+    # Initializers run when the scope ends.
     with keras.StatelessScope() as scope:
         model = build()
         try:
@@ -177,7 +173,7 @@ def build_filled(build, fill):
 
 
 def _has_pooler(checkpoint):
-    """Return whether a checkpoint's weights include a pooler; token-level tasks have none."""
+    """Return whether a checkpoint's weights include a pooler."""
     names = checkpoint.encoder_map.theirs(_POOLER[0])
     return names is not None and names[0] in checkpoint.tensors
 
@@ -194,8 +190,8 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
         check_buildable(settings, checkpoint.source)
         return cls(**settings)
 
-    # `tensors.size` also opens the files. For a KerasHub preset this builds a model, which must
-    # happen outside of the scope in which `build_filled` makes the encoder.
+    # `tensors.size` opens the files, which for a KerasHub preset builds a model, outside of the
+    # scope of `build_filled`.
     check_sizes(settings, checkpoint.tensors.size(), checkpoint.source)
 
     def fill(backbone):
@@ -215,7 +211,7 @@ def backbone_of(cls, checkpoint, load_weights, may_stay_new=(), **kwargs):
 def _check_family(cls, checkpoint, task=None):
     """Raise for a family that the encoder's class does not build.
 
-    `BertBackbone` builds every family except those of `lineage`, which have one class each.
+    `BertBackbone` builds every family outside `lineage`.
     """
     own = getattr(cls, "family", None)
     if checkpoint.family in LINEAGE if own is None else checkpoint.family != own:
@@ -234,10 +230,7 @@ def _check_family(cls, checkpoint, task=None):
 
 
 def task_of(cls, checkpoint, load_weights, **kwargs):
-    """Build a task model of a foreign checkpoint.
-
-    It has the checkpoint's head, unless the caller requests a new one.
-    """
+    """Build a task model of a foreign checkpoint, with its head or a requested new one."""
     _check_family(cls.backbone_cls, checkpoint, cls)
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     new_head = _wants_new_head(arguments)
@@ -245,7 +238,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
     settings = checkpoint.head.get(tables_of(cls), {})
     settings = dict(settings() if callable(settings) else settings)
     if cls.kind != tables_of(cls):
-        # The settings of this kind are added to those of the kind with the same weights (`like`).
+        # On top of those of the kind with the same weights (`like`).
         own = checkpoint.head.get(cls.kind, {})
         settings |= own() if callable(own) else own
     if cls.needs_head and not new_head:
@@ -254,7 +247,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
         row = head_settings(checkpoint.family, cls.kind)
         weight = cls.output_weight({**row, **settings, **arguments})
         names = head_map and weight and head_map.theirs(weight)
-        # A head that has no weights exists if the format supports its kind.
+        # A head without weights exists if its kind is supported.
         has_head = head_map if weight is None else names
         if not has_head or (load_weights and names and names[0] not in checkpoint.tensors):
             raise _no_head(cls, checkpoint.source, head_map is not None)
@@ -304,7 +297,7 @@ def task_of(cls, checkpoint, load_weights, **kwargs):
 
 
 def _check_classes(checkpoint, settings, name):
-    """Raise if the head's tensor has another number of classes; runs before the head is built."""
+    """Raise if the head's tensor has another number of classes."""
     count = settings.get("num_classes") or len(settings.get("labels") or ())
     shape = tuple(checkpoint.tensors.shape(name))
     if count and count not in shape:
@@ -315,10 +308,7 @@ def _check_classes(checkpoint, settings, name):
 
 
 def _outside(head, head_map):
-    """Return a function of a tensor's name that returns whether it is not one of the head's.
-
-    Names are compared by their prefixes.
-    """
+    """Return a function of a tensor's name: is it outside of the head, by prefix."""
 
     def start(name):
         return re.match(r"(cls[./])?[^./]*", name)[0]  # Several heads have names with "cls".
@@ -346,7 +336,7 @@ def _check_tied(checkpoint, outside, why):
 def own_backbone(cls, preset, load_weights, new=None, **kwargs):
     """Build the encoder of an `OwnPreset`.
 
-    The paths of weights that the preset lacks, which keep their initial values, are added to `new`.
+    Paths of weights that the preset lacks are added to `new`.
     """
     config = preset.config()
     lacks_pooler = kwargs.get("pooler") and config.get("pooler") is False
@@ -391,13 +381,13 @@ def _check_finite(weights, directory):
 def own_task(cls, preset, load_weights, **kwargs):
     """Build a task of an `OwnPreset`.
 
-    Its head is the preset's, one of the heads of a preset that combines several, or a new one.
+    Its head is the preset's, one of its several heads, or new.
     """
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     saved_class, config = preset.task(cls)
     saved = config if issubclass(saved_class or object, cls) else None
     held = {name: (saved or {}).get(name) for name in _LAYERS}
-    # A layer that the saved head has is no request for a new head.
+    # A saved layer requests no new head.
     arguments = {x: v for x, v in arguments.items() if x not in held or v != held[x]}
     new_head = _wants_new_head(arguments)
     lost = [name for name in _LAYERS if held[name] and name in arguments]
@@ -417,7 +407,7 @@ def own_task(cls, preset, load_weights, **kwargs):
             "that class."
         )
     if saved is None and cls.needs_head and not new_head:
-        # A saved task that combines several heads, such as a pretrainer, can provide one of them.
+        # A task of several heads, such as a pretrainer, can provide one.
         lender = kind_of(saved_class or object)
         if lender is None or cls.kind not in lender.parts:
             raise _no_head(cls, preset.directory)
@@ -447,7 +437,7 @@ def own_task(cls, preset, load_weights, **kwargs):
 
 
 def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
-    """Build a task with the encoder and one head of a task that combines several heads."""
+    """Build a task with the encoder and a head of a task of several heads."""
     arguments, preprocessor_arguments, encoder_arguments = _split_arguments(cls, kwargs)
     if "preprocessor" not in arguments and config.get("preprocessor") is not None:
         arguments["preprocessor"] = cls.preprocessor_cls.from_own_preset(
@@ -459,7 +449,7 @@ def _borrowed_task(cls, lender, config, preset, load_weights, **kwargs):
     task = cls(**{**{x: config[x] for x in shared}, "backbone": whole.backbone, **arguments})
     weights = {weight.path: weight for weight in whole.weights}
     missing = [weight.path for weight in head_weights(task) if weight.path not in weights]
-    if missing:  # The combined task was saved without this head, which is optional.
+    if missing:  # The combined task lacks this optional head.
         raise _no_head(cls, preset.directory)
     for weight in head_weights(task):
         weight.assign(weights[weight.path])

@@ -1,10 +1,9 @@
-"""Base classes of encoders and tasks; models can be built while other threads use other models.
+"""Base classes of encoders and tasks, safe for threads that build models.
 
-When an object of a subclass of `keras.Model` is created, Keras makes its class functional by
-changing the class's bases, and KerasHub changes the bases of its tasks back and forth each time.
-Meanwhile, a model of the same class in another thread has neither `call` nor outputs. The classes
-below have the functional class among their bases from the start, so Keras changes nothing, and the
-method resolution order does not depend on KerasHub's own models.
+When a model is created, Keras makes its class functional by changing its bases, and KerasHub
+changes those of tasks back and forth. Meanwhile, a model of the class in another thread has neither
+`call` nor outputs. These classes have the functional class among their bases from the start, so
+Keras changes nothing, and the method resolution order does not depend on KerasHub's models.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class FillsIn:
     """Mixin that adds missing inputs by the method `fill_in`; it must precede Keras' class."""
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        check_process()  # Must run before the first tensor exists, for which JAX may compile.
+        check_process()  # Before the first tensor, for which JAX may compile.
         if isinstance(inputs, dict) and has_ids(inputs):
             encoder_of(self).check_padding(inputs)
             inputs = self.fill_in(inputs)
@@ -65,12 +64,12 @@ class FillsIn:
                 f"The inputs have a global_attention_mask, but this {type(self).__name__} has no "
                 "such input; leave it out, or load a Longformer with global_tokens='given'."
             )
-        # `__call__` does this too, but `fit` and `predict` skip it on JAX.
+        # On JAX, `fit` and `predict` skip `__call__`.
         return super().call(self.fill_in(inputs), training=training, mask=None, **kwargs)
 
 
 def has_ids(x):
-    """Return whether inputs are a dict with a key that ends in `token_ids`, or a tuple of these."""
+    """Return whether inputs are a dict with a key `...token_ids`, or a tuple of these."""
     if isinstance(x, tuple):
         return bool(x) and all(map(has_ids, x))
     return isinstance(x, dict) and any(name.endswith("token_ids") for name in x)

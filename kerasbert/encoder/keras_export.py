@@ -1,6 +1,6 @@
 """`model.export`: Keras' exporter for the formats that work with these models.
 
-For other formats, it raises an error that names the exporter of kerasbert.
+Errors for other formats name kerasbert's exporter.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# Alternatives for the formats of Keras 3.15. `backend.KERAS_EXPORTS` lists the formats that Keras
-# writes correctly for these models. Its ONNX files use an op that ONNX does not have (Erfc), and
-# its OpenVINO files halve the precision of the weights. On JAX and PyTorch the other formats fail,
-# because rows can have any length.
+# Alternatives for the formats of Keras 3.15, except `backend.KERAS_EXPORTS`: its ONNX files use
+# Erfc, which ONNX lacks, its OpenVINO files halve the weights' precision, and on JAX and PyTorch
+# others fail for rows of any length.
 OURS = {
     "tf_saved_model": "kerasbert.export_serving(model, folder), tokens_only=True for token ids",
     "onnx": "kerasbert.export_onnx(model, folder)",
@@ -28,7 +27,7 @@ OURS = {
 
 
 class KerasExport:
-    """Mixin with `export`; it must come before Keras' model as a base class."""
+    """Mixin with `export`; must precede Keras' model."""
 
     def export(self, filepath: AnyPath, format: str = "tf_saved_model", **kwargs: Any) -> str:
         """Write a graph that takes token ids, with Keras' exporter; see `keras.Model.export`.
@@ -50,5 +49,5 @@ class KerasExport:
                 f"of this model; use {OURS[format]}."
             )
         if not keras_internals.was_called(self):
-            self(self.input)  # Keras' exporter requires that the model has been called.
+            self(self.input)  # Keras' exporter needs a called model.
         return super().export(filepath, format=format, **kwargs)

@@ -1,4 +1,4 @@
-"""Check an encoder's settings and make its layers; copy some of its layers to another encoder."""
+"""Checks of an encoder's settings, its layers, and copies of them."""
 
 import keras
 from keras import ops
@@ -20,7 +20,7 @@ from kerasbert.layers.global_attention import GlobalTokens, own_global_attention
 from kerasbert.layers.position_bias import shared_bias
 from kerasbert.layers.token_layers import TokenDense, TokenDropout
 
-# Attributes with the embedding layers, which two encoders may share.
+# Embedding layers, which two encoders may share.
 _EMBEDDINGS = (
     "token_embedding",
     "position_embedding_layer",
@@ -90,8 +90,7 @@ def make_layers(encoder, tables, dtype):
     def optional(is_used, layer, *args, initializes="kernel", **settings):
         """Make a layer if it is used, else return `None`.
 
-        An unused layer makes no initializer, because each initializer draws a seed, which changes
-        the seeds of the later ones.
+        An unused initializer would change the seeds of later ones.
         """
         if not is_used:
             return None
@@ -165,7 +164,7 @@ def make_layers(encoder, tables, dtype):
         if encoder.global_tokens is None
         else GlobalTokens(encoder.max_global_tokens, name="global_tokens")
     )
-    # One mask per window, in the order of the first layers that use them.
+    # One mask per window, in the order of the layers that use them first.
     windows = [window_of(encoder, i) for i in range(encoder.num_layers)]
     kinds = list(dict.fromkeys(windows))
     encoder.mask_of_layer = [kinds.index(window) for window in windows]
@@ -241,7 +240,7 @@ def _mask_name(window, local):
 
 
 def lacks_first_norm(encoder):
-    """Return whether layer 0 has no norm before attention, because the embeddings have one."""
+    """Return whether layer 0 has no norm before attention."""
     return encoder.norm_first and encoder.embeddings_norm and not encoder.first_attention_norm
 
 
@@ -261,7 +260,7 @@ def copy_layers(encoder, layers):
                 "norm; choose a layer of the same kind."
             )
     inner = encoder.num_inner_repetitions
-    # With `num_inner_repetitions`, take the first block of each layer.
+    # The first block of each layer.
     blocks = [encoder.transformer_layers[layer * inner] for layer in layers]
     settings = {**config_of(encoder), "num_layers": len(layers), "trainable": True}
     if isinstance(encoder.local_window, (list, tuple)):
@@ -283,7 +282,7 @@ def copy_layers(encoder, layers):
     own = {weight.path: weight for weight in encoder.weights}
     for weight in model.weights:
         if id(weight) not in inside:
-            # The value is copied, because JAX would share its memory and donate it in training.
+            # Copied, because JAX would share the memory and donate it in training.
             weight.assign(ops.convert_to_numpy(own[weight.path]))
     return model
 
@@ -307,7 +306,7 @@ def reinitialize_layers(encoder, count):
     new = []
     for layer in layers:
         config = layer.get_config()
-        # The new block builds its attention itself.
+        # The new block builds its attention.
         (config.get("attention") or {}).pop("build_config", None)
         new.append(type(layer).from_config(config))
         new[-1].build((None, None, encoder.hidden_dim))

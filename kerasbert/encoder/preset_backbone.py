@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Backbone):
     """Base class of `BertBackbone` and other models without a head."""
 
-    # Names of the constructor arguments that the config and the object's attributes store.
+    # Constructor arguments that the config and the attributes store.
     setting_names = ()
     check_arguments = classmethod(check_arguments)
 
@@ -41,8 +41,8 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
         for layer in keras_internals.flatten_layers(self, include_self=False):
             policy = layer.dtype_policy
             if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-                # Set the layer's own policy, because Keras does not look into a map to see whether
-                # a saved layer is quantized.
+                # Keras does not look into a map for quantized layers, so set the layer's own
+                # policy.
                 keras_internals.set_policy(layer, policy[layer.path or layer.name])
 
     def _set_settings(self, given, kinds):
@@ -64,8 +64,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         saved = read_json(os.path.join(directory, "config.json"))
         if kwargs.get("dtype") is None:
-            # Pass the saved policies, because KerasHub's loader drops them, and then no layer would
-            # be quantized.
+            # KerasHub's loader drops saved policies, which quantized layers need.
             dtype = saved["config"].get("dtype")
             if isinstance(dtype, dict) and dtype["class_name"] == "DTypePolicyMap":
                 kwargs["dtype"] = dtype
@@ -99,7 +98,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
                 projections.
         """
         super().enable_lora(rank, target_layer_names)
-        # Keras keeps the biases of adapted layers trainable, but `save_lora_weights` omits them.
+        # Keras keeps biases of adapted layers trainable, but `save_lora_weights` omits them.
         for weight in self.trainable_weights:
             weight.trainable = weight.name.startswith("lora_")
 
@@ -111,8 +110,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
             if layer.quantization_mode is not None
         }
         if quantized and not isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
-            # A new map is made, because KerasHub's drops the policy of layers that are not
-            # quantized.
+            # KerasHub's map drops the policy of layers that are not quantized.
             dtype = keras.dtype_policies.DTypePolicyMap(dtype.name, quantized)
         return {
             "name": self.name,

@@ -1,9 +1,8 @@
 """Model families, one file each: settings of encoder and heads, and names in other packages.
 
-A row of `FAMILIES` holds the arguments of `kerasbert.models.BertBackbone` in which the family's
-checkpoints differ from BERT, and the settings of the family's published heads. Rows of
-`TABLES` and `KERAS_HUB` hold the family's names in transformers and in KerasHub; `bert.py` also has
-those of Google's checkpoints.
+`FAMILIES` has the arguments of `kerasbert.models.BertBackbone` in which a family differs from BERT,
+and the settings of its published heads; `TABLES` and `KERAS_HUB` have its names in transformers and
+KerasHub, and `bert.py` those of Google's checkpoints.
 """
 
 from kerasbert.families import (
@@ -60,7 +59,7 @@ def get_family(name, families=None):
 def head_settings(family, kind):
     """Return a head's settings: the defaults of its kind, overridden by those of the family.
 
-    A custom task, whose `kind` is `None`, has no such settings.
+    Custom tasks (`kind` is `None`) have none.
 
     >>> head_settings("roberta", "text_classifier")["pooling"]
     'cls'

@@ -1,9 +1,9 @@
 """BigBird with full attention: Zaheer et al. 2020, arXiv 2007.14062.
 
-Rows of up to 704 tokens, with the default blocks, have full attention in transformers too. In
-training, transformers has the dropout of the embeddings before their norm, and kerasbert after it.
+Up to 704 tokens, with the default blocks, have full attention in transformers too, which in
+training has the embeddings' dropout before their norm, not after it.
 
-transformers' head for question answering has layers of its own, so it is not supported.
+transformers' head for question answering has own layers, and is not supported.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""DeBERTa, DeBERTa-v2 and DeBERTa-v3, whose attention has separate scores for relative positions.
+"""DeBERTa, DeBERTa-v2 and DeBERTa-v3, with disentangled attention.
 
 DeBERTa: He et al. 2021, arXiv 2006.03654; DeBERTa-v3: He et al. 2021, arXiv 2111.09543. DeBERTa-v2
 is DeBERTa-v3 with a convolution.
@@ -23,7 +23,7 @@ from kerasbert.families.transformers_names import (
 
 _CONTEXT_POOLER = {"pooling": "cls", "head_activation": "gelu"}
 
-# For each key that changes outputs: the only supported value, and the default in transformers.
+# By key that changes outputs: the supported value, and transformers' default.
 _ALL = {
     "relative_attention": (True, False),
     "position_biased_input": (False, True),

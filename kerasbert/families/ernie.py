@@ -1,7 +1,7 @@
 """ERNIE: BERT with embeddings of pre-training tasks. Sun et al. 2020, arXiv 1907.12412.
 
 Models run with the embedding of task 0, transformers' default, which is added to every segment
-embedding when a checkpoint is read. Written checkpoints have the sum and no embeddings of tasks.
+embedding. Written checkpoints have the sum alone.
 """
 
 import dataclasses

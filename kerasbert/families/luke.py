@@ -1,8 +1,8 @@
 """LUKE without its entities: Yamada et al. 2020, arXiv 2010.01057.
 
 Without entities, LUKE is RoBERTa with BERT's heads. mLUKE (Ri et al. 2022, arXiv 2110.08151) and
-the Japanese LUKE have the same classes, with XLM-R's tokenizer. Embeddings of entities, and the
-queries between words and entities, are not read; files that are written have one entity of zeros.
+the Japanese LUKE have the same classes, with XLM-R's tokenizer. Entities are not read; written
+files have one of zeros.
 """
 
 import dataclasses

@@ -1,10 +1,10 @@
 """RoFormer, BERT with rotary positions: Su et al. 2021, arXiv 2104.09864.
 
-transformers rotates pairs of neighboring features; kerasbert pairs the two halves of a head.
-Features are reordered when a checkpoint is read or written, which changes no output.
+transformers rotates pairs of neighboring features, kerasbert the two halves of a head, so features
+are reordered when checkpoints are read or written.
 
-transformers' class for multiple choice reads the last column of a row, even if that is padding, so
-it is not supported.
+transformers' class for multiple choice reads a row's last column, even padding, and is not
+supported.
 """
 
 import numpy as np

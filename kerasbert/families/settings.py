@@ -16,7 +16,7 @@ SETTINGS = {
     "num_segments": "whole",
     "attention_dropout": "share",
     "activation": "name",
-    # An epsilon of 0 is not allowed: it gives NaN for a row of equal numbers.
+    # An epsilon of 0 gives NaN for a row of equal numbers.
     "layer_norm_epsilon": "epsilon",
     "pooler": "flag",
     "embedding_dim": "count?",
@@ -60,12 +60,12 @@ NEEDED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermedi
 POSITION_EMBEDDINGS = ("learned", "rotary", "disentangled", "none")
 POSITION_BIASES = ("buckets", "alibi")
 
-# Which tokens attend to all others and are attended to by all: "by_task" leaves it to the head,
-# "given" reads `global_attention_mask`, and the others are rules.
+# Which tokens have global attention: "by_task" leaves it to the head, "given" reads
+# `global_attention_mask`, and the others are rules.
 GLOBAL_TOKENS = ("by_task", "given", "none", "first", "before_separator", "after_separator")
 
-# Parts with optional biases: the attention's projections, the feed-forward's first and second
-# projection, and the norms.
+# Parts with optional biases: the attention's projections, the two feed-forward projections, and the
+# norms.
 BIASED = ("attention", "intermediate", "output", "norm")
 
 
@@ -122,11 +122,10 @@ ERF_GELU = {"head_activation": "gelu"}
 # BERT with rotary positions and a gated feed-forward.
 ROTARY = {"pooler": False, "position_embedding": "rotary", "gated_mlp": True}
 
-# For encoders with norms before attention and feed-forward, and after the last layer instead of the
-# embeddings.
+# Norms before attention and feed-forward, and after the last layer instead of the embeddings.
 PRE_NORM = {"norm_first": True, "embeddings_norm": False}
 
-# For causal encoders, in which only the last token attends to all others.
+# In causal encoders, only the last token attends to all others.
 LAST_TOKEN = {"pooling": "last", "output_bias": False, "dropout": 0.0}
 
 

@@ -1,7 +1,6 @@
-"""`Table`: a family's names in transformers. Also the names that most families share with BERT.
+"""`Table`: a family's names in transformers, and those shared with BERT.
 
-"Their" classes, keys and layers are those of transformers. Source: `transformers` 5.23; its classes
-are named beside the tables.
+"Their" classes, keys and layers are those of `transformers` 5.23, named beside the tables.
 """
 
 import dataclasses
@@ -10,8 +9,7 @@ from collections.abc import Callable
 from kerasbert.base.errors import check_fields
 from kerasbert.kinds import KINDS
 
-# Activations in transformers, with our names. "gelu" is the erf form in transformers, but the tanh
-# form in Google's files.
+# "gelu" is the erf form in transformers, but the tanh form in Google's files.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -31,7 +29,7 @@ ACTIVATIONS = {
     "linear": "linear",
 }
 
-# Keys of the special token ids that some configs have in addition to the tokenizer's files.
+# Keys of the special token ids that some configs have.
 SPECIAL_IDS = tuple(f"{role}_token_id" for role in ("pad", "bos", "eos", "cls", "sep", "mask"))
 
 
@@ -66,9 +64,8 @@ class Table:
         token_ids: tuple. Those of the special tokens whose default ids may lie outside a
             vocabulary.
         no_id: value that stands for an unknown id, if the class does not accept `None`.
-        default_ids: dict of key to its default id. An id with this value is not compared with the
-            tokenizer's, because files in which the key was never set have it, such as those with
-            BERT's class and XLM-R's vocabulary.
+        default_ids: dict of key to its default id. It is not compared with the tokenizer's, because
+            it may never have been set, such as for BERT's class with XLM-R's vocabulary.
         head_names: tuple. Prefixes of the heads' weight names, if they are unusual.
         unused: tuple. Parts of the names of stored weights that are not read.
         refused: dict of kind of head to a dict of key to the only supported value.
@@ -76,14 +73,12 @@ class Table:
         may_lack_segments: bool. Whether the class has no segment table if there are no segments.
         swapped: string. See `NameMap.swapped`.
         orders: function of the encoder's settings; see `NameMap.orders`.
-        fixed: function of the encoder's settings that returns the tensors that its class stores
-            although the settings determine them or no output depends on them: a dict of name to
-            array. The encoder's own weights take precedence.
-        split_heads: dict of name suffix to bool, for matrices with an axis for heads: true if the
-            matrix projects into the heads, (D, N, H); false if it projects out of them and is not
-            transposed.
-        constants: function of `config.json` that returns a dict of the name of a weight to the name
-            of a table; transformers adds the table's first row to each row of the weight.
+        fixed: function of the encoder's settings that returns redundant tensors of its class, a
+            dict of name to array. The encoder's own weights take precedence.
+        split_heads: dict of name suffix to bool, for matrices with an axis for heads: true for
+            projections into them, (D, N, H), false out of them, not transposed.
+        constants: function of `config.json` that returns a dict of a weight's name to that of a
+            table, whose first row transformers adds to its rows.
         verbatim: function of the encoder's settings; see `NameMap.verbatim`.
         verbatim_head: function of the encoder's settings, the same for the heads.
         tied: function of the encoder's settings and `config.json` that returns `Checkpoint.tied`;
@@ -93,8 +88,8 @@ class Table:
         read_head: function of `config.json` and its path that returns further arguments for the
             class of any head.
         write_head: function of a task that returns further keys.
-        generation: function of a task and its `config.json` that returns `generation_config.json`
-            with the reverse of `read_head`; `None` writes no such file.
+        generation: function of a task and its `config.json` that returns `generation_config.json`,
+            the reverse of `read_head`, or `None`.
     """
 
     classes: str
@@ -175,7 +170,7 @@ class Table:
 def name_of(activation, names=ACTIVATIONS):
     """Return the first of the `names` for one of our activations.
 
-    An activation without a name is returned unchanged: reading the file back raises an error.
+    Others are returned unchanged: reading the file back raises an error.
     """
     return next((name for name, ours in names.items() if ours == activation), activation)
 
@@ -201,7 +196,7 @@ def check_head_width(config, path):
 def read_rotary(base, known):
     """Return a function that reads the base of the rotary positions from a config.
 
-    It raises an error for values of other keys that differ from those in `known`.
+    It raises an error for other keys that differ from `known`.
     """
 
     def read(config, path):
@@ -225,7 +220,7 @@ def read_rotary(base, known):
         if kind == "default":
             factor = 1.0
         elif kind == "ntk" and rope.get("mixed_b") is None:
-            # The original code enlarges the base and also slows the fastest rotation.
+            # The original code also slows the fastest rotation.
             width = config.get("hidden_size", 768) // config.get("num_attention_heads", 12)
             theta, factor = theta * factor, factor ** (2 / width)
         elif kind != "linear":
@@ -277,7 +272,7 @@ ENCODER = {  # BertModel
 
 
 def pre_norm(attention, output, final):
-    """Return `ENCODER` with names of the norms before attention and feed-forward, and of the last.
+    """Return `ENCODER` with the names of pre-norms and the last norm.
 
     >>> pre_norm("ln_1", "ln_2", "ln_f")["final_layer_norm"]
     'ln_f'

@@ -1,11 +1,11 @@
 """XLM: Lample and Conneau 2019, arXiv 1901.07291. FlauBERT: Le et al. 2020, arXiv 1912.05372.
 
-Segments of these families are languages: segment ids are the `langs` of transformers. Without
-segment ids, all tokens are in language 0. Where the language changes in a row, positions count from
-0 again, as in XLM's translation language modeling; transformers needs `position_ids` for this.
+Segments are languages: segment ids are transformers' `langs`, by default 0. Where the language
+changes in a row, positions restart, as in XLM's translation language modeling; transformers needs
+`position_ids` for this.
 
-A sinusoidal position table is stored in checkpoints like a learned one, and is read as one.
-FlauBERT's LayerDrop, which skips layers in training, is not applied.
+A sinusoidal position table is stored and read like a learned one. FlauBERT's LayerDrop is not
+applied.
 
 transformers' class for multiple choice has two linear layers in a row, and is not supported.
 """

@@ -13,15 +13,14 @@ from kerasbert.base.keywords import ChecksKeywords
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
-    """Token embedding in clusters by frequency; rarer clusters have narrower embeddings.
+    """Token embedding in clusters by frequency, narrower for rarer clusters.
 
     Args:
         vocabulary_size: int. V; ids are sorted by frequency, most frequent first.
         hidden_dim: int. D.
         embedding_dim: int. Width of the first cluster's embeddings; `None` means `hidden_dim`.
         cutoffs: list of ints. First id of each cluster after the first; empty for one cluster.
-        division: int. Factor by which the width shrinks per cluster; with 1, all clusters share one
-            table.
+        division: int. Factor by which the width shrinks per cluster; 1 is a shared table.
 
     Example:
 
@@ -106,13 +105,13 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
 class AdaptiveSoftmax(ChecksKeywords, keras.layers.Layer):
     """Log-probabilities of tokens by an adaptive softmax, tied to an `AdaptiveEmbedding`.
 
-    The first softmax covers the tokens of the first cluster and one entry for each further cluster,
-    which has its own softmax. Without cutoffs it is a plain softmax.
+    The first softmax covers the first cluster and an entry for each further one, which has its own.
+    Without cutoffs it is a plain softmax.
 
     Args:
         embedding: an `AdaptiveEmbedding`, whose tables serve as output weights.
-        tied_projections: list of bools, one per cluster. Whether the cluster shares the embedding's
-            projection, if there is one; `None` shares all projections.
+        tied_projections: list of bools, one per cluster. Whether the cluster shares any projection
+            of the embedding; `None` shares all.
 
     Example:
 

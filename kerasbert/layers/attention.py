@@ -1,4 +1,4 @@
-"""Self-attention with a fused query-key-value projection, cross-attention and attention masks.
+"""Self-attention, cross-attention and attention masks.
 
 B batch, T tokens, S tokens of the memory (the encoder's output), D width, N heads, H head width.
 """
@@ -65,14 +65,14 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
         Args:
             padding_mask: (B, T), true or 1 at tokens.
-            by_blocks: bool. Whether a block mask may be returned for long texts if `window` is set.
-                Its size is linear in T: each of C blocks of W tokens attends to K tokens.
+            by_blocks: bool. Whether a window may give long texts a block mask, of linear size in T:
+                each of C blocks of W tokens attends to K tokens.
             is_global, global_ranks: outputs of `GlobalTokens`, for `GlobalAttention`; all tokens
                 attend to the global ones. `None` for no global tokens.
 
         Returns:
-            (B, 1, 1, T) if all tokens share one mask, otherwise (B, 1, T, T). A block mask is
-            (B, C, 1, W, K).
+            (B, 1, 1, T) if all tokens share one mask, otherwise (B, 1, T, T), or a block mask (B,
+            C, 1, W, K).
         """
         if by_blocks and self.window is not None:
             mask = local_mask(padding_mask, self.is_causal, self.window)
@@ -127,9 +127,8 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
         rotary_base: float or None. Base of the rotary position embedding; `None` disables it.
         rotary_factor: float. Divisor of the positions.
         rotary_value: bool. Whether values are rotated like queries and keys (some RoFormers).
-        num_key_value_heads: int. Number of heads of keys and values, a divisor of `num_heads`, each
-            shared by as many heads of queries (grouped-query attention, arXiv 2305.13245); `None`
-            takes `num_heads`.
+        num_key_value_heads: int. Number of heads of keys and values, a divisor of `num_heads`
+            (grouped-query attention, arXiv 2305.13245); `None` means `num_heads`.
         kernel_initializer: an initializer.
 
     Example:
@@ -193,11 +192,11 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
             training: bool.
             return_attention_scores: bool. Not available with a block mask.
             cache: (B, 2, C, N, H), keys and values of C tokens. The inputs' keys and values are
-                written into it, and the inputs attend to the result; the mask is then (T, C).
+                written into it, and attended to, with a mask (T, C).
             cache_update_index: int or tensor. Position in the cache of the first input token.
-            bias: floats that are added to the scaled scores, such as the output of
-                `RelativePositionBias`. It must be broadcastable to (B, N, T, T); with a cache to
-                (B, N, T, C); with a block mask of C blocks of W tokens to (B, C, N, W, K).
+            bias: floats added to the scaled scores, such as the output of `RelativePositionBias`,
+                broadcastable to (B, N, T, T); with a cache to (B, N, T, C); with a block mask to
+                (B, C, N, W, K).
 
         Returns:
             (B, T, D). With `return_attention_scores`, also the attention probabilities
@@ -299,7 +298,7 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CrossAttention(ChecksKeywords, keras.layers.Layer):
-    """Multi-head attention of a text to an encoder's output, the memory (arXiv 1706.03762).
+    """Multi-head attention to an encoder's output, the memory (arXiv 1706.03762).
 
     Args:
         num_heads: int. Must divide the width of the input.

@@ -178,14 +178,14 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return a call that recomputes the whole block in the backward pass; for `RematScope`.
 
-        Keras would pass all arguments and the block's variables to the backend. JAX, however,
-        cannot branch on a traced `training`, and TensorFlow would draw different dropout masks in
-        the recomputation. This method passes a pure function of tensors and random states.
+        Keras would pass all arguments and variables to the backend, but JAX cannot branch on a
+        traced `training`, and TensorFlow would draw other dropout masks in the recomputation. So
+        this passes a pure function of tensors and random states.
         """
 
         def call(inputs, attention_inputs=None, **settings):
             variables = self.variables
-            # Further inputs of the attention, such as distance embeddings, may need gradients too.
+            # Inputs such as distance embeddings may need gradients.
             shared = dict(attention_inputs or {})
             floats = [name for name, x in shared.items() if _is_float(x)]
             weights = {id(weight) for weight in self.weights}
@@ -198,7 +198,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
                 return call(values, inputs, attention_inputs=given, **settings)
 
             remat = super(TransformerBlock, self).rematerialized_call(pure, inputs)
-            # Random states are copied, because PyTorch changes them in place.
+            # PyTorch changes random states in place.
             values = [ops.copy(v) if id(v) not in weights else v.value for v in variables]
             outputs, states = remat(inputs, *values, *(shared[name] for name in floats))
             for variable, state in zip(random_states, states, strict=True):
@@ -220,8 +220,8 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
     ) -> Tensor:
         """Map (B, T, D) to (B, T, D), or only to (B, P, D), at `positions` (B, P).
 
-        `attention_inputs` is a dict of additional arguments of the attention layer, such as its
-        `bias`; for other arguments, see `SelfAttention.call`.
+        `attention_inputs` is a dict of further arguments of the attention layer, such as `bias`;
+        for others, see `SelfAttention.call`.
         """
         x = inputs
         if self.norm_first and self.attention_layer_norm is not None:
@@ -252,7 +252,7 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
         return self._drop(self.output_dense(x), training)
 
     def _drop(self, x, training):
-        # Dropout is skipped at inference, because an uncompiled layer call takes 0.1 ms.
+        # No dropout at inference: an uncompiled layer call takes 0.1 ms.
         return self.dropout_layer(x, training=True) if training else x
 
     def compute_output_spec(

@@ -1,4 +1,4 @@
-"""Convolution over the tokens of a text, beside an encoder's first layer (DeBERTa-v2).
+"""Convolution over tokens, beside an encoder's first layer (DeBERTa-v2).
 
 B batch, T tokens, D width.
 """
@@ -91,7 +91,7 @@ class TokenConvolution(ChecksKeywords, keras.layers.Layer):
         residual: Tensor = None,
         training: bool | None = False,
     ) -> Tensor:
-        """Convolve tokens, without padding, and add the result to another layer's output.
+        """Convolve tokens, without padding, and add another layer's output.
 
         Args:
             inputs: (B, T, D).

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# Score of a forbidden transition. It is finite, so that a chain without an allowed path gives no
-# NaN; no sum of scores of a trained model is close to it.
+# Score of a forbidden transition: far below trained scores, but finite, so that a chain without an
+# allowed path gives no NaN.
 FORBIDDEN = -1e4
 
 
@@ -28,18 +28,17 @@ FORBIDDEN = -1e4
 class CRF(ChecksKeywords, keras.layers.Layer):
     """Linear-chain conditional random field over the labeled tokens of each row.
 
-    The score of a sequence of classes is the sum of its class scores (emissions), of a transition
-    score for each pair of neighbors, and of a score for its first and its last class. Tokens that a
-    mask leaves out, such as padding and continuations of words, are skipped: the tokens before and
-    after them are neighbors in the chain. Transition scores begin at 0. All sums are float32 in any
-    precision.
+    The score of a sequence of classes is the sum of class scores (emissions), a transition score
+    for each pair of neighbors, and scores of the first and last class. Masked tokens, such as
+    padding and continuations of words, are skipped, so that their neighbors are adjacent.
+    Transition scores begin at 0. All sums are float32.
 
     Called on emissions, the layer returns them unchanged: it only holds the weights.
 
     Args:
-        allowed: nested list of bools (C + 1, C + 1). Entry (i, j) is whether class j may follow
-            class i; row C is for the beginning and column C for the end of a text. It only affects
-            `best_path`, `marginals` and `decoded_scores`. `None` allows all.
+        allowed: nested list of bools (C + 1, C + 1). Whether class j may follow class i; row C is
+            the beginning and column C the end of a text. Only for `best_path`, `marginals` and
+            `decoded_scores`. `None` allows all.
 
     Example:
 
@@ -75,10 +74,10 @@ class CRF(ChecksKeywords, keras.layers.Layer):
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def losses_of_tokens(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """Return the term of each token in the negative log-likelihood of the labels.
+        """Return each token's term of the negative log-likelihood of the labels.
 
-        The term of a token is the negative log-probability of its label, given the emissions and
-        the labels before it. The terms of a row add up to its negative log-likelihood.
+        It is the negative log-probability of its label, given emissions and earlier labels. Terms
+        add up to a row's negative log-likelihood.
 
         Args:
             emissions: floats (B, T, C).
@@ -91,7 +90,6 @@ class CRF(ChecksKeywords, keras.layers.Layer):
         transitions, start, end = weights = self._weights()
         self._in_last_loss.assign(weights)
         is_in = ops.cast(mask, "bool")
-        # Labels outside the chain may have any value.
         labels = ops.where(is_in, ops.cast(labels, "int32"), 0)
         order, places, counts = chains.compacted(is_in)
         emissions = chains.with_ends(_in_order(emissions, order), counts, start, end)
@@ -103,7 +101,7 @@ class CRF(ChecksKeywords, keras.layers.Layer):
     def best_path(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Return the classes of the best allowed path (Viterbi), int32 (B, T).
 
-        For tokens outside the chain, it has the class with the highest emission.
+        Tokens outside the chain have the highest emission.
 
         Args:
             emissions: floats (B, T, C).
@@ -114,16 +112,15 @@ class CRF(ChecksKeywords, keras.layers.Layer):
     def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Return the probability of each class at each token over all allowed paths, (B, T, C).
 
-        For tokens outside the chain, it is the softmax of the emissions. The arguments are those
-        of `best_path`.
+        Tokens outside the chain have the softmax of the emissions. For arguments, see `best_path`.
         """
         return self._marginals(*self._chain(emissions, mask, self._weights()), emissions, mask)
 
     def decoded_scores(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Return scores (B, T, C) for metrics, with the transitions of the last computed loss.
 
-        They are the logarithms of the marginals, except that at each token, the class of the best
-        path gets the highest score. The arguments are those of `best_path`.
+        They are logarithms of the marginals, but highest at the class of the best path. For
+        arguments, see `best_path`.
         """
         chain = self._chain(emissions, mask, self._in_last_loss.values())
         scores = ops.log(ops.maximum(self._marginals(*chain, emissions, mask), 1e-30))
@@ -163,8 +160,7 @@ class CRF(ChecksKeywords, keras.layers.Layer):
 class _InLastLoss(keras.metrics.Metric):
     """The transitions with which the last loss was computed.
 
-    A metric stores them, because on JAX, a step computes metrics in a scope in which only the
-    variables of metrics have their current values.
+    On JAX, only variables of metrics have current values where a step computes metrics.
     """
 
     def __init__(self, classes):

@@ -58,7 +58,7 @@ class TransformerDecoderBlock(TransformerBlock):
         only_blocks_remat(keras_internals.flatten_layers(self, include_self=False))
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # TensorFlow's rematerialization has no gradient for extra inputs such as the memory.
+        # TensorFlow's rematerialization gives extra inputs no gradient.
         return layer_call
 
     def call(
@@ -79,8 +79,8 @@ class TransformerDecoderBlock(TransformerBlock):
             memory, memory_mask: see `CrossAttention.call`.
             attention_mask, cache, cache_update_index: see `SelfAttention.call`.
             training: bool.
-            keys_values: (B, 2, S, N, H), precomputed by `CrossAttention.keys_values`; the inputs
-                may then be (B * K, T, D), with K consecutive rows per text.
+            keys_values: (B, 2, S, N, H), from `CrossAttention.keys_values`; inputs may then be (B *
+                K, T, D), with K consecutive rows per text.
 
         Returns:
             (B, T, D). With `cache`, also the updated cache.
@@ -98,7 +98,7 @@ class TransformerDecoderBlock(TransformerBlock):
         if keys_values is None:
             y = self.cross_attention(y, memory, memory_mask=memory_mask, training=training)
         else:
-            # The beams of a text become rows of one text, so that its keys need no copy per beam.
+            # Beams become rows of one text, without a copy of its keys each.
             shape = ops.shape(y)
             y = ops.reshape(y, (ops.shape(keys_values)[0], -1, shape[-1]))
             y = self.cross_attention(y, memory_mask=memory_mask, keys_values=keys_values)

@@ -1,4 +1,4 @@
-"""Disentangled attention of DeBERTa: content and relative position have separate score terms.
+"""Disentangled attention of DeBERTa.
 
 B batch, T tokens, D width, N heads, H head width, R = 2T + 1 distances, U rows of the table.
 """
@@ -35,9 +35,8 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
 
     Args:
         max_distance: int. Larger distances share the embedding of this one.
-        bucket_size: int or None. The table has `2 * bucket_size` rows: one for each distance up to
-            half of `bucket_size`, and logarithmic buckets for larger distances. With `None`, each
-            distance has its own row.
+        bucket_size: int or None. The table has `2 * bucket_size` rows: one per distance up to half
+            of `bucket_size`, then logarithmic buckets. `None` means a row per distance.
         layer_norm_epsilon: float.
         use_bias: bool. Whether the norm has a bias.
         normalized: bool. Whether the embeddings are normalized; those of the first DeBERTa are not.
@@ -95,8 +94,8 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
             inputs: (B, T, D), used for its shape only.
 
         Returns:
-            A dict for `DisentangledAttention`: `distances` (U, D), the embeddings, and `places`,
-            ints (R,), their row for each of the distances T, T - 1, ... -T.
+            A dict for `DisentangledAttention`: `distances` (U, D), and `places`, ints (R,), the row
+            of each distance T, T - 1, ... -T.
         """
         length = ops.shape(inputs)[1]
         table = ops.convert_to_tensor(self.embeddings)
@@ -144,7 +143,7 @@ def rows_of_distances(reach, max_distance, bucket_size=None):
     distance = np.arange(-reach, reach + 1)
     span = bucket_size or max_distance
     if bucket_size is not None:
-        # Compute in float32, as when the checkpoints were trained.
+        # As when the checkpoints were trained.
         middle = bucket_size // 2
         far = np.maximum(np.abs(distance), middle).astype("float32") / np.float32(middle)
         most = np.log(np.float32(max(max_distance - 1, middle + 1) / middle))
@@ -158,16 +157,15 @@ def rows_of_distances(reach, max_distance, bucket_size=None):
 class DisentangledAttention(SelfAttention):
     """Multi-head attention of DeBERTa, for `TransformerBlock(attention=...)`.
 
-    The score of a query and a key is the sum of content-to-content, content-to-position and
-    position-to-content terms.
+    Scores add content-to-content, content-to-position and position-to-content terms.
 
     Args:
         num_heads: int. Must divide the width of the input.
         dropout: float. Dropout of the attention probabilities in training.
         use_bias: bool.
         position_dropout: float. Dropout of the distance embeddings.
-        shares_projections: bool. Whether distance and token embeddings share the projections. In
-            the first DeBERTa they do not, and keys have no bias.
+        shares_projections: bool. Whether distance and token embeddings share the projections; not
+            in the first DeBERTa, whose keys have no bias.
         kernel_initializer: an initializer.
 
     Example:
@@ -258,8 +256,7 @@ class DisentangledAttention(SelfAttention):
         if training:
             rows = self.position_dropout_layer(rows, training=True)
         query, key, value, far_query, far_key = self._projections(inputs, rows)
-        # A score is the sum of three terms, so it is divided by sqrt(3 * H). The kernel divides by
-        # sqrt(H), so only sqrt(3) is divided here.
+        # A sum of three terms is divided by sqrt(3 * H); the kernel divides by sqrt(H).
         query = query * ops.cast(3**-0.5, query.dtype)
         scale = ops.cast(query.shape[-1] ** -0.5, query.dtype)
         by_query = _by_distance(query * scale, ops.take(far_key, places, axis=1))
@@ -312,7 +309,7 @@ def _by_distance(x, rows):
 
 
 def shared_distances(encoder, initializer, dtype):
-    """Return an encoder's `DistanceEmbedding`, or `None` if it uses other position embeddings.
+    """Return an encoder's `DistanceEmbedding`, or `None` for other position embeddings.
 
     Raises:
         ValueError: if the encoder's settings conflict with disentangled attention.

@@ -80,7 +80,7 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
             for i, (width, count) in enumerate(self.filters)
         ]
         width = sum(count for _, count in self.filters)
-        # The gates start nearly closed, so that a highway layer passes on most of its input.
+        # The gates start nearly closed, so that a layer passes on most of its input.
         carry = keras.initializers.Constant(-2.0)
         self.highways = [
             [
@@ -154,7 +154,7 @@ class ProjectedLSTMCell(ChecksKeywords, keras.layers.Layer):
         self.projection_dim = projection_dim
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
-        # The output must be the first state, because Keras on JAX repeats it at masked steps.
+        # Keras on JAX repeats the first state at masked steps.
         self.state_size = [projection_dim, units]
         self.output_size = projection_dim
 
@@ -203,7 +203,7 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
     Args:
         num_layers: int. L.
         units, projection_dim, cell_clip, projection_clip: see `ProjectedLSTMCell`.
-        skip_connections: bool. Whether each layer after the first adds its input to its output.
+        skip_connections: bool. Whether layers after the first add their input.
         dropout: float. Dropout of each layer's input in training.
         go_backwards: bool. Whether to read each row from its last token to its first.
 

@@ -59,7 +59,7 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
     def call(self, inputs: Tensor, start_index: Any = None, position_ids: Tensor = None) -> Tensor:
         """Return the embeddings of T positions, broadcastable to the inputs (B, T, D).
 
-        Positions start at 0, or at `start_index`, an int or a tensor, or are `position_ids` (B, T).
+        Positions start at 0 or `start_index`, an int or a tensor, or are `position_ids` (B, T).
         """
         length = ops.shape(inputs)[1]
         check_length(length, self.sequence_length)
@@ -88,8 +88,8 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
 class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
     """Fixed sinusoidal position embeddings, which the caller adds to the token embeddings.
 
-    Sines come first, then cosines, as in Marian and tensor2tensor; the paper interleaves them,
-    which is equivalent for trained layers.
+    Sines come first, then cosines, as in Marian and tensor2tensor, instead of interleaved as in the
+    paper.
 
     Args:
         sequence_length: int. Number of positions.
@@ -144,9 +144,9 @@ def check_length(length, limit):
 
 
 def restarted_positions(segment_ids):
-    """Return positions (B, T) that count from 0 again at the second text of a row.
+    """Return positions (B, T) that restart at the second text of a row.
 
-    The second text begins at the first token whose segment id differs from the first token's.
+    It begins at the first token of another segment than the first.
 
     Args:
         segment_ids: ints (B, T).
@@ -168,8 +168,7 @@ def rotate(x, base, start_index=None, factor=1.0):
         x: tensor (B, T, N, H), H even.
         base: float. Base of the wavelengths.
         start_index: int or tensor. Position of the first token; `None` means 0.
-        factor: float. Number by which positions are divided (position interpolation, arXiv
-            2306.15595).
+        factor: float. Divisor of positions (position interpolation, arXiv 2306.15595).
 
     Returns:
         (B, T, N, H), in the dtype of `x`.

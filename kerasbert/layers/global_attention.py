@@ -29,7 +29,7 @@ def rule_mask(rule, token_ids, sep_token_id):
 
     Args:
         rule: string. "first", "before_separator" or "after_separator". "after_separator" begins two
-            tokens after the first separator, because pairs may have two separators between them.
+            tokens after the first separator, which pairs may have twice.
         token_ids: ints (B, T).
         sep_token_id: int or None.
 
@@ -49,7 +49,7 @@ def rule_mask(rule, token_ids, sep_token_id):
             "is None; set sep_token_id to that of the tokenizer, or use global_tokens='first'."
         )
     is_separator = ops.cast(ops.equal(token_ids, sep_token_id), "int32")
-    seen = ops.cumsum(is_separator, axis=1)  # Number of separators up to each token.
+    seen = ops.cumsum(is_separator, axis=1)
     if rule == "before_separator":
         has_one = ops.sum(is_separator, axis=1, keepdims=True) > 0
         return ops.cast(ops.logical_and(ops.equal(seen, 0), has_one), "int32")
@@ -87,8 +87,8 @@ class GlobalTokens(ChecksKeywords, keras.layers.Layer):
     """Positions of the global tokens, for `GlobalAttention` and `AttentionMask`.
 
     Args:
-        max_global_tokens: int. All outputs of a row with more global tokens are NaN, because
-            compiled code cannot raise an error.
+        max_global_tokens: int. Rows with more give NaN, because compiled code cannot raise an
+            error.
 
     Example:
 
@@ -107,14 +107,14 @@ class GlobalTokens(ChecksKeywords, keras.layers.Layer):
         """Find the global tokens.
 
         Args:
-            inputs: `global_attention_mask`, (B, K), 1 at global tokens. K may be smaller than T:
-                tokens from K on are local.
+            inputs: `global_attention_mask`, (B, K), 1 at global tokens. Tokens from K on, up to T,
+                are local.
             padding_mask: (B, T).
 
         Returns:
-            A dict of `global_positions`, ints (B, G), padded with arbitrary positions, `is_global`,
-            bool (B, G), which is false at that padding, and `global_ranks`, ints (B, T): the number
-            of global tokens before a global token, and -1 at other tokens.
+            A dict of `global_positions`, ints (B, G), padded arbitrarily, `is_global`, bool (B, G),
+            false at this padding, and `global_ranks`, ints (B, T), the number of global tokens
+            before a global token, -1 at others.
         """
         count, length = ops.shape(inputs)[1], ops.shape(padding_mask)[1]
         if not is_known(count):
@@ -127,7 +127,7 @@ class GlobalTokens(ChecksKeywords, keras.layers.Layer):
         if is_known(count) and count == 1:
             positions = places
         else:
-            # Distinct keys make the order the same with every sorting algorithm.
+            # Distinct keys give every sorting algorithm the same order.
             positions = ops.argsort(ops.where(found, places, places + count), axis=1)[:, :most]
         is_global = places[:, :most] < ranks[:, -1:]
         ranks = ops.where(found, ranks - 1, -1)
@@ -155,8 +155,7 @@ class GlobalAttention(SelfAttention):
     """Self-attention in which global tokens attend to all tokens, for `TransformerBlock`.
 
     Other tokens attend to those that the mask allows, such as a local window and the global tokens.
-    Queries of global tokens, and the keys and values that these attend to, have projections of
-    their own.
+    Global tokens have own projections of queries, and of the keys and values that they attend to.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -209,7 +208,7 @@ class GlobalAttention(SelfAttention):
             attention_mask: a mask of `AttentionMask` with the same global tokens.
             training: bool.
             return_attention_scores: bool. Not available with a block mask.
-            padding_mask: (B, T); the global tokens attend to the tokens where it is not 0.
+            padding_mask: (B, T); where global tokens attend.
             global_positions, is_global, global_ranks: the outputs of `GlobalTokens`; `None` for no
                 global tokens.
 

@@ -1,4 +1,4 @@
-"""Layers of task heads: pooling, BiLSTM, multiple choice, masked language model, scalar mix.
+"""Layers of task heads.
 
 B batch, C choices, T tokens, D width, E embedding width, P predictions, U units, V vocabulary size.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# Logit of a missing choice. It is finite to avoid NaN, and its probability is exactly 0.
+# Logit of a missing choice: finite, to avoid NaN, with probability 0.
 MISSING = -1e9
 # Ways to pool a vocabulary word's weights over tokens.
 WORD_POOLINGS = ("max", "sum")
@@ -35,7 +35,7 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
 
     Args:
         mode: "cls" (first token), "last" (last token), "mean" or "max" (over all tokens except
-            padding). With "mean" and "max", the result for a row that is all padding is zeros.
+            padding; zeros without any).
 
     Example:
 
@@ -77,9 +77,8 @@ class Pooling(ChecksKeywords, keras.layers.Layer):
 
 
 def last_positions(padding_mask):
-    """Return the position of the last token of each row of a mask (B, T), as int32 (B, 1).
-
-    For a row without tokens it is 0.
+    """Return the last token's position in each row of a mask (B, T), int32 (B, 1), 0 without
+    tokens.
 
     >>> [int(place) for place in last_positions(np.array([[1, 1, 0], [0, 1, 1]]))[:, 0]]
     [1, 2]
@@ -113,8 +112,8 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
             layer = keras.layers.LSTM(
                 self.units,
                 return_sequences=True,
-                # cuDNN is not used, because it does not run under XLA, and supports neither padding
-                # before tokens nor rows that are all padding.
+                # cuDNN does not run under XLA, and supports neither padding before tokens nor rows
+                # of padding.
                 use_cudnn=False,
                 dtype=self.dtype_policy,
                 name=name,
@@ -142,7 +141,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
-    """Layer that flattens the choices, or windows, of all examples into rows for the encoder.
+    """Layer that flattens choices, or windows, into rows for the encoder.
 
     Example:
 
@@ -163,7 +162,7 @@ class ChoicesToRows(ChecksKeywords, keras.layers.Layer):
         rows = {name: ops.reshape(x, (-1, *ops.shape(x)[2:])) for name, x in inputs.items()}
         mask = ops.cast(rows["padding_mask"], "int32")
         flat = ops.reshape(mask, (ops.shape(mask)[0], -1))
-        # Attention over no tokens is undefined, so the first token of a missing choice is unmasked.
+        # Attention over no tokens is undefined, so a missing choice's first token is unmasked.
         is_missing = ops.cast(ops.sum(flat, axis=-1, keepdims=True) == 0, "int32")  # (B * C, 1)
         is_first = ops.cast(ops.arange(ops.shape(flat)[-1], dtype="int32") == 0, "int32")
         flat = flat + is_missing * is_first
@@ -207,7 +206,7 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
     """Masked language model head: dense layer, norm, then projection to vocabulary logits.
 
     The projection, most of a small model's cost, runs only at the P masked positions. Its kernel is
-    the token embedding or, with `tie_weights=False`, belongs to a dense layer, `decoder`.
+    the token embedding or, with `tie_weights=False`, a dense layer `decoder`.
 
     Args:
         token_embedding: the encoder's `keras.layers.ReversibleEmbedding` (V, E).
@@ -217,10 +216,10 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
         norm_bias: bool. Whether the norm has a bias.
         output_bias: bool. Whether the logits have a bias per vocabulary entry.
         tie_weights: bool. Whether the projection shares the token embedding's weights.
-        transform: bool. Whether there are a dense layer and a norm; GPT has none. If not, `inputs`
-            must have the width of the embedding.
+        transform: bool. Whether there are a dense layer and a norm, unlike in GPT. Without them,
+            `inputs` must have the embedding's width.
         hidden_dim: int. Width of the dense layer, with `tie_weights=False` (RemBERT); `None` means
-            the width of the embedding.
+            the embedding's.
         kernel_initializer: an initializer.
 
     Raises:
@@ -367,13 +366,12 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
 class WordWeights(MaskedLMHead):
     """Sparse embedding of a text over the vocabulary (SPLADE), from a `MaskedLMHead`.
 
-    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens; most weights are 0.
-    With "max", the maximum of the logits is computed first, which saves memory.
+    A weight is the maximum or the sum of log(1 + relu(logit)) over the tokens, mostly 0. "max"
+    first takes the maximum logit, to save memory.
 
     Args:
         pooling: "max" or "sum", over the tokens that are not padding.
-        sparsity: "relu", or "log1p_relu", which applies log(1 + x) to each token's weight once
-            more.
+        sparsity: "relu", or "log1p_relu", log(1 + x) of each token's weight.
         **kwargs: see `MaskedLMHead`.
 
     Example:
@@ -403,7 +401,7 @@ class WordWeights(MaskedLMHead):
         super().build(inputs_shape)
 
     def call(self, inputs: Tensor, padding_mask: Tensor) -> Tensor:
-        """Map (B, T, D) and a mask (B, T) to float32 (B, V); a row that is all padding to zeros."""
+        """Map (B, T, D) and a mask (B, T) to float32 (B, V), zeros for rows of padding."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         if self.pooling == "sum":
             logits = self._biased(self._projected(self._transformed(inputs)))
@@ -413,11 +411,10 @@ class WordWeights(MaskedLMHead):
         return ops.where(ops.any(mask, axis=1), weights, 0.0)
 
     def highest_logits(self, inputs: Tensor, padding_mask: Tensor) -> Tensor:
-        """Return the largest logit of each word over all tokens but padding: float32 (B, V)."""
+        """Return each word's largest logit, without padding: float32 (B, V)."""
         mask = ops.cast(padding_mask, "bool")[:, :, None]  # (B, T, 1)
         x = self._transformed(inputs)  # (B, T, E)
-        # Padding is replaced by the first token, which changes no maximum and takes less time than
-        # masking logits.
+        # The first token in place of padding changes no maximum, and is faster than masking logits.
         first = ops.argmax(ops.cast(padding_mask, "int32"), axis=1)[:, None]
         x = ops.where(mask, x, tokens_at(x, first))
         return self._biased(highest_of_tokens(self._projected(x)))
@@ -449,7 +446,7 @@ class ScalarMix(ChecksKeywords, keras.layers.Layer):
     """
 
     def build(self, inputs_shape: Any) -> None:
-        # The weights and the sum are float32; half precision would change the weights by 1%.
+        # Half precision would change the weights by 1%.
         full = {"autocast": False}
         self.scalars = self.add_weight(
             shape=(len(inputs_shape),), initializer="zeros", name="scalars", **full

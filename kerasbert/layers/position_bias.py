@@ -71,15 +71,15 @@ class _PositionBias(ChecksKeywords, keras.layers.Layer):
 class RelativePositionBias(_PositionBias):
     """Learned bias of attention scores by bucketed relative position, shared by all layers.
 
-    Half of the buckets of a direction are for one distance each; the others grow logarithmically up
-    to `max_distance`, and the last one also covers all larger distances.
+    Half of a direction's buckets are for one distance each; the others grow logarithmically up to
+    `max_distance`, and the last has all larger ones.
 
     Args:
         num_heads: int.
         num_buckets: int. Number of buckets of both directions together.
-        max_distance: int. Distance from which on all distances are in the last bucket.
-        bidirectional: bool. Whether keys after a query have their own buckets. With `False`, for
-            causal attention, they are in the bucket of distance 0.
+        max_distance: int. Distance from which on the last bucket is used.
+        bidirectional: bool. Whether keys after a query have own buckets, instead of that of
+            distance 0 (causal attention).
         initializer: the initializer of the table.
 
     Example:
@@ -122,14 +122,13 @@ class RelativePositionBias(_PositionBias):
         )
 
     def between(self, queries: int, keys: int, first: Any = 0) -> Tensor:
-        # Distances in the order for `relative_shift`: for query 0, distance 0 is in column
-        # `queries`.
+        # In the order for `relative_shift`: query 0's distance 0 is in column `queries`.
         far = first + queries - ops.arange(queries + keys, dtype="int32")  # (R,)
         far = ops.clip(far, -self._reach, self._reach) + self._reach
         buckets = ops.take(ops.convert_to_tensor(self._buckets, dtype="int32"), far, axis=0)
         rows = ops.take(ops.convert_to_tensor(self.embeddings), buckets, axis=0)  # (R, N)
         rows = ops.cast(ops.transpose(rows), self.compute_dtype)[None, :, None]
-        # Rows are shifted, because gathering the bias of each pair would have a slow gradient.
+        # Gathering the bias of each pair would have a slow gradient.
         shape = (1, self.num_heads, queries, queries + keys)
         return relative_shift(ops.broadcast_to(rows, shape), keys)
 
@@ -160,7 +159,7 @@ def buckets_of_distances(distances, num_buckets, max_distance, bidirectional):
     else:
         far = np.maximum(distances, 0)
     near = num_buckets // 2
-    # Compute in float32, as when the checkpoints were trained.
+    # As when the checkpoints were trained.
     ratio = np.log(np.maximum(far, near).astype("float32") / np.float32(near))
     ratio = ratio / np.float32(math.log(max_distance / near)) * np.float32(num_buckets - near)
     large = np.minimum(near + ratio.astype("int64"), num_buckets - 1)
@@ -171,10 +170,8 @@ def buckets_of_distances(distances, num_buckets, max_distance, bidirectional):
 class AlibiBias(_PositionBias):
     """Attention with linear biases (ALiBi): scores fall linearly with the distance.
 
-    Each head has its own slope.
-
-    Distances are symmetric, so that the layer also suits bidirectional attention. It has no weights
-    and no maximum length.
+    Each head has its own slope. Distances are symmetric, also for bidirectional attention. There
+    are no weights and no maximum length.
 
     Args:
         num_heads: int.
@@ -198,8 +195,8 @@ class AlibiBias(_PositionBias):
 def alibi_slopes(num_heads):
     """Return the slope of each head: 2 ** (-8 / N), 2 ** (-16 / N), ... for a power of two.
 
-    For other numbers of heads, the slopes are those of the next lower power of two, followed by
-    every second slope of twice that power.
+    Other numbers of heads have the slopes of the next lower power of two, then every second of
+    twice that power.
 
     >>> alibi_slopes(3).tolist()
     [0.0625, 0.00390625, 0.25]

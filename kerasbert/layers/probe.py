@@ -23,9 +23,8 @@ PROBES = ("distance", "depth")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class WordMean(ChecksKeywords, keras.layers.Layer):
-    """Layer that computes word embeddings: the mean of a word's subword embeddings.
-
-    The embedding of a word without subwords is zeros.
+    """Layer that computes word embeddings: the mean of a word's subword embeddings, or zeros
+    without any.
 
     Example:
 
@@ -62,9 +61,8 @@ class WordMean(ChecksKeywords, keras.layers.Layer):
 class StructuralProbe(ChecksKeywords, keras.layers.Layer):
     """Layer that computes squared distances or norms of word embeddings after a learned map B.
 
-    `|B (h_i - h_j)|^2` predicts the number of edges between two words in the parse tree, and
-    `|B h_i|^2` predicts the depth of a word. B is linear, initialized uniformly between -0.05 and
-    0.05, and float32 under any dtype policy.
+    `|B (h_i - h_j)|^2` predicts the number of edges between two words in the parse tree, and `|B
+    h_i|^2` a word's depth. B is initialized uniformly between -0.05 and 0.05, and always float32.
 
     Args:
         kind: string. "distance" or "depth".
@@ -102,7 +100,7 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
         x = ops.matmul(ops.cast(inputs, self.projection.dtype), self.projection)  # (B, W, R)
         if self.kind == "depth":
             return ops.sum(ops.square(x), axis=-1)
-        # Differences are computed, because |a|^2 + |b|^2 - 2ab is imprecise for small distances.
+        # |a|^2 + |b|^2 - 2ab would be imprecise for small distances.
         return ops.sum(ops.square(x[:, :, None, :] - x[:, None, :, :]), axis=-1)
 
     def compute_output_spec(self, inputs: Tensor) -> Any:

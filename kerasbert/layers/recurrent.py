@@ -94,8 +94,8 @@ class RecurrentEncoder(ChecksKeywords, keras.layers.Layer):
             training: bool.
 
         Returns:
-            `(outputs, states)`: (B, S, D), and a tuple of tensors (B, D), the output and, for
-            LSTMs, the cell state of each layer, with the directions concatenated.
+            `(outputs, states)`: (B, S, D), and a tuple of tensors (B, D), each layer's output and,
+            for LSTMs, cell state, with concatenated directions.
         """
         mask = ops.cast(padding_mask, "bool")
         x, states = inputs, []
@@ -139,13 +139,13 @@ def _state_names(cell):
 class AttentionDecoder(ChecksKeywords, keras.layers.Layer):
     """Stack of LSTM or GRU cells with attention to the outputs of an encoder.
 
-    With h the output of the last cell, m an output of the encoder, and W, U and v weights, the
-    scores of the attention are:
+    With the last cell's output h, an encoder output m, and weights W, U and v, attention scores
+    are:
 
-    - "additive": v · tanh(W h + U m), where h is the previous output. The context (the mean of the
-      encoder's outputs, weighted by the softmax of the scores) is an input of the first cell, as in
-      Bahdanau et al.
-    - "dot": h · m; "general": h · W m; "concat": v · tanh(W h + U m), with h the current output.
+    - "additive": v · tanh(W h + U m), with the previous output h. The context (the encoder's
+      outputs, averaged by the softmax of the scores) is an input of the first cell, as in Bahdanau
+      et al.
+    - "dot": h · m; "general": h · W m; "concat": v · tanh(W h + U m), with the current output h.
       The previous output vector is an input of the first cell (input feeding), as in Luong et al.
 
     The output vector is tanh(W [h; context]).
@@ -184,7 +184,6 @@ class AttentionDecoder(ChecksKeywords, keras.layers.Layer):
         self.units = units
         self.cell = cell
         self.attention = attention
-        # Whether the context is computed before the cells instead of after them.
         self.attends_first = attention == "additive"
 
     def build(self, inputs_shape: Any, *others: Any, **kwargs: Any) -> None:
@@ -279,7 +278,7 @@ class AttentionDecoder(ChecksKeywords, keras.layers.Layer):
         states: Any,
         training: bool = False,
     ) -> Any:
-        """Decode the tokens of targets, each from those before it (teacher forcing).
+        """Decode target tokens by teacher forcing.
 
         Args:
             inputs: floats (B, T, E). Embeddings of the targets, from the start token.

@@ -17,12 +17,12 @@ from kerasbert.layers.token_layers import TokenDropout
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RelativeContext(ChecksKeywords, keras.layers.Layer):
-    """Layer that computes the call arguments that all `RelativeAttention` layers share.
+    """Layer that computes shared arguments of `RelativeAttention` layers.
 
     Args:
         is_causal: bool. Whether a token attends only to itself and earlier tokens.
-        span: int. Maximum number of tokens, up to and including itself, that a token attends to;
-            `None` for no limit.
+        span: int. Maximum number of tokens, itself included, that a token attends to; `None` for no
+            limit.
         clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
         dropout: float. Dropout of the distance encodings.
         bias_shape: `(N, H)` if all layers share the query biases; `None` if each has its own.
@@ -76,11 +76,10 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
             training: bool.
 
         Returns:
-            A dict of `positions` (R, D), the encodings of distances from K downward;
-            `attention_mask`; and `query_mask`, for predictions, which do not attend to themselves.
-            Both masks are bool and broadcastable to (B, 1, T, K). With `segment_ids`, also
-            `other_segment`, bool (B, 1, T, K), true for two different segments. With `bias_shape`,
-            also `biases` (2, N, H).
+            A dict of `positions` (R, D), the encodings of distances from K downward; and
+            `attention_mask` and, without attention to itself, `query_mask`, bools broadcastable to
+            (B, 1, T, K). With `segment_ids`, also `other_segment`, bool (B, 1, T, K), true for two
+            different segments. With `bias_shape`, also `biases` (2, N, H).
         """
         batch, length, width = ops.shape(inputs)
         past = 0 if memory is None else ops.shape(memory)[2]
@@ -111,9 +110,9 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
         if hidden_mask is not None:
             shown = ops.logical_not(ops.cast(hidden_mask, "bool"))
             seen = ops.logical_and(seen, with_past(shown)[:, None])
-        # `query_mask` is always returned, because Keras expects the same outputs from every call.
+        # Keras expects the same outputs from every call.
         found["query_mask"] = seen
-        # Every token, padding included, attends to itself, so that each row has a key.
+        # Even padding attends to itself, so that each row has a key.
         found["attention_mask"] = ops.logical_or(seen, distance == 0)
         if segment_ids is not None:
             ids = ops.cast(segment_ids, "int32")
@@ -182,8 +181,8 @@ def _biases(layer, shape):
 class RelativeAttention(ChecksKeywords, keras.layers.Layer):
     """Multi-head attention of Transformer-XL and XLNet, for `TransformerBlock(attention=...)`.
 
-    A score is the sum of a content term, a distance term and, with segments, a term for whether the
-    two tokens have the same segment.
+    Scores add a content term, a distance term and, with segments, a term for equal or different
+    segments.
 
     Args:
         num_heads: int. Must divide the width of the input.
@@ -245,11 +244,11 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         query_mask=None,
         target_mapping=None,
     ):
-        """Apply relative attention; arguments that are not listed are those of `RelativeContext`.
+        """Apply relative attention; for other arguments, see `RelativeContext`.
 
         Args:
-            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): tokens, then the query stream
-                of the predictions, to which nothing attends.
+            inputs: (B, T, D), or with `target_mapping` (B, T + P, D): tokens, then the predictions'
+                query stream, to which nothing attends.
             memory: (B, M, D), earlier inputs of this layer.
             target_mapping: (B, P, T), 1 at the position of each prediction.
             return_attention_scores: bool.
@@ -261,7 +260,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         width = inputs.shape[-1]
         length = ops.shape(inputs)[1] if target_mapping is None else ops.shape(target_mapping)[2]
         past = 0 if memory is None else ops.shape(memory)[1]
-        # Memory and inputs are projected together; the queries of the memory are dropped.
+        # Queries of the memory are dropped.
         x = inputs if memory is None else ops.concatenate([memory, inputs], axis=1)
         heads = (self.num_heads, width // self.num_heads)
         query, key, value = split_heads(self.qkv(x), self.num_heads, None)  # (B, S, N, H)
@@ -290,7 +289,7 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
         outputs, maps = attend(query, attention_mask)
         if target_mapping is not None:
             mapping = ops.cast(target_mapping, inputs.dtype)  # (B, P, T)
-            # Queries are moved to the positions of their tokens, so that distances are correct.
+            # At the positions of their tokens, for the distances.
             placed = ops.einsum("bpt,bpnh->btnh", mapping, targets)
             found, _ = attend(placed, query_mask)
             found = ops.einsum("bpt,btnh->bpnh", mapping, found)
@@ -328,9 +327,9 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
 
 
 def relative_shift(x, keys):
-    """Convert scores by distance to scores by key: those of token i and key j in column T - i + j.
+    """Convert scores by distance to scores by key: token i and key j are in column T - i + j.
 
-    Reshaping to rows that are one column shorter shifts each row by one more, without a gather.
+    Reshaping to rows one column shorter shifts each row by one more.
 
     Args:
         x: (B, N, T, R).

@@ -5,8 +5,7 @@ from keras import ops
 
 from kerasbert.backend.layers import one_by_one
 
-# Offset between the random states of two chunks. A chunk draws fewer times than this from a
-# generator, so that no two chunks draw the same numbers.
+# Offset between random states of chunks, more than a chunk draws.
 _STRIDE = 4096
 
 
@@ -31,9 +30,9 @@ def pure_call(call, variables, states):
 def in_chunks(call, layers, inputs, size):
     """Compute `call`, and its gradient, on B rows in chunks of `size` rows.
 
-    The backward pass recomputes each chunk, so that only one chunk's activations are in memory at a
-    time (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited
-    Setup", arXiv 2101.06983).
+    The backward pass recomputes each chunk, so that only its activations are in memory (Gao et al.
+    2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", arXiv
+    2101.06983).
 
     Args:
         call: function from a dict of tensors to a tensor. It must treat rows independently.
@@ -54,7 +53,6 @@ def in_chunks(call, layers, inputs, size):
 
     count = ops.shape(next(iter(inputs.values())))[0]
     chunks = -(-count // size)
-    # The last chunk is padded with copies of the last row, whose outputs are dropped.
     rows = ops.minimum(ops.arange(chunks * size), count - 1)
 
     def parted(x):
@@ -62,7 +60,7 @@ def in_chunks(call, layers, inputs, size):
         return ops.reshape(x, (chunks, size, *ops.shape(x)[1:]))
 
     def moved(state, number):
-        """Return the generator state of a chunk: its second number (the counter) is advanced."""
+        """Return a chunk's generator state, with an advanced counter (the second number)."""
         steps = ops.cast(ops.stack([0 * number, _STRIDE * number]), state.dtype)
         return state + steps
 
@@ -72,7 +70,7 @@ def in_chunks(call, layers, inputs, size):
             value if id(v) in weights else moved(value, number)
             for v, value in zip(variables, values, strict=True)
         ]
-        # `part` is not an argument, because TensorFlow would then need the gradient of token ids.
+        # As an argument, `part` would need gradients of token ids on TensorFlow.
         return keras.remat(lambda *values: pure(values, part)[0])(*own)
 
     parts = {name: parted(x) for name, x in inputs.items()}

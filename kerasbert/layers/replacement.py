@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class TokenReplacement(ChecksKeywords, keras.layers.Layer):
-    """Replaces each masked token by one sampled from the predicted probabilities.
+    """Replaces masked tokens by samples of the predicted probabilities.
 
-    No gradient flows through the samples. They are random in training and deterministic otherwise,
-    so that `evaluate` and `predict` are reproducible. Position 0 marks an empty slot, because the
-    first token is special and never masked. If two slots have the same position, the first counts.
+    No gradient flows through the samples, which are random only in training. Position 0 marks an
+    empty slot, because the first token is never masked. Of two slots with the same position, the
+    first counts.
 
     Args:
         seed: int. Seed of the samples in training.
@@ -53,9 +53,9 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     ) -> Tensor:
         """Map logits (B, P, V), ids (B, T) and positions (B, P) to int32 (B, T)."""
         logits = ops.cast(ops.stop_gradient(logits), "float32")
-        # Inverse transform sampling needs one random number per slot; a small model's step takes
-        # 1.0 to 1.1 times as long with it. With noise over the vocabulary, as in ELECTRA's code, it
-        # takes 1.2 times as long on JAX, and many times as long under TensorFlow's XLA.
+        # Inverse transform sampling needs one random number per slot, and makes a small model's
+        # step 1.0 to 1.1 times as long. Noise over the vocabulary, as in ELECTRA's code: 1.2 times
+        # on JAX, many times under TensorFlow's XLA.
         odds = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
         sums = ops.cumsum(odds, axis=-1)  # (B, P, V)
         batch, slots = ops.shape(logits)[:2]
@@ -92,8 +92,8 @@ def at_tokens(length, mask_positions, *values):
         *values: tensors (B, P).
 
     Returns:
-        A bool (B, T), which tells whether a token has a slot; then each of the values as (B, T),
-        which is arbitrary where there is no slot.
+        A bool (B, T), whether a token has a slot; then each of the values, (B, T), arbitrary
+        without a slot.
 
     >>> found = at_tokens(4, np.array([[3, 1, 0]]), np.array([[7, 8, 9]]))
     >>> [keras.ops.convert_to_numpy(x).tolist() for x in found]
@@ -102,6 +102,6 @@ def at_tokens(length, mask_positions, *values):
     places = ops.arange(1, length, dtype="int32")
     slots = ops.cast(mask_positions, "int32")[:, None] == places[:, None]  # (B, T - 1, P)
     slots = ops.pad(ops.cast(slots, "int32"), [[0, 0], [1, 0], [0, 0]])  # (B, T, P)
-    first = ops.argmax(slots, axis=-1)  # If a token has several slots, take the first.
+    first = ops.argmax(slots, axis=-1)  # Of several slots, the first.
     taken = (ops.take_along_axis(ops.convert_to_tensor(x), first, axis=1) for x in values)
     return ops.any(slots, axis=-1), *taken

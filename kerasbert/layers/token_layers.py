@@ -1,4 +1,4 @@
-"""Layers that treat each token by itself: dense layer, normalization and dropout; activations.
+"""Layers of single tokens: dense layer, normalization and dropout; activations.
 
 B batch, T tokens, D width, U units.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def activation_function(name):
-    """Return an activation by one of Keras' names, or a form of GELU for which Keras has no name.
+    """Return an activation by name: Keras', or a further form of GELU.
 
     "gelu_approximate" is the tanh form, "quick_gelu" is x * sigmoid(1.702 x).
 
@@ -42,8 +42,8 @@ def _quick_gelu(x):
 class TokenDense(ChecksKeywords, keras.layers.Dense):
     """A `Dense` layer that treats all tokens of a batch as the rows of one matrix.
 
-    This lets TensorFlow fuse matmul, bias and activation (a separate GELU took 5 times as long as
-    the matmul in bfloat16 on a CPU), and PyTorch fuse matmul and bias.
+    TensorFlow then fuses matmul, bias and activation (a separate GELU took 5 times as long as the
+    matmul in bfloat16 on a CPU), and PyTorch matmul and bias.
 
     The arguments are those of `keras.layers.Dense`.
 

@@ -28,8 +28,8 @@ class WindowPooling(Pooling):
     """Pooling of the embeddings of a text's windows into one embedding per text.
 
     Args:
-        mode: "mean", "max", or "attention", a trained weighted average, which is initialized to the
-            mean. Missing windows, whose mask is all 0, have no effect.
+        mode: "mean", "max", or "attention", a trained weighted average, initialized to the mean.
+            Missing windows have a mask of 0.
 
     Example:
 
@@ -68,7 +68,7 @@ class WindowPooling(Pooling):
             return super().call(x, padding_mask=is_there)
         scores = ops.cast(self.query(self.dense(inputs)), "float32")
         scores = ops.where(is_there, ops.reshape(scores, ops.shape(is_there)), MISSING)
-        # This is a softmax, but Keras' would warn if all texts have a single window.
+        # Keras' softmax would warn of single windows.
         odds = ops.exp(scores - ops.max(scores, axis=-1, keepdims=True))
         shares = (odds / ops.sum(odds, axis=-1, keepdims=True))[:, :, None]
         return ops.sum(ops.cast(shares, x.dtype) * x, axis=1)

@@ -1,4 +1,4 @@
-"""Models related to BERT that need an architecture of their own: ELMo, XLNet and others."""
+"""Related models with an architecture of their own: ELMo, XLNet and others."""
 
 from typing import TYPE_CHECKING
 

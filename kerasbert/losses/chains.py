@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class ChainCrossEntropy(MeanOfWeights):
     """Negative log-likelihood of the labels in a `kerasbert.layers.CRF`, per token.
 
-    The chain of a row consists of the tokens with a sample weight above 0 and a label of 0 or more.
-    The loss of a token is the negative log-probability of its label, given the emissions and the
-    labels before it. With equal weights, the mean is the sum of the rows' negative log-likelihoods
-    divided by the number of tokens ("token_mean" in pytorch-crf).
+    A row's chain has the tokens with a sample weight above 0 and a label of 0 or more. A token's
+    loss is the negative log-probability of its label, given emissions and earlier labels. With
+    equal weights, the mean is the rows' negative log-likelihood divided by the number of tokens
+    ("token_mean" in pytorch-crf).
 
     Args:
-        crf: the `CRF` layer. It is not part of the config: a tagger sets its own in `compile`.
+        crf: the `CRF` layer. It is not in the config: a tagger sets its own.
         reduction, name, dtype: see `keras.losses.Loss`. The default is the weighted mean.
 
     Example:

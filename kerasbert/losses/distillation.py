@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarginMSE(VectorLoss):
-    """Squared error between the model's margins of positives over negatives and a teacher's.
+    """Squared error of margins of positives over negatives, compared with a teacher's.
 
     Embeddings are (B, C, D): anchors, positives and N - 1 negatives. Labels are the teacher's
     margins (B,) or (B, N - 1), or its scores (B, N) of positives and negatives.
@@ -79,8 +79,8 @@ class DistillKL(VectorLoss):
     Args:
         temperature: float. Divisor of the scores of both models.
         similarity: "dot", "cosine", or "maxsim" for token embeddings.
-        normalize_scores: bool. Whether to first rescale this model's scores in each row to the
-            range 0 to 1. With "maxsim" the loss is then PyLate's `Distillation`.
+        normalize_scores: bool. Whether to first rescale this model's scores in each row to 0 to 1;
+            with "maxsim", this is PyLate's `Distillation`.
         reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
@@ -123,7 +123,7 @@ class DistillKL(VectorLoss):
         scores = ops.stack([similar(self.similarity, anchor, other) for other in others], axis=1)
         if self.normalize_scores:
             least, most = (f(scores, axis=1, keepdims=True) for f in (ops.min, ops.max))
-            # If all scores are equal, divide by 1: the gradient of 0 / 1e-8 would be 1e8.
+            # For equal scores: the gradient of 0 / 1e-8 would be 1e8.
             span = ops.where(most > least, most - least, 1.0)
             scores = (scores - least) / (span + 1e-8)
         teacher = ops.cast(y_true, scores.dtype) / self.temperature
@@ -134,7 +134,7 @@ class DistillKL(VectorLoss):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class EmbeddingLoss(keras.losses.Loss):
-    """Default loss of a `BertTextEmbedder`; selects a loss by the embeddings and labels.
+    """Default loss of a `BertTextEmbedder`, by embeddings and labels.
 
     - Pairs or more, (B, C, D), without labels or with text ids: `MultipleNegativesRanking`.
     - Pairs with the integers 0 and 1: `Contrastive`; with floats: `CoSENT`.

@@ -50,7 +50,7 @@ def is_first_choice(labels: Any, logits: Tensor) -> Tensor:
 class MeanOfWeights(keras.losses.Loss):
     """Base class of losses that are weighted means over all replicas of a step.
 
-    Keras averages per replica first, which gives tokens on replicas with few tokens more weight.
+    Keras averages per replica first, which favors replicas with few tokens.
     """
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
@@ -100,7 +100,7 @@ class TokenCrossEntropy(MeanOfWeights):
 class TokenMean(keras.metrics.Mean):
     """Base class of metrics that are weighted means over the tokens of all batches.
 
-    Keras' own metrics average each row first, which gives the tokens of long rows less weight.
+    Keras' own metrics average each row first, which favors short rows.
     """
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> None:
@@ -272,7 +272,7 @@ class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentrop
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        # Left out if unused, so that earlier versions can read the config.
+        # Without it, earlier versions can read the config.
         return config | ({"label_smoothing": self.label_smoothing} if self.label_smoothing else {})
 
 
@@ -309,8 +309,8 @@ class ClassScore(keras.metrics.Metric):
     Args:
         score: string. "f1", "precision" or "recall".
         classes: int. C.
-        positive: int. The class to score; `None` averages over the classes that occur in labels or
-            predictions (macro average), as scikit-learn does.
+        positive: int. The class to score; `None` averages over all that occur (macro average), as
+            in scikit-learn.
 
     Example:
 
@@ -371,7 +371,7 @@ def _of_lists(values, y_true):
 
 
 class _PairLoss(keras.losses.Loss):
-    """Base class of pointwise losses on text pairs, averaged over each list of pairs."""
+    """Base class of pointwise losses on text pairs."""
 
     def __init__(
         self,
@@ -384,7 +384,7 @@ class _PairLoss(keras.losses.Loss):
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         y_true = ops.cast(y_true, y_pred.dtype)
         if len(y_pred.shape) == 2:
-            # Replace the very low logits of missing texts, whose losses would overflow.
+            # The very low logits of missing texts would overflow.
             y_pred = ops.where(y_true >= 0, y_pred, 0.0)
         return _of_lists(self.of_pairs(y_true, y_pred), y_true)
 
@@ -397,8 +397,7 @@ class _PairLoss(keras.losses.Loss):
 class PairCrossEntropy(_PairLoss):
     """Binary cross-entropy of pairs (B,) or lists of pairs (B, C); labels from 0 to 1.
 
-    The loss is averaged over each list, so that all lists count equally. The label -1 marks a
-    missing text.
+    All lists count equally. The label -1 marks a missing text.
 
     Example:
 
@@ -456,8 +455,8 @@ def _is_right_of_pairs(y_true, y_pred):
 class TreeLoss(keras.losses.Loss):
     """Mean absolute error of predicted distances or depths in parse trees.
 
-    Labels are (B, W, W) or (B, W); -1 is ignored. The sum of the errors of a sentence of W words is
-    divided by their number, W * W or W, so that all sentences count equally.
+    Labels are (B, W, W) or (B, W); -1 is ignored. A sentence's errors are averaged over W * W or W,
+    so that all sentences count equally.
 
     Example:
 

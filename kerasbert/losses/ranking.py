@@ -32,16 +32,15 @@ if TYPE_CHECKING:
 class MultipleNegativesRanking(VectorLoss):
     """Cross-entropy of ranking each anchor's positive before all other texts of the batch.
 
-    Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Positives and
-    hard negatives of the other rows are in-batch negatives. Labels are text ids (B, C); with them,
-    duplicates of the positive, and positives of equal anchors, are excluded from the negatives. Ids
-    below 0 and labels of any other shape exclude nothing. The batch includes the rows of all
-    replicas.
+    Embeddings are (B, C, D): anchors, positives, and any number of hard negatives. Those of other
+    rows, of all replicas, are in-batch negatives. Labels are text ids (B, C), which exclude
+    duplicates of the positive, and positives of equal anchors, from the negatives. Ids below 0 and
+    other labels exclude nothing.
 
     Args:
         scale: float. Factor of the similarities.
-        symmetric: bool. Whether the loss is averaged with the reverse one, which ranks each
-            positive's anchor among all anchors.
+        symmetric: bool. Whether to average with the reverse loss, which ranks each positive's
+            anchor.
         similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
             the loss is PyLate's `Contrastive`.
         reduction, name, dtype: see `keras.losses.Loss`.
@@ -78,12 +77,12 @@ class MultipleNegativesRanking(VectorLoss):
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         anchors, seconds, *_ = columns = self.columns(y_pred)
-        # Gather the A rows of all replicas; those of this replica come first.
+        # The A rows of all replicas, this one's first.
         every = of_all_replicas(y_pred)
         is_alone = every is y_pred
         columns = columns if is_alone else self.columns(every)
         count = len(columns) - 1  # N
-        # Concatenate by columns, so that the positives of all rows come first.
+        # By columns, so that the positives of all rows come first.
         others = ops.concatenate(columns[1:])  # (N * A, ...)
         scores = self.scale * all_similar(self.similarity, anchors, others)  # (B, N * A)
         total = ops.shape(columns[0])[0]
@@ -100,7 +99,7 @@ class MultipleNegativesRanking(VectorLoss):
                 back = self.scale * all_similar(self.similarity, columns[0], seconds)  # (A, B)
             back = ops.transpose(back)  # (B, A)
             if not is_alone and excluded is not None:
-                # A text that is excluded in one direction is excluded in the other one too.
+                # A text excluded in one direction is excluded in the other too.
                 back = ops.where(excluded[:, :total], NEVER, back)
             loss = (loss + log_sum_exp(back) - right) / 2
         return loss
@@ -317,7 +316,7 @@ class BatchHardTriplet(VectorLoss):
         is_same = labels[:, None] == labels[None]
         is_other = ops.logical_not(ops.cast(ops.eye(ops.shape(far)[0]), "bool"))
         same = ops.where(ops.logical_and(is_same, is_other), far, 0.0)
-        # If there is no text of another class, the largest distance is used.
+        # Without a text of another class, the largest distance is used.
         most = ops.max(far, axis=1, keepdims=True)
         others = ops.where(is_same, far + most, far)
         return ops.relu(ops.max(same, axis=1) - ops.min(others, axis=1) + self.margin)
@@ -328,8 +327,8 @@ class MatchingCosine(keras.metrics.Mean):
     """Weighted mean cosine of matching embeddings.
 
     - If labels are target embeddings: the cosine of the model's and the target embedding.
-    - For pairs or longer tuples of texts: the cosine of the first and the second text; for token
-      embeddings, MaxSim divided by the number of tokens of the first text.
+    - For pairs or longer tuples of texts: the cosine of the first two; for token embeddings, MaxSim
+      divided by the number of tokens of the first text.
     - For texts with classes: the cosine of any two texts of the same class in the batch.
 
     Example:

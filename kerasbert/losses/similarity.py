@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Dtype, Tensor
 
 
-# Score of a text that a softmax must ignore.
 NEVER = -1e9
 
 
@@ -116,7 +115,7 @@ class VectorLoss(keras.losses.Loss):
     """
 
     least, most, what = 2, 2, "pairs of texts"
-    # Smallest and largest valid label; `None` allows all.
+    # Valid labels; `None` allows all.
     label_range = None
 
     def __init__(
@@ -154,7 +153,7 @@ class VectorLoss(keras.losses.Loss):
 
 
 def check_widths(y_true, y_pred):
-    """Raise if target embeddings do not have the width of the model's; they might be broadcast."""
+    """Raise if target embeddings have another width than the model's."""
     if y_true.shape[-1] not in (None, y_pred.shape[-1]):
         raise ValueError(
             f"The labels are embeddings of width {y_true.shape[-1]}, but the model's have width "

@@ -54,7 +54,7 @@ class _AroundLoss(keras.losses.Loss):
 class Matryoshka(_AroundLoss):
     """Matryoshka loss: the weighted sum of another loss on truncated embeddings.
 
-    The trained embeddings can be truncated to any of `dims`. Truncated embeddings are normalized.
+    Embeddings can then be truncated to any of `dims`. Truncated ones are normalized.
 
     Args:
         loss: a loss on embeddings.
@@ -114,8 +114,7 @@ class Matryoshka(_AroundLoss):
 class _DivergenceFromLast(keras.losses.Loss):
     """Kullback-Leibler divergence KL(last layer || layer) of embeddings.
 
-    Features divided by the temperature serve as logits. The last layer is the teacher and gets no
-    gradient.
+    Features divided by the temperature serve as logits. The last layer gets no gradient.
     """
 
     def __init__(self, temperature, dtype):
@@ -144,21 +143,18 @@ class AdaptiveLayer(_AroundLoss):
     The trained model can be truncated after any layer: `embedder.with_layers(range(3))` keeps the
     first three, which take half the time of six. A `BertTextEmbedder` with `layers="last"` passes
     this loss embeddings (B, C, L + 1, D), or (B, L + 1, D) for single texts, of the embedding layer
-    (layer 0) and of L layers. Those of earlier layers are pooled, projected and normalized like
-    those of the last layer. Metrics get only the last layer's embeddings. Wrapped around
-    `Matryoshka`, this is the 2D Matryoshka loss.
+    (layer 0) and of L layers, all pooled, projected and normalized alike. Metrics get only the last
+    layer's. Wrapped around `Matryoshka`, this is the 2D Matryoshka loss.
 
-    The loss is a sum of three terms: `last_layer_weight` times the loss of the last layer;
-    `prior_layers_weight` times the mean of the weighted losses of the sampled layers; and for each
-    sampled layer, `kl_div_weight` times `kl_temperature` times the Kullback-Leibler divergence from
-    the last layer's embeddings.
+    The loss is the sum of `last_layer_weight` times the last layer's loss; `prior_layers_weight`
+    times the mean weighted loss of the sampled layers; and for each of these, `kl_div_weight` times
+    `kl_temperature` times the Kullback-Leibler divergence from the last layer.
 
     Args:
         loss: a loss on embeddings.
         n_layers_per_step: int. Number of earlier layers to sample in each step; -1 means all.
         last_layer_weight, prior_layers_weight, kl_div_weight: floats.
-        kl_temperature: float. Number by which the embeddings are divided for the divergence; 0
-            disables the divergence.
+        kl_temperature: float. Divisor of embeddings for the divergence; 0 disables it.
         layer_weighting: weight of layer i: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
             1 / (1 + i).
         seed: int. Seed of the sampling; must be the same in all processes.
@@ -226,7 +222,7 @@ class AdaptiveLayer(_AroundLoss):
             [LAYER_WEIGHTINGS[self.layer_weighting](i) for i in range(count)], last.dtype
         )
         if 0 < self.n_layers_per_step < count:
-            # Layers are selected by indices, not by branches, so that one graph is enough.
+            # Layers are selected by indices, not branches, so that one graph is enough.
             order = ops.argsort(keras.random.uniform((count,), seed=self.seed_generator))
             count = self.n_layers_per_step
             layers = ops.take(layers, order[:count], axis=-2)

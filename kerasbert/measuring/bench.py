@@ -1,7 +1,7 @@
-"""`bench`: compare a model's export formats on this machine, on given texts.
+"""`bench`: comparison of a model's export formats.
 
-Each format has its own process. After all formats are prepared, they run one at a time, in rounds,
-so that a slow phase of the machine affects all of them.
+Formats have their own processes, which run in rounds, one at a time, so that a slow phase of the
+machine affects all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# For each format, its extra and the extra's packages.
+# By format: extra and packages.
 NEEDS = {
     "keras": None,
     "saved_model": None,
@@ -55,11 +55,10 @@ FORMATS = (
     "litert/float32",
     "litert/int8",
 )
-# Number of texts for which a format's outputs are compared with the model's, and the batch size of
-# the comparison.
+# Texts whose outputs are compared with the model's, and the batch size for it.
 COMPARED = 256
 PART = 32
-# Number of texts for the calibration of OpenVINO's int8.
+# Texts to calibrate OpenVINO's int8.
 CALIBRATED = 300
 # Differences up to this share of the largest output count as exact.
 EXACT = 1e-3
@@ -205,7 +204,7 @@ def _write_job(folder, task, signature, rows):
     model = task.model
     preset = os.path.join(folder, "keras")
     method = KINDS[model.kind].method
-    # The method is called once, so that its errors are raised before any format is prepared.
+    # Called once, so that its errors are raised before any format is prepared.
     first = [column[0] for column in rows.values()]
     is_pair = len(first) > len(task.columns)
     try:
@@ -332,7 +331,7 @@ class Child:
     def __init__(self, folder, spec, threads):
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
-            # With -P, a `keras.py` in the current folder is not imported instead of Keras.
+            # With -P, a `keras.py` in the current folder is ignored.
             [sys.executable, "-P", "-m", "kerasbert.measuring.contestant", folder, spec],
             env=_environment(spec, threads),
             stdin=subprocess.PIPE,
@@ -362,8 +361,7 @@ class Child:
         """Read the next message of the process.
 
         Raises:
-            RuntimeError: if the process has ended. The message is the last line of its error
-                output, if there is one.
+            RuntimeError: if the process has ended, with the last line of its error output.
         """
         line = self._process.stdout.readline()
         if line:
@@ -385,7 +383,7 @@ def _environment(spec, threads):
         "RAYON_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "true",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # No process may reserve all memory of the accelerator, because all processes share it.
+        # No process may reserve all of the accelerator's memory, which all share.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
@@ -396,9 +394,7 @@ def _environment(spec, threads):
 
 
 def advice(results, batch_size):
-    """Recommend formats, exact and approximate ones, for single texts and for batches.
-
-    Return one line of text.
+    """Recommend exact and approximate formats, for single texts and batches, in one line.
 
     >>> row = {"format": "onnx", "precision": "int8", "share": 0.1, "texts_per_second": 100.0}
     >>> advice([{**row, "latency_ms": {"p50": 2.0}}], 32)

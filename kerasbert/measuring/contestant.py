@@ -2,8 +2,8 @@
 
     python -m kerasbert.measuring.contestant FOLDER FORMAT/PRECISION
 
-The process imports only what the format needs, because memory is measured, too. `FOLDER/job.json`
-holds the settings. Each line of input starts a round, and each result is a line of JSON.
+It imports only what the format needs, because memory is measured, too. `FOLDER/job.json` has the
+settings. A line of input starts a round, whose result is a line of JSON.
 
 N texts, T tokens.
 """
@@ -23,13 +23,12 @@ from kerasbert.base.memory import peak_bytes
 from kerasbert.base.strict_json import to_json
 from kerasbert.base.system import hold_to_cores
 
-# Number of lengths of texts in the warm-up; see `_warm`.
 WARM = 9
 
 
 def main(folder, spec):
     job = read_json(os.path.join(folder, "job.json"))
-    # Libraries print to stdout, so it is redirected and does not mix with the results.
+    # Libraries print to stdout.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -83,13 +82,13 @@ class Rows:
 
 
 def _warm(answer, rows, size):
-    """Answer texts of all lengths once, because libraries compile a plan for each new shape."""
+    """Answer texts of all lengths once: libraries compile each shape."""
     order = rows.by_length()
     places = {order[round(i)] for i in np.linspace(0, len(order) - 1, WARM)}
     for place in places:
         answer(rows.at([place]))
     for place in places:
-        # Answer a batch of texts of similar lengths, then a batch of texts of any length.
+        # Similar lengths, then any.
         at = order.index(place)
         answer(rows.at(itertools.islice(itertools.cycle(order[max(0, at + 1 - size) :]), size)))
         answer(rows.take(size))
@@ -110,7 +109,7 @@ def _timed(answer, rows, size, seconds):
 
 
 def _difference(compute, folder, job):
-    """Return the largest difference between an unmasked output and that of the model itself."""
+    """Return the largest difference between unmasked outputs and the model's."""
     worst = 0.0
     with np.load(os.path.join(folder, "expected.npz")) as file:
         for i in range(job["batches"]):
@@ -200,9 +199,8 @@ def _padded(rows, length):
 
 
 def _packer(folder, job):
-    """Return a function from texts to a graph's inputs, and a note.
-
-    The note says if the tokens differ from those of the model's own tokenizer.
+    """Return a function from texts to a graph's inputs, and a note if tokens differ from the
+    model's.
     """
     from tokenizers import Tokenizer
 

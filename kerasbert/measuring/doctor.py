@@ -24,7 +24,7 @@ PACKAGES = (
     "tensorflow tensorflow-text jax jaxlib torch onnx onnxruntime tf2onnx ai-edge-litert openvino "
     "faiss-cpu usearch pandas pyarrow"
 ).split()
-# Small presets in the package for English, and for Korean and Japanese; they need no network.
+# Presets in the package for English, Korean and Japanese; they need no network.
 PRESETS = {"English": "bert_tiny_demo_en_uncased", "Korean, Japanese": "bert_mini_demo_ko_ja"}
 TEXTS = {
     "English": ["a good film", "a bad film"],
@@ -40,7 +40,7 @@ print(BertTokenizer.from_preset(sys.argv[1])(sys.argv[2]))
 
 
 class Skipped(Exception):
-    """A check that cannot run here; the message says what it needs."""
+    """A check that cannot run here."""
 
 
 def facts() -> dict[str, str]:

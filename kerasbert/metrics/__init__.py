@@ -2,9 +2,9 @@
 
 N examples, W words.
 
-Scores are fractions from 0 to 1 (correlations from -1 to 1), as in scikit-learn, even if the
-official script prints percentages. Functions take `(y, predictions)`, N of each, and return a
-number or a dict of numbers. `ScoreCallback` adds scores to the logs of `fit`.
+Scores are fractions from 0 to 1 (correlations from -1 to 1), as in scikit-learn. Functions take
+`(y, predictions)`, N of each, and return a number or a dict of numbers. `ScoreCallback` adds scores
+to the logs of `fit`.
 """
 
 import functools

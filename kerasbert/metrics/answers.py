@@ -31,7 +31,7 @@ class AnswerRules:
         normalize: function of a string; equal results are an exact match.
         units: function of a normalized string to a list of units, whose overlap gives F1.
         empty_matches: bool. Whether two empty answers have an F1 of 1, because "no answer" may be
-            correct; otherwise it is 0.
+            correct.
     """
 
     normalize: object
@@ -148,14 +148,13 @@ def squad2(
     Args:
         y: list of N lists of reference answers, empty for unanswerable questions.
         predictions: list of N strings, "" for no answer.
-        null_scores: floats (N,), higher where "no answer" is likelier. If they are passed, the
-            result also has the scores at the best thresholds for exact match and for F1. A question
-            with a null score above the threshold counts as "no answer".
+        null_scores: floats (N,), higher where "no answer" is likelier. They add the scores at the
+            best thresholds for exact match and F1, above which a null score counts as "no answer".
 
     Returns:
-        Dict of `exact_match` and `f1`. If there are such questions, also the same scores with the
-        prefixes `has_answer_` and `no_answer_`. If `null_scores` are passed, also
-        `best_exact_match`, `best_exact_match_threshold`, `best_f1` and `best_f1_threshold`.
+        Dict of `exact_match` and `f1`. For such questions, also with the prefixes `has_answer_` and
+        `no_answer_`. With `null_scores`, also `best_exact_match`, `best_exact_match_threshold`,
+        `best_f1` and `best_f1_threshold`.
 
     >>> scores = squad2([["Rome"], []], ["Rome", "Paris"], [-3.0, 2.5])
     >>> scores["f1"], scores["best_f1"], scores["best_f1_threshold"]
@@ -192,7 +191,7 @@ def _best_threshold(scores, answered, has_answer, null_scores):
     if best:
         threshold = null_scores[order[best - 1]]
     else:
-        # No question is answered, so the threshold is below all null scores (0 for probabilities).
+        # No question is answered: below all null scores (0 for probabilities).
         threshold = min(0.0, np.nextafter(null_scores.min(), -np.inf))
     return float(sums[best] / len(scores)), float(threshold)
 

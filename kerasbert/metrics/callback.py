@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class ScoreCallback(keras.callbacks.Callback):
     """Scores the model at the end of each epoch of `fit`.
 
-    Scores appear in logs, progress bar and history; later callbacks, such as `EarlyStopping` and
-    `ModelCheckpoint`, can monitor them with `mode="max"`.
+    Scores appear in logs, progress bar and history; later callbacks, such as `EarlyStopping`, can
+    monitor them with `mode="max"`.
 
     Args:
         score: function of a model that returns a dict of numbers, such as

@@ -61,8 +61,8 @@ def _mean(score, y, predictions, k):
     return float(np.mean(scores))
 
 
-# The functions below return the score of one query. Their arguments are the grades of its
-# top-ranked texts (K,), the grades of all relevant texts in descending order, and k.
+# Scores of one query, from the grades of its top-ranked texts (K,), those of all relevant texts in
+# descending order, and k.
 
 
 def gain_share(gains, ideal, k):

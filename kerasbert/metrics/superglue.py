@@ -49,8 +49,7 @@ def gender_parity(y: Sequence[Any], predictions: Sequence[Any]) -> float:
     In AX-g (Winogender), the examples of a pair differ only in the gender of a pronoun.
 
     Args:
-        y: list of N pair names, any values; the two examples of a pair have the same one.
-            Examples without a partner are left out.
+        y: list of N pair names, equal for the two examples of a pair. Others are left out.
         predictions: class indices or names (N,).
 
     Returns:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def best_threshold(y: ArrayLike, scores: ArrayLike, precision: float | None = None) -> float:
     """Return the threshold of a class that is best on held-out examples.
 
-    The class is predicted if its score exceeds the threshold, which is halfway between two
-    scores.
+    Scores above the threshold, which is halfway between two, predict the class.
 
     Args:
         y: bools or 0 and 1 (N,). Which examples are of the class.
@@ -29,8 +28,8 @@ def best_threshold(y: ArrayLike, scores: ArrayLike, precision: float | None = No
             precision.
 
     Raises:
-        ValueError: if no example is of the class, if no threshold reaches the precision, and if all
-            scores are 0, which exceeds no threshold.
+        ValueError: if no example is of the class, no threshold reaches the precision, or all scores
+            are 0.
 
     >>> best_threshold([1, 1, 0, 0], [0.9, 0.4, 0.3, 0.1])
     0.35
@@ -71,9 +70,9 @@ def best_threshold(y: ArrayLike, scores: ArrayLike, precision: float | None = No
 def conformal_threshold(y: ArrayLike, probabilities: ArrayLike, coverage: float = 0.9) -> float:
     """Return the threshold for class sets that contain the true class with a given probability.
 
-    The set of an example has all classes whose probability is at least the threshold. On average
-    over new examples of the same distribution, at least the share `coverage` of these sets contains
-    the true class, whatever the model and its calibration.
+    A set has all classes whose probability is at least the threshold. Of new examples of the same
+    distribution, on average at least the share `coverage` of sets contains the true class, whatever
+    the model.
 
     Args:
         y: class indices (N,) of examples outside the training data.

@@ -27,8 +27,8 @@ LENGTHS = range(5, 51)  # Only sentences of these lengths count in Spearman corr
 def uuas(y: Sequence[Any], predictions: Any) -> float:
     """Return the undirected unlabeled attachment score: the share of recovered edges.
 
-    True and predicted edges are those of the minimum spanning trees of the true and the predicted
-    distances, over all words except punctuation. The edges of all sentences are counted together.
+    Edges are those of minimum spanning trees of distances, over all words except punctuation,
+    counted over all sentences.
 
     Args:
         y: list of N trees.
@@ -65,8 +65,7 @@ def spanning_edges(distances, words=None):
     if len(words) < 2:
         return set()
     rows, columns = np.triu_indices(len(words), 1)
-    # Distances are replaced by their ranks: of equal distances, the first is smaller, and none is
-    # 0, which would mean "no edge".
+    # By rank, the first of equal distances is smaller, and none is 0 ("no edge").
     order = np.argsort(distances[words[rows], words[columns]], kind="stable")
     ranks = np.zeros((len(words), len(words)))
     ranks[rows[order], columns[order]] = np.arange(1, len(order) + 1)
@@ -77,8 +76,8 @@ def spanning_edges(distances, words=None):
 def distance_spearman(y: Sequence[Any], predictions: Any) -> float:
     """Return Spearman's correlation of each word's distances, averaged per sentence length.
 
-    The score is the mean over sentence lengths from 5 to 50 words. Words whose predicted distances
-    are all equal count as 0.
+    It is the mean over sentence lengths from 5 to 50 words. Equal predicted distances of a word
+    count as 0.
 
     Args:
         y: list of N trees.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor
 
 
-# On PyTorch, `keras.optimizers.AdamW(...)` returns an instance of a faster class, which is the base
-# class here; a subclass of `keras.optimizers.AdamW` would not inherit from it.
+# On PyTorch, `keras.optimizers.AdamW(...)` returns an instance of a faster class, which a subclass
+# would not inherit.
 _KerasAdamW = keras_internals.class_made_by(keras.optimizers.AdamW)
 
 
@@ -34,8 +34,8 @@ def _filled(beta, steps):
 class _Adam(_KerasAdamW):
     """Adam with optional bias correction, and epsilon added after the correction.
 
-    Keras adds epsilon before the correction, which makes it up to 30 times as large in the first
-    steps; at 1e-6 this changes the losses of fine-tuning by thousandths.
+    Keras adds epsilon before the correction, up to 30 times as large in the first steps; at 1e-6
+    this changes losses of fine-tuning by thousandths.
     """
 
     def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
@@ -46,8 +46,8 @@ class _Adam(_KerasAdamW):
     def start(self, variables: Any) -> None:
         """Restart the step count of weights that were frozen until now.
 
-        Otherwise Adam would hardly correct their moving averages, which are zero, and the first
-        updates would be up to 6 times the learning rate.
+        Otherwise Adam hardly corrects their zero averages, and the first updates are up to 6 times
+        the learning rate.
         """
         now = int(ops.convert_to_numpy(self.iterations))
         self._starts.update(
@@ -110,9 +110,8 @@ class _Adam(_KerasAdamW):
 class AdamW(ByWeight, _Adam):
     """Adam with clipping and decoupled weight decay (not of biases and norms), as in BERT.
 
-    It equals `torch.optim.AdamW`, which transformers uses for fine-tuning. With
-    `bias_correction=False`, it equals the optimizer of BERT's released code for pre-training. Saved
-    models keep all settings.
+    It equals `torch.optim.AdamW` or, with `bias_correction=False`, the optimizer of BERT's released
+    code for pre-training. Saved models keep all settings.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.

@@ -69,8 +69,8 @@ def layerwise_learning_rates(model: Any, decay: float = 0.95) -> dict[str, float
 class GradualUnfreezing(keras.callbacks.Callback):
     """Callback that trains the head in the first epoch, then unfreezes layers from the top.
 
-    The embeddings come last. No gradients are computed for frozen weights. When `fit` ends, all
-    weights that were trainable before are trainable again. The optimizer keeps its state.
+    The embeddings come last. Frozen weights get no gradients, and are trainable again after `fit`.
+    The optimizer keeps its state.
 
     Args:
         layers_per_epoch: int. Number of layers to unfreeze in each further epoch.

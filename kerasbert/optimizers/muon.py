@@ -22,14 +22,12 @@ class Muon(ByWeight, keras.optimizers.Muon):
     """Muon: orthogonalized momentum for hidden matrices, Adam for all other weights.
 
     Adam updates biases, norms, embeddings and the last layer of a head. Updates of matrices are
-    scaled to the usual size of Adam's updates (`rms_rate`), so that both share one learning rate
-    and one weight decay. Adam has bias correction here, as in Keras. The "adamw" of `pretrain` has
-    none, so its first few hundred updates are larger: tune the learning rates of "muon" and "adamw"
-    separately.
+    scaled to the usual size of Adam's (`rms_rate`), so that both share learning rate and weight
+    decay. Adam has bias correction here; the "adamw" of `pretrain` has none, with larger first
+    updates, so tune the learning rates of "muon" and "adamw" separately.
 
-    In addition to the arguments of `keras.optimizers.Muon`, it has those that all optimizers here
-    share, and `parts`, with which the fused matrix of queries, keys and values is orthogonalized as
-    three matrices.
+    It has the arguments of `keras.optimizers.Muon`, those of all optimizers here, and `parts`,
+    which orthogonalizes the fused matrix of queries, keys and values as three.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
@@ -72,8 +70,7 @@ class Muon(ByWeight, keras.optimizers.Muon):
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
-            # Keras has a second setting for weight decay. Both are equal, because `ByWeight`
-            # applies the same weight decay to all weights.
+            # Both weight decays are equal, because `ByWeight` applies the same to all weights.
             adam_weight_decay=weight_decay,
             momentum=momentum,
             epsilon=epsilon,

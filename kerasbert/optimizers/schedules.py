@@ -79,9 +79,8 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warmup from 0, constant peak, then decay to 0 over the last steps (WSD).
 
-    Until the decay begins, the schedule does not depend on the length of the training. In the
-    decay, the factor is one minus the square root of the decay's progress, which falls fast at
-    first.
+    Until the decay, the schedule does not depend on the length of the training. The decay's factor
+    is one minus the square root of its progress.
 
     Args:
         learning_rate: float. Peak learning rate.

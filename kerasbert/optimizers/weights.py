@@ -103,9 +103,8 @@ class ByWeight(ChecksKeywords):
         return groups.items()
 
     def _clip_gradients(self, grads):
-        # TensorFlow's sparse gradient of embeddings has one row per occurrence of a token, and
-        # Keras computes norms and squares of these rows, not of their sums. Adding 0.0 sums the
-        # rows.
+        # TensorFlow's sparse gradient of embeddings has a row per occurrence of a token, of which
+        # Keras computes norms and squares. Adding 0.0 sums the rows.
         grads = [ops.add(g, 0.0) if hasattr(g, "dense_shape") else g for g in grads]
         grads = backend.sum_over_replicas(grads)
         if (self.global_clipnorm or 0) > 0 and not (self.clipnorm or self.clipvalue):
@@ -113,7 +112,7 @@ class ByWeight(ChecksKeywords):
         return super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        # Keras would clip per replica and then sum; `_clip_gradients` sums first instead.
+        # Keras would clip before it sums over replicas.
         return grads_and_vars
 
     def _apply_weight_decay(self, variables):

@@ -34,5 +34,5 @@ __all__ = [
 ]
 
 # Deprecated alias, removed in the next version; see the CHANGELOG.
-if not TYPE_CHECKING:  # A module `__getattr__` would make type checkers accept any name.
+if not TYPE_CHECKING:  # For type checkers, a module `__getattr__` has every name.
     __getattr__ = deprecated("kerasbert.search", {"SearchIndex": ""})

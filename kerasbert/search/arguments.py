@@ -1,4 +1,4 @@
-"""Arguments of searches: their checks, and the selection of a page of hits."""
+"""Checks of the arguments of searches, and selection of a page of hits."""
 
 from kerasbert.base.errors import check_whole
 from kerasbert.base.strict_json import to_json
@@ -29,9 +29,9 @@ def check_search(top_k, offset, min_score, candidates=None, group_by=None):
 
 
 def best_of_groups(hits, key):
-    """Return the first hit of each group of hits whose metadata have an equal value for a key.
+    """Return the first hit of each group of equal metadata values for a key.
 
-    Hits without the key are not grouped; if the key is `None`, no hits are.
+    Hits without the key are not grouped; with the key `None`, none are.
     """
     seen, found = set(), []
     for hit in hits:

@@ -119,7 +119,7 @@ class TextCollection:
         return self._rows.texts.take(np.flatnonzero(self._rows.alive))
 
     def get(self, ids: Any = None, where: Mapping[str, Any] | None = None) -> Any:
-        """Return texts by a list of ids or one id, or all texts whose metadata match a condition.
+        """Return texts by a list of ids, one id, or a condition on metadata.
 
         Args:
             ids: list of ids or one id; `None` for all texts.
@@ -127,7 +127,7 @@ class TextCollection:
 
         Returns:
             A list of dicts of `id`, `text` and, if the index has any, `metadata`, in the order of
-            the ids. For one id, a single dict, or `None` if its metadata do not match `where`.
+            the ids; for one id, a single dict, or `None` if `where` excludes it.
 
         Raises:
             ValueError: if an id is not in the index, or `where` is invalid.
@@ -145,14 +145,14 @@ class TextCollection:
         if ids is not None:
             rows = np.array(self._rows.of_ids([ids] if single else listed(ids, "ids")), "int64")
         if where is not None:
-            # Another thread may have added rows since `alive` was read.
+            # Another thread may have added rows meanwhile.
             mask = np.ones(max(len(alive), int(rows.max(initial=-1)) + 1), bool)
             rows = rows[self._rows.matching(where, mask)[rows]]
         found = self._rows.records(rows)
         return next(iter(found), None) if single else found
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all texts as a data frame with the columns `id`, `text` and one per metadata key.
+        """Return all texts as a data frame with columns `id`, `text` and one per metadata key.
 
         The metadata keys "id" and "text" become the columns "metadata.id" and "metadata.text".
         """
@@ -184,13 +184,12 @@ class TextCollection:
         Args:
             texts: list of N strings.
             ids: list of N ids that are not in the index; defaults to the next whole numbers.
-            vectors: float (N, D'). Embeddings of the texts that the same model computed earlier.
-            metadata: list of N dicts, by which searches filter with `where`. Values are strings
-                (dates in ISO form), numbers, bools, or lists of these. Keys with the value `None`
-                are left out.
+            vectors: float (N, D'). Embeddings of the texts by the same model.
+            metadata: list of N dicts to filter by with `where`. Values are strings (dates in ISO
+                form), numbers, bools, or lists of these; `None` leaves a key out.
 
         Raises:
-            ValueError: if an argument is invalid. Nothing is added then.
+            ValueError: if an argument is invalid; nothing is added then.
         """
         texts = strings(texts, "texts")
         metadata = check_metadata(metadata, len(texts))
@@ -206,30 +205,30 @@ class TextCollection:
         encoding: str | None = None,
         replace: bool = False,
     ) -> None:
-        """Split documents into passages with `splitter`, and add the passages.
+        """Split documents into passages with `splitter`, and add these.
 
-        The id of a passage consists of its document's id and its number, such as "terms.txt#0".
-        Its metadata are those of the document and
+        The id of a passage is its document's id and its number, such as "terms.txt#0". Its metadata
+        are the document's and
 
-        - `document`: the document's id, a string: the path of its file; its `id` or "_id"; or else
-          the file's path and the row's number, or a number for each text,
+        - `document`: the document's id, a string: the path of its file; its `id` or "_id"; else the
+          file's path and row number, or a number per text,
         - `title`: the key `title` of the document; for a text file, the first `# heading` of
           Markdown, or the file's name,
-        - `start`, `end`: the passage's position in the document's text, in characters. In files,
-          each line end counts as one character, as in Python's text mode.
+        - `start`, `end`: the passage's position in the document's text, in characters; each line
+          end counts as one, as in Python's text mode.
 
         Args:
             files: path of a file or a folder, a pattern, or a list of these. Tables and JSON lines
-                (`.csv`, `.jsonl`, `.parquet`, `.xlsx`, ...) have a document per row; every other
-                file is the text of one document. Files may be compressed (`.gz`).
+                (`.csv`, `.jsonl`, `.parquet`, `.xlsx`, ...) have a document per row; other files
+                are one document each. Files may be compressed (`.gz`).
             texts: list of documents in memory: strings, or dicts with the key `text`.
-            text: string. The key or column of the text. All other columns become metadata.
+            text: string. The key or column of the text; the others become metadata.
             encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
             replace: bool. Whether to replace documents that are in the index.
 
         Raises:
             ValueError: if a file cannot be read, a document is in the index, or an argument is
-                invalid. Nothing changes then.
+                invalid; nothing changes then.
 
         >>> import kerasbert
         >>> class Letters:
@@ -269,10 +268,10 @@ class TextCollection:
         vectors: ArrayLike | None = None,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> None:
-        """Add texts like `add`, but replace texts whose ids are in the index.
+        """Add texts like `add`, replacing those with the same ids.
 
-        A replaced text loses its metadata and moves to the end of the index. The memory of the old
-        text is freed when the index is saved and loaded.
+        A replaced text loses its metadata and moves to the end of the index. Memory of the old text
+        is freed by saving and loading.
 
         Args:
             texts: list of N strings.
@@ -280,7 +279,7 @@ class TextCollection:
             vectors, metadata: as in `add`.
 
         Raises:
-            ValueError: if an argument is invalid. Nothing changes then.
+            ValueError: if an argument is invalid; nothing changes then.
 
         >>> import kerasbert
         >>> index = kerasbert.SearchIndex(None)
@@ -305,14 +304,14 @@ class TextCollection:
 
         Args:
             ids: list of N distinct ids.
-            texts: list of N strings, which replace the texts and move them to the end of the
-                index; `None` keeps the texts.
+            texts: list of N strings, which replace the texts at the end of the index; `None` keeps
+                the texts.
             vectors: as in `add`.
-            metadata: list of N dicts, which are merged into the metadata of the texts: other keys
-                are kept, and the value `None` removes a key.
+            metadata: list of N dicts, merged into the texts' metadata; the value `None` removes a
+                key.
 
         Raises:
-            ValueError: if an id is not in the index, or an argument is invalid. Nothing changes
+            ValueError: if an id is not in the index, or an argument is invalid; nothing changes
                 then.
 
         >>> import kerasbert
@@ -338,7 +337,7 @@ class TextCollection:
                 self._add(texts, ids, vectors, fields)
 
     def _add(self, texts, ids, vectors, metadata, replaced=()):
-        """Add texts, and remove those with the ids `replaced` at the same time."""
+        """Add texts, and remove the ids `replaced` at the same time."""
         if vectors is not None:
             vectors = self._checked(vectors, len(texts))
         if not texts:
@@ -359,14 +358,14 @@ class TextCollection:
         for start in range(0, len(places), CHUNK):
             self._neighbors.append(self._compared(vectors[places[start : start + CHUNK]]))
         self._sample = self._sample or sample
-        # `_rows` is extended last, because other threads search only the rows that it has.
+        # Extended last, because other threads search only the rows that it has.
         self._rows.append(texts, ids, empty, metadata, replaced)
 
     def remove(self, ids: Any) -> None:
         """Remove texts by a list of ids or one id.
 
         Raises:
-            ValueError: if an id is not in the index. Nothing is removed then.
+            ValueError: if an id is not in the index; nothing is removed then.
         """
         with self._changing:
             self._rows.remove([ids] if is_id(ids) else listed(ids, "ids"))

@@ -10,12 +10,12 @@ import numpy as np
 from kerasbert.base.errors import reading
 from kerasbert.base.paths import check_regular, describe_file
 
-# Number of rows that are read, changed and written at a time.
+# Rows that are read, changed and written at a time.
 BLOCK = 4096
 
 
 class ArrayColumn:
-    """An array that grows by rows. Rows that are read from a file stay in the file.
+    """An array that grows by rows; those of a file stay in the file.
 
     Args:
         base: array (N, ...), possibly a memory map; never written to.
@@ -36,7 +36,7 @@ class ArrayColumn:
     def append(self, values):
         needed = self._added + len(values)
         if needed > len(self._tail):
-            # The array grows by half, so that it is rarely copied when texts are added one by one.
+            # The array grows by half, so that single additions rarely copy it.
             room = max(needed, len(self._tail) * 3 // 2) if len(self) else needed
             tail = np.empty((room, *self._tail.shape[1:]), self._tail.dtype)
             tail[: self._added] = self._tail[: self._added]
@@ -45,7 +45,7 @@ class ArrayColumn:
         self._added = needed
 
     def parts(self):
-        """Return `(index of its first row, array)` for the base and for the added rows."""
+        """Return `(index of its first row, array)` for base and added rows."""
         return [(0, self.base), (len(self.base), self._tail[: self._added])]
 
     def blocks(self, size=BLOCK):
@@ -91,7 +91,7 @@ def read_array(path, shape, dtype, mmap=False):
     if not os.path.exists(path):
         raise ValueError(f"'{path}' is missing; {AGAIN}.")
     with reading(path, AGAIN), open(path, "rb") as file:
-        # Read only the header first, because a damaged header could request any amount of memory.
+        # Header first, because a damaged one could request any amount of memory.
         version = np.lib.format.read_magic(file)
         header = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}[version]
         found_shape, in_columns, found_dtype = getattr(np.lib.format, header)(file)
@@ -115,13 +115,13 @@ AGAIN = "copy the whole index again, or save it again"
 
 
 def describe_files(folder):
-    """Return a dict of file name to `{"bytes", "sha256"}` for the files of a folder."""
+    """Return the files of a folder as a dict of name to `{"bytes", "sha256"}`."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     return {name: describe_file(os.path.join(folder, name)) for name in names}
 
 
 class TextColumn:
-    """A growing list of strings: their concatenated bytes, and the offset where each string ends.
+    """A growing list of strings: their bytes, and the offset where each ends.
 
     Args:
         data: uint8 (B,). The UTF-8 bytes of all strings.
@@ -189,7 +189,7 @@ class TextColumn:
         return cls(np.memmap(path, "uint8", "r") if mmap else np.fromfile(path, "uint8"), ends)
 
 
-# File names and web texts may contain lone surrogates, which strict UTF-8 rejects.
+# Strict UTF-8 rejects lone surrogates of file names and web texts.
 def _encoded(text):
     return text.encode("utf-8", "surrogatepass")
 

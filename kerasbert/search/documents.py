@@ -1,4 +1,4 @@
-"""Read the documents of an index from files and memory, and split them into passages."""
+"""Reading of documents, and their division into passages."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from kerasbert.search.metadata import checked
 from kerasbert.search.passages import DEFAULT_TOKENS
 from kerasbert.search.values import is_id, listed
 
-# Metadata of passages: the document's id, its title, and where the passage is in its text.
+# Metadata of passages: document id, title, and place in the text.
 DOCUMENT, TITLE, PLACE = "document", "title", ("start", "end")
 _MARKDOWN = (".md", ".markdown")
 _HEADING = re.compile(r"^ {0,3}# +(.*\S)", re.MULTILINE)
@@ -27,7 +27,7 @@ def read_documents(files, texts, text, encoding, free):
 
     Args:
         files, texts, text, encoding: as for `add_documents`.
-        free: function that returns the next unused id, for texts without one.
+        free: function that returns the next unused id.
 
     Returns:
         A list of `(id, text, metadata)`; the text may be blank.
@@ -84,7 +84,7 @@ def _in_files(files, text, encoding):
 
 
 def _found(files):
-    """Find the files as `files_of` does; errors also tell how to pass documents in memory."""
+    """Find files by `files_of`; errors also tell how to pass documents in memory."""
     hint = "documents in memory are passed as texts=[...]"
     is_path = isinstance(files, (str, os.PathLike))
     files = [files] if is_path else listed(files, "files", f" of paths; {hint}")
@@ -117,9 +117,9 @@ def _rows(path, name, text, encoding, left_out):
 
 
 def _document(row, text, id, where, left_out=None):
-    """Return the `(id, text, metadata)` of a dict, whose other keys are metadata.
+    """Return the `(id, text, metadata)` of a dict.
 
-    Values that cannot be metadata are an error, unless a set collects their keys in `left_out`.
+    Other values than metadata are an error, unless the set `left_out` collects their keys.
     """
     fields = {}
     for key, value in row.items():
@@ -164,7 +164,7 @@ def passages_of(documents, splitter, embedder, prompt):
 
 
 def _fitted(splitter, embedder, prompt):
-    """Return a splitter whose passages the embedder can read, and the embedder's tokenizer."""
+    """Return a splitter that fits the embedder, and its tokenizer."""
     preprocessor = getattr(embedder, "preprocessor", None)
     if not hasattr(getattr(preprocessor, "tokenizer", None), "ragged"):
         return splitter, None

@@ -1,7 +1,7 @@
-"""Write a corpus' embeddings to files for any index, on one machine or with Apache Beam.
+"""Embeddings of a corpus as files for any index, on one machine or with Apache Beam.
 
-Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. A shard has consecutive rows of
-one corpus file, so one worker reads a file and many embed its shards.
+Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. A shard has consecutive rows of one
+file: one worker reads a file, and many embed its shards.
 
 N: rows per shard, D: embedding width.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "vectors.json"
 FORMATS = ("parquet", "npy")
-# File endings of a shard, in the order of writing.
+# File endings of a shard, as written.
 _ENDINGS = {"parquet": (".parquet",), "npy": (".jsonl", ".npy")}
 DTYPES = ("float32", "float16")
 _IDS = ("id", "_id")
@@ -60,42 +60,41 @@ def embed_corpus(
     batch_size: int = 32,
     options: Any = None,
 ) -> dict[str, Any]:
-    """Embed a corpus and write the embeddings as shards, each atomically.
+    """Embed a corpus, and write shards of embeddings, each atomically.
 
-    To resume an interrupted call, repeat it with the same arguments. This also rebuilds shards that
-    are missing or do not match the hashes in the manifest. `read_vectors` reads the folder.
+    Repeat the call to resume it, and to rebuild shards that are missing or do not match the
+    manifest's hashes. `read_vectors` reads the folder.
 
     Args:
-        corpus: path of a file or a folder, a pattern, or a list of these. Files are tables
-            (`.csv`, `.tsv`, `.parquet`, `.xlsx`), JSON (`.jsonl`, `.json`) of objects or strings,
-            or plain text with one text per line; text files may be compressed (`.gz`). Blank texts
-            are skipped. A line, a field or a row may have up to 64 MiB.
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are tables (`.csv`,
+            `.tsv`, `.parquet`, `.xlsx`), JSON (`.jsonl`, `.json`) of objects or strings, or plain
+            text with one text per line, also compressed (`.gz`). Blank texts are skipped. A line, a
+            field or a row may have up to 64 MiB.
         output: path of the folder.
         preset: name or folder of a `BertTextEmbedder`; without `options`, also a model.
-        text: string or list of strings. The column of the text, or several columns, which are
-            joined by spaces, such as `["title", "text"]`.
-        id: string. The column of the ids; defaults to "id" or "_id". If there is no such column,
-            an id is made of the file name and the row number.
+        text: string or list of strings. The column of the text, or several, joined by spaces, such
+            as `["title", "text"]`.
+        id: string. The column of the ids; defaults to "id" or "_id", or else file name and row
+            number.
         encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
         format: "parquet", with columns `id`, `text` and `vector`; or "npy", one array (N, D) per
-            shard, with ids and texts in a `.jsonl` file of the same name.
+            shard, with ids and texts in a `.jsonl` file.
         dtype: "float32" or "float16".
         dims: int. Truncate embeddings to this many dimensions, as in `SearchIndex`.
         similarity: "cosine" writes unit vectors, "dot" writes the model's output unchanged.
-        prompt: string. Prefix of each text, such as "passage: "; defaults to the prompt that the
-            embedder's preprocessor has for "text", as in `SearchIndex`.
+        prompt: string. Prefix of each text, such as "passage: "; defaults to the embedder's prompt
+            for "text", as in `SearchIndex`.
         rows: int. Maximum number of rows per shard.
         batch_size: int.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
-            Paths are then those that Beam reads (`gs://`, `s3://`, `hdfs://`). `None` runs without
-            Beam.
+            Paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.
 
     Returns:
         The number of rows.
 
     Raises:
-        ValueError: if the corpus cannot be read, or if the folder has embeddings from another
-            model, other settings or another corpus, even one of the same size.
+        ValueError: if the corpus cannot be read, or the folder has embeddings from another model,
+            settings or corpus.
         ImportError: if Beam or pyarrow is missing.
 
     Example:
@@ -143,9 +142,7 @@ def embed_corpus(
         "prompt": prompt,
         "rows": rows,
     }
-    if (
-        encoding is not None
-    ):  # Added only if given, because the manifests of earlier versions have no `encoding`.
+    if encoding is not None:  # Earlier manifests have no `encoding`.
         settings["encoding"] = encoding
     encoded = functools.partial(_encoded, settings=settings, size=batch_size)
     embedder = _embedder(preset)
@@ -194,7 +191,7 @@ def read_vectors(folder: AnyPath) -> Any:
         for ids, texts, vectors in read_vectors("vectors"):
             index.add(texts, ids, vectors)
 
-    The sizes of all files are verified first, and the hashes of a shard just before it is yielded.
+    File sizes are verified first, hashes shard by shard.
 
     Args:
         folder: string.
@@ -203,8 +200,7 @@ def read_vectors(folder: AnyPath) -> Any:
         `(ids, texts, vectors)` of each shard: two lists of N strings, and an array (N, D).
 
     Raises:
-        ValueError: if the folder is not complete, or a shard is missing or damaged; repeat the call
-            of `embed_corpus` to rebuild it.
+        ValueError: if the folder is incomplete or damaged; repeat `embed_corpus` to rebuild it.
     """
     yield from read_shards(
         folder, what="vectors", by="embed_corpus", endings=_endings, decode=_decoded
@@ -217,7 +213,7 @@ def _endings(settings):
 
 
 def _encoded(embedder, shard, part, settings, size):
-    """Embed a part of the corpus, and yield the bytes of each file of its shard, in order."""
+    """Embed a part of the corpus, and yield the bytes of its shard's files."""
     ids, texts = part
     vectors = embed_in_role(embedder, texts, "text", size, settings["prompt"] or None)
     if settings["dims"] is not None and settings["dims"] > vectors.shape[1]:
@@ -252,7 +248,7 @@ def _encoded(embedder, shard, part, settings, size):
 
 
 def _decoded(files, settings):
-    """Return `(ids, texts, vectors)` from the files of a shard, which are paths or open files."""
+    """Return `(ids, texts, vectors)` from the files of a shard, paths or open files."""
     if len(files) == 1:
         import pyarrow.parquet
 
@@ -286,7 +282,7 @@ def _fits(contents, part, settings):
     """Return whether a shard's files (bytes) have a part's ids and texts, and valid vectors."""
     try:
         ids, texts, _ = _decoded([io.BytesIO(data) for data in contents], settings)
-    except Exception:  # pyarrow, NumPy and json raise many types for damaged files.
+    except Exception:  # Damaged files raise many types of errors.
         return False
     return (ids, texts) == part
 
@@ -324,7 +320,7 @@ def _describe(embedder):
     prompt = embedder.preprocessor.for_role("text").prompt
     if prompt:
         model["prompt"] = prompt
-    return json.loads(to_json(model, default=str))  # The form in which the manifest stores it.
+    return json.loads(to_json(model, default=str))  # As stored in the manifest.
 
 
 # === The corpus ===
@@ -361,7 +357,7 @@ def _rows(name, path, settings):
 
 
 def _records(name, path, wanted, encoding):
-    """Yield `(number, row)`, counted from 1. A row is a dict, or a string, which is the text."""
+    """Yield `(number, row)`, counted from 1; a row is a dict or the text."""
     check_regular(path)
     with reading(name):
         if ending_of(name) not in TABLES or ending_of(name) == ".txt":

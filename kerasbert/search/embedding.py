@@ -1,4 +1,4 @@
-"""Embedding of texts and queries for an index, and checks of embeddings and models.
+"""Embedding of texts and queries for an index, and its checks.
 
 N: number of texts, D': width of the embedder's output.
 """
@@ -12,15 +12,15 @@ from kerasbert.kinds import kind_of
 from kerasbert.search.vectors import unit_vectors
 from kerasbert.text.empty import are_empty
 
-# Models are told apart by their embeddings of these texts, long and short and in several scripts.
+# Models are told apart by their embeddings of these texts of several lengths and scripts.
 PROBES = (
     "A cat sat on the mat.",
     "Interest rates rose again in the third quarter, said the central bank on Monday.",
     "서울의 날씨",
     "How?",
 )
-CHUNK = 8192  # Maximum number of texts per call of `embed`.
-# The same model has a cosine of 0.999 in bfloat16 and 0.99 in int8.
+CHUNK = 8192  # Texts per call of `embed`.
+# A model has a cosine of 0.999 to itself in bfloat16, 0.99 in int8.
 _ALIKE = 0.98
 _NO_SPARSE = (
     "an index takes dense embeddings, such as those of a BertTextEmbedder. Compare sparse "
@@ -39,7 +39,7 @@ def embed_in_role(embedder, texts, role, batch_size, prompt=None):
 
 
 def embed_distinct(embed, texts):
-    """Embed each distinct text once; return these texts, their vectors and each text's index.
+    """Embed distinct texts; return them, their vectors and each text's index.
 
     Args:
         embed: function of a list of strings that returns vectors.
@@ -53,7 +53,7 @@ def embed_distinct(embed, texts):
 
 
 def find_empty(embedder, texts, ids, stacklevel):
-    """Return which texts are empty or have no known token, bool (N,), and warn about them."""
+    """Return which texts are empty or have no known token, bool (N,), with a warning."""
     empty = are_empty(embedder, texts)
     if empty.any():
         first = int(np.argmax(empty))
@@ -119,8 +119,8 @@ def check_vectors(vectors, count=None, width=None, dims=None):
         )
     if dims is not None and found < dims:
         raise ValueError(f"dims={dims} is more than the {found} dimensions of the vectors.")
-    # The sum of a row is finite only if all its values are. Unlike a test of each value, it
-    # needs no temporary array of the same size.
+    # A row's sum is finite only if all its values are, and needs no temporary array of the same
+    # size.
     with np.errstate(over="ignore", invalid="ignore"):
         vectors = vectors.astype("float32", copy=False)
         sums = vectors.sum(axis=1)
@@ -144,10 +144,7 @@ def check_float16(vectors):
 
 
 def check_unchanged(vectors, before):
-    """Raise a `ValueError` if a model embeds the same texts (N, D') differently than before.
-
-    This happens if the model was trained in between.
-    """
+    """Raise a `ValueError` if a model embeds texts (N, D') differently after training."""
     sizes = np.linalg.norm(vectors, axis=1) * np.linalg.norm(before, axis=1)
     products = (vectors * before).sum(axis=1)
     worst = float(np.divide(products, sizes, where=sizes > 0, out=sizes + 1).min())
@@ -159,11 +156,11 @@ def check_unchanged(vectors, before):
 
 
 def check_same_model(mine, expected, name):
-    """Raise a `ValueError` if an embedder is not the model `name` with which the index was made.
+    """Raise a `ValueError` if an embedder is not the index's model `name`.
 
-    Both are compared by their unit vectors (4, D') of `PROBES`.
+    Both are given as unit vectors (4, D') of `PROBES`.
     """
-    # All embeddings of a model may be close to their mean, so the mean is subtracted first.
+    # All embeddings of a model may be close to their mean.
     a, b = (x - x.mean(axis=0) for x in (mine, expected))
     like = float((a * b).sum() / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))
     if not like >= _ALIKE:  # A damaged file gives NaN.
@@ -175,6 +172,6 @@ def check_same_model(mine, expected, name):
 
 
 def compared(vectors, dims, similarity):
-    """Truncate vectors (N, D') to (N, D), and scale them to length 1 if cosines are compared."""
+    """Truncate vectors (N, D') to (N, D), of length 1 for cosines."""
     vectors = vectors[:, :dims]
     return unit_vectors(vectors) if similarity == "cosine" else vectors

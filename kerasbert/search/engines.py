@@ -1,7 +1,7 @@
 """Approximate nearest neighbor search with the extras `faiss` and `usearch`.
 
-Engines only choose candidates, which the index rescores with its own vectors. An engine numbers
-its vectors like the rows of the index. It has them in memory even if the index memory-maps its own.
+Engines choose candidates, which the index rescores with its own vectors. They have vectors in
+memory even if the index memory-maps its own.
 
 N: number of vectors, Q: number of queries, D: width of a vector, K: candidates per query.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from kerasbert.base.errors import check_choice, check_whole, did_you_mean, first_line, need_packages
 from kerasbert.search.vectors import to_bits
 
-_BLOCK = 65536  # Number of vectors that are passed to an engine at once.
+_BLOCK = 65536  # Vectors passed to an engine at once.
 # Both engines build an HNSW graph by default (Malkov and Yashunin 2018).
 _FAISS = {
     "float32": "HNSW32,Flat",
@@ -21,11 +21,10 @@ _FAISS = {
     "int8": "HNSW32,SQ8",
     "binary": "BHNSW32",
 }
-# usearch's int8 accepts only numbers from -1 to 1, so it is used only if the user passes the option
-# `dtype="i8"`.
+# usearch's int8 takes only numbers from -1 to 1, so it needs the option `dtype="i8"`.
 _USEARCH = {"float32": "f32", "float16": "f16", "int8": "f16", "binary": "b1"}
-# Options are limited, because a saved index may come from an untrusted source. No option may name a
-# file, or request far more memory than the vectors need.
+# A saved index may be untrusted, so no option may name a file, or request far more memory than the
+# vectors need.
 _MOST = {"connectivity": 1024, "expansion_add": 1 << 20, "expansion_search": 1 << 20}
 _CHOICES = {
     "dtype": ("f64", "f32", "bf16", "f16", "i8", "b1"),
@@ -61,15 +60,14 @@ class FaissEngine:
     Args:
         width, dtype: width and dtype of the vectors.
         factory: string for `faiss.index_factory`, such as "IVF1024,Flat"; if the vectors are
-            binary, for `faiss.index_binary_factory`. "SQfp16" and "SQ8" compare a query with all
-            vectors. For single queries, they are several times as fast as engine="exact" with
-            float16 or int8.
-        search: int. Search effort: `efSearch` if the index is a graph, `nprobe` if it has cells;
-            defaults to faiss' own value.
+            binary, for `faiss.index_binary_factory`. "SQfp16" and "SQ8" compare single queries with
+            all vectors several times as fast as engine="exact" with float16 or int8.
+        search: int. Search effort: `efSearch` of graphs, `nprobe` of cells; defaults to faiss' own
+            value.
     """
 
     name = "faiss"
-    # Maximum number of vectors that cells are trained on.
+    # Vectors that cells are trained on.
     _train = 200_000
 
     def __init__(self, width, dtype, /, factory=None, search=None):
@@ -99,7 +97,7 @@ class FaissEngine:
             few = np.linspace(0, len(vectors) - 1, min(self._train, len(vectors))).astype(int)
             try:
                 self._index.train(_form(vectors, few, self._binary))
-            except RuntimeError as error:  # For example, if there are fewer vectors than cells.
+            except RuntimeError as error:  # For example, fewer vectors than cells.
                 raise ValueError(
                     f"factory={self._factory!r}: faiss says {first_line(error)}"
                 ) from None
@@ -118,7 +116,7 @@ class FaissEngine:
 
         index = self._index if self._binary else faiss.downcast_index(self._index)
         if hasattr(index, "hnsw"):
-            # A graph search that visits fewer than `count` nodes returns fewer good results.
+            # A graph search must visit at least `count` nodes.
             index.hnsw.efSearch = max(self._search or 64, count)
         elif self._search and hasattr(index, "nprobe"):
             index.nprobe = self._search
@@ -181,23 +179,22 @@ class UsearchEngine:
         return len(self._index)
 
     def add(self, vectors, start=0):
-        """Add the rows of `Vectors` from `start` on, as `FaissEngine.add` does."""
+        """Add the rows of `Vectors` from `start` on."""
         for rows in _blocks(start, len(vectors)):
             self._index.add(rows.astype("uint64"), _form(vectors, rows, self._binary))
 
     def nearest(self, queries, count):
-        """Return the rows of candidates, as `FaissEngine.nearest` does."""
+        """Return the rows of candidates; see `FaissEngine`."""
         if self._binary:
             queries = to_bits(queries).view("uint8")
-        # `expansion_search` limits the nodes that a search visits. As with faiss, it should visit
-        # at least `count` nodes.
+        # `expansion_search` limits the visited nodes, at least `count`.
         self._index.expansion_search = max(self._expansion, count)
         matches = self._index.search(np.atleast_2d(queries), count)
         keys = np.atleast_2d(matches.keys).astype("int64")
         rows = np.full((len(queries), count), -1, "int64")
         rows[:, : keys.shape[1]] = keys
-        # For a single query usearch returns only matches. For several queries it returns `count`
-        # keys each, and those after the number of matches in `counts` are arbitrary.
+        # For several queries, usearch returns `count` keys each; those beyond the number of matches
+        # in `counts` are arbitrary.
         counts = np.reshape(getattr(matches, "counts", [keys.shape[1]]), (-1, 1))
         rows[np.arange(count) >= counts] = -1
         return rows
@@ -208,8 +205,7 @@ class UsearchEngine:
     def read(self, path):
         made = self._index.ndim, self._index.dtype, self._index.metric_kind
         try:
-            # `load` allocates memory for the sizes in the file without checking them; `metadata`
-            # checks the file.
+            # `load` does not check the sizes in the file; `metadata` does.
             self._index.metadata(path)
             self._index.load(path)
         except (RuntimeError, ValueError, MemoryError) as error:
@@ -222,7 +218,7 @@ ENGINES = {engine.name: engine for engine in (FaissEngine, UsearchEngine)}
 
 
 def _form(vectors, rows, binary):
-    """Return rows of `Vectors` as an engine reads them: float32 (N, D), or uint8 of packed bits."""
+    """Return rows of `Vectors` for an engine: float32 (N, D), or uint8 of packed bits."""
     return vectors.columns["bits"].take(rows).view("uint8") if binary else vectors.take(rows)
 
 

@@ -1,4 +1,4 @@
-"""Evaluate embedders on retrieval, similarity and clustering, and read benchmark files.
+"""Evaluation of embedders on retrieval, similarity and clustering, and benchmark files.
 
 `kerasbert.metrics.ScoreCallback` logs the scores during `fit`:
 
@@ -45,27 +45,26 @@ def evaluate_retrieval(
     alpha: float | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Evaluate a model's retrieval of relevant texts for queries.
+    """Evaluate the retrieval of relevant texts for queries.
 
     Args:
         model: an embedder, as for `SearchIndex`; or a `SearchIndex` whose text ids are those in
-            `relevant`. A reranker of the index takes part in the evaluation.
+            `relevant`, with its reranker.
         queries: dict of id to string, Q queries.
         corpus: dict of id to string; `None` if `model` is an index.
         relevant: dict of query id to a list or set of relevant text ids, or to a dict of text id to
-            grade, a whole number; texts with a grade above 0 are relevant. Queries without a
-            relevant text are skipped.
-        ks: int or list of ints. Cutoffs: for each cutoff k, only the first k hits are evaluated.
+            grade, a whole number, above 0 if relevant. Queries without a relevant text are skipped.
+        ks: int or list of ints. Cutoffs: only the first k hits are evaluated.
         alpha: as in `SearchIndex.search`, for an index with `keywords=True`.
-        **settings: if `model` is an embedder, settings of the `SearchIndex` that is built for it,
-            such as `query_prompt` or `keywords=True`.
+        **settings: for an embedder, settings of its `SearchIndex`, such as `query_prompt` or
+            `keywords=True`.
 
     Returns:
         A dict of scores, each the mean over the queries, for each k:
 
         - `ndcg@k`: normalized discounted cumulative gain (Järvelin and Kekäläinen 2002),
         - `mrr@k`: reciprocal rank of the first relevant text,
-        - `map@k`: average precision, divided by the number of relevant texts or k, if k is smaller,
+        - `map@k`: average precision, divided by the smaller of k and the number of relevant texts,
         - `recall@k`: share of the relevant texts that are retrieved.
 
     Raises:
@@ -116,10 +115,7 @@ def evaluate_retrieval(
 
 
 def _grades(relevant, queries):
-    """Return a dict of query id to its relevant text ids and their grades.
-
-    Queries without a relevant text are left out.
-    """
+    """Return each query's relevant text ids and their grades."""
     for name, given in (("queries", queries), ("relevant", relevant)):
         if not isinstance(given, dict):
             raise ValueError(f"{name} must be a dict with query ids as keys; got {given!r:.50}.")
@@ -151,7 +147,7 @@ def _check_ids(grades, index):
 def evaluate_similarity(
     model: Any, texts: Texts, others: Texts, scores: Any, batch_size: int = 32
 ) -> dict[str, Any]:
-    """Compare cosine similarities of text pairs with human similarity scores.
+    """Compare cosine similarities with human similarity scores.
 
     Args:
         model: an embedder, as for `SearchIndex`.
@@ -203,7 +199,7 @@ def evaluate_clusters(
     Args:
         model: an embedder, as for `SearchIndex`.
         texts: list of N strings.
-        labels: N classes; k-means makes as many clusters as there are classes.
+        labels: N classes, as many as clusters.
         batch_size: int.
         seed: int, for k-means.
 
@@ -249,11 +245,11 @@ def read_sts(path: AnyPath) -> Any:
             mteb. The columns or keys are `sentence1`, `sentence2` and `score`.
 
     Returns:
-        `(texts, others, scores)` for `evaluate_similarity`; to train, pass them to `fit` as
-        `((texts, others), scores)`.
+        `(texts, others, scores)` for `evaluate_similarity`, or for `fit` as `((texts, others),
+        scores)`.
 
     Raises:
-        ValueError: if the file is not in this format. The message has the file and the line.
+        ValueError: if the file is not in this format, with file and line.
     """
     path = os.path.expanduser(os.fspath(path))
     texts, others, scores = [], [], []
@@ -287,18 +283,18 @@ def _sts_rows(path):
     for number, line in lines:
         mark = "\t" if "\t" in line else ","
         quoting = csv.QUOTE_NONE if mark == "\t" else csv.QUOTE_MINIMAL
-        with reading(path, f"fix line {number}"):  # `csv` raises an error if a field is too long.
+        with reading(path, f"fix line {number}"):  # A field may be too long for `csv`.
             cells = next(csv.reader([line], delimiter=mark, quoting=quoting))
         if names is None and "sentence1" in cells:
             names = cells
         elif names is not None:
             yield number, dict(zip(names, cells))
-        else:  # The columns are genre, file, year, number, score, both texts, optionally sources.
+        else:  # Genre, file, year, number, score, both texts, optionally sources.
             yield number, dict(zip(("score", "sentence1", "sentence2"), cells[4:7]))
 
 
 def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
-    """Read a folder in the format of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
+    """Read a folder of the BEIR benchmark (Thakur et al. 2021, arXiv 2104.08663).
 
     Args:
         folder: string, with `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, or
@@ -307,10 +303,10 @@ def read_beir(folder: AnyPath, split: str = "test") -> tuple[Any, Any, Any]:
 
     Returns:
         `(queries, corpus, relevant)` for `evaluate_retrieval`, with only the queries of the split.
-        If a text has a title, it is put before the text, separated by a space.
+        Titles precede their texts, separated by a space.
 
     Raises:
-        ValueError: if a file is not in this format. The message has the file and the line.
+        ValueError: if a file is not in this format, with file and line.
     """
     folder = os.path.expanduser(os.fspath(folder))
     corpus = {}

@@ -1,4 +1,4 @@
-"""Export of an index or of embeddings to files for vector databases, with one writer each.
+"""Export of an index or of embeddings to files for vector databases.
 
 N: number of texts, D: width of the embeddings.
 """
@@ -33,11 +33,10 @@ _INDEXED = 2000  # Maximum width of vectors in an HNSW index of pgvector.
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A database: how its files are written.
+    """A vector database.
 
     Attributes:
-        write: function of batches and `Target` that yields `(file name, lines)`; the lines of a
-            file are strings.
+        write: function of batches and `Target` that yields `(file name, lines)`, lines as strings.
         load: string. The command or call that loads the files.
     """
 
@@ -64,7 +63,7 @@ def export_records(
     similarity: str = "cosine",
     rows: int = 1_000,
 ) -> dict[str, Any]:
-    """Write texts, embeddings and metadata as files that a vector database loads.
+    """Write texts, embeddings and metadata as files for a vector database.
 
     Args:
         batches: iterable of `(ids, texts, vectors)`, such as `read_vectors(folder)`, or of
@@ -72,23 +71,22 @@ def export_records(
         format: string, one of `EXPORTS`:
 
             - "qdrant": request bodies of `PUT /collections/<name>/points`, one `.json` per `rows`
-              points, and `collection.json` for `PUT /collections/<name>`. Ids that Qdrant does not
-              accept (strings that are not UUIDs, negative numbers) become UUIDs; the payload has
-              `id`, `text` and `metadata`.
-            - "elasticsearch": bulk requests (`.ndjson`), and `index.json` with the mapping, which
-              has one field per metadata key. "opensearch": the same for OpenSearch.
-            - "vespa": `feed.jsonl` for `vespa feed`, and a schema `<name>.sd`. Metadata are
-              stored as a JSON string, and as strings `key=value` in the field `tags` for exact
-              filters. Control characters, which Vespa rejects, become spaces.
-            - "pgvector": `<name>.sql`, which makes a table and loads `<name>.tsv` by `\\copy`.
-              The metadata are `jsonb`. The character U+0000, which PostgreSQL rejects, is removed.
+              points, and `collection.json` for `PUT /collections/<name>`. Other ids than UUIDs and
+              whole numbers from 0 become UUIDs; the payload has `id`, `text` and `metadata`.
+            - "elasticsearch": bulk requests (`.ndjson`), and `index.json` with the mapping, one
+              field per metadata key. "opensearch": the same for OpenSearch.
+            - "vespa": `feed.jsonl` for `vespa feed`, and a schema `<name>.sd`. Metadata are a JSON
+              string, and strings `key=value` in the field `tags` for exact filters. Control
+              characters become spaces.
+            - "pgvector": `<name>.sql`, which makes a table and loads `<name>.tsv` by `\\copy`. The
+              metadata are `jsonb`. U+0000 is removed.
         directory: string. A new folder.
         name: string. Name of the collection, index or table: lower-case letters, digits and "_".
-        similarity: "cosine" or "dot". How the database compares vectors.
+        similarity: "cosine" or "dot", of the database.
         rows: int. Maximum number of rows per request.
 
     Returns:
-        A dict of `count` (number of rows), `files` (their names) and `load` (how to load them).
+        A dict of `count` (rows), `files` (names) and `load` (how to load them).
 
     Raises:
         ValueError: if an argument is invalid, or if the folder is not empty.
@@ -143,7 +141,7 @@ def _records(batches):
 
 
 def _checked(ids, texts, vectors, fields, known):
-    """Return the width of the vectors and whether ids are strings, or raise for a bad batch."""
+    """Return the vectors' width and whether ids are strings; raise for a bad batch."""
     sizes = [len(x) for x in (ids, texts, vectors, fields)]
     if not any(sizes):
         return known
@@ -250,7 +248,7 @@ def _bulk(records, target, rows, settings, dense):
 
 
 def _field(types):
-    """Return the type of the field for values of some types; "keyword" takes all of them."""
+    """Return the type of the field for values of some types."""
     kinds = {bool: "boolean", int: "long", float: "double"}
     if types == {int, float}:
         return "double"
@@ -311,7 +309,7 @@ def _vespa(records, target, rows):
 
 
 def _put(id, text, vector, metadata, name):
-    # Vespa rejects control characters in strings.
+    # Vespa rejects control characters.
     fields = {
         "id": _vespa_text(str(id)),
         "text": _vespa_text(text),
@@ -362,8 +360,8 @@ def _pgvector(records, target, rows):
 
 
 def _copied(id, text, vector, metadata):
-    # PostgreSQL accepts no U+0000, neither in text nor as \u0000 in jsonb. The format is not CSV,
-    # in which psql before version 18 takes a line "\." within a text for the end of the file.
+    # PostgreSQL rejects U+0000, also as \u0000 in jsonb. In CSV, psql before version 18 takes a
+    # line "\." within a text for the end of the file.
     values = str(id), text, _json(_without_zeros(metadata)), _json(vector)
     return "\t".join(x.translate(_COPY) for x in values) + "\n"
 

@@ -25,7 +25,7 @@ ORDERS = {
     "$lte": operator.le,
 }
 _OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$nin", "$contains")
-# Types of the values in filters of an exported index, and operators with a single value.
+# Types of values in an exported index, and operators of single values.
 TYPES = ("string", "number", "bool")
 OPERATORS = ("$eq", "$ne", *ORDERS, "$contains")
 _MOST_CLAUSES = 256
@@ -34,20 +34,20 @@ _DEEPEST = 50  # Maximum depth of nested conditions.
 
 
 def check_where(where):
-    """Return a condition on metadata as a checked dict; `None` and `{}` become `None`.
+    """Return a checked condition on metadata; `{}` becomes `None`.
 
-    A condition is a dict. `{"lang": "ko", "year": {"$gte": 2020, "$lt": 2025}}` requires that all
-    its parts are true; `{"$or": [condition, ...]}` requires one of a list, and `{"$and": [...]}`
-    all of them. The operators take these values:
+    A condition is a dict. `{"lang": "ko", "year": {"$gte": 2020, "$lt": 2025}}` requires all its
+    parts; `{"$or": [condition, ...]}` requires one of a list, and `{"$and": [...]}` all of them.
+    The operators take these values:
 
-    - `$eq`, `$ne`: a string, number or bool. A value without an operator means `$eq`.
-    - `$gt`, `$gte`, `$lt`, `$lte`: a number, or a string. Strings are compared by their characters,
-      which is right for dates in ISO form.
-    - `$in`, `$nin`: a list of values, one of which the metadata must equal, or none.
+    - `$eq`, `$ne`: a string, number or bool. `$eq` is the default.
+    - `$gt`, `$gte`, `$lt`, `$lte`: a number, or a string. Strings are compared by characters, as
+      fits dates in ISO form.
+    - `$in`, `$nin`: a list of values, one or none of which the metadata must equal.
     - `$contains`: a value that must be in the metadata's list.
 
-    Values of different types are not equal: 1 is 1.0, but neither "1" nor True. A text without the
-    key satisfies only `$ne` and `$nin`.
+    Values of different types differ: 1 is 1.0, but neither "1" nor True. Texts without the key
+    satisfy only `$ne` and `$nin`.
 
     Raises:
         ValueError: if an operator is unknown, or has a value of the wrong type.
@@ -105,18 +105,17 @@ def _condition(key, name, value):
 
 
 def where_inputs(wheres: Iterable[Mapping[str, Any] | None]) -> dict[str, list[Any]]:
-    """Convert filters to inputs of the signature `search_where` of an exported index.
+    """Convert filters to inputs of an exported index's signature `search_where`.
 
-    Each filter becomes a row of conditions. Those with the same `where_clause` form a clause, of
-    which at least one condition must be true; all clauses of a row must be true. `where_operator`
-    is one of `OPERATORS`, or "" for no condition.
+    Each filter becomes a row of conditions. Of those with the same `where_clause`, at least one
+    must be true. `where_operator` is one of `OPERATORS`, or "" for no condition.
 
     Args:
         wheres: list of Q filters, as for `search`, or `None` for no filter.
 
     Returns:
         A dict of lists (Q, C) of ints (`where_clause`) and strings (`where_key`, `where_operator`,
-        `where_type`, `where_value`), with as many conditions C as the longest row needs.
+        `where_type`, `where_value`).
 
     Raises:
         ValueError: if a filter is invalid, or needs more than 256 clauses.
@@ -146,7 +145,7 @@ def wheres_of(inputs):
         for clause, key, name, kind, value in zip(*row):
             if name:
                 value = value if kind == "string" else json.loads(value)
-                # Metadata have no empty key, so this condition is never true.
+                # Metadata have no empty key, so this is never true.
                 one = {key: {name: value}} if key else {" ": {"$in": []}}
                 clauses.setdefault(clause, []).append(one)
         wheres.append({"$and": [{"$or": some} for some in clauses.values()]} if clauses else None)
@@ -154,7 +153,7 @@ def wheres_of(inputs):
 
 
 def _clauses(where):
-    """Return a checked filter in conjunctive normal form: a list of clauses."""
+    """Return a checked filter as clauses, in conjunctive normal form."""
     if isinstance(where, tuple):
         key, name, value = where
         if name == "$in":
@@ -195,7 +194,7 @@ def matches(where, metadata, count):
         codes, values = metadata.codes(key, count)
         is_missing_true = name in ("$ne", "$nin")
         table = np.array([_holds(name, value, one) for one in values] + [is_missing_true], bool)
-        return table[codes]  # A missing key has the code -1, which selects the last entry.
+        return table[codes]  # Missing keys select the last entry by -1.
     ((join, parts),) = where.items()
     found = [matches(part, metadata, count) for part in parts]
     return (np.logical_and if join == "$and" else np.logical_or).reduce(found)

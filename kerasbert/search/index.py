@@ -1,7 +1,6 @@
 """`SearchIndex`: semantic search over a collection of texts.
 
-N: number of texts, Q: number of queries, D': width of the embedder's output, D: number of its
-dimensions that the index keeps.
+N: number of texts, Q: number of queries, D': width of the embedder's output, D: width in the index.
 """
 
 from __future__ import annotations
@@ -43,49 +42,45 @@ class SearchIndex(TextCollection):
     """Semantic search over texts: `search` returns a query's nearest neighbors.
 
     Scores are cosines, unless `similarity`, `reranker` or `keywords` change them. By default the
-    search is exact: it compares queries with all vectors, and texts with equal scores are in the
-    order in which they were added. Texts that are empty, or have
-    no token known to the embedder's tokenizer, are stored but never found. Queries of this kind
+    search is exact: it compares queries with all vectors, and equal scores keep the order of
+    adding. Texts without a token known to the embedder are stored but never found, and such queries
     have no hits.
 
     `len(index)` is the number of texts, iteration yields their ids, and `id in index` looks one up.
 
-    Threads may search while another thread adds or removes texts. Each search sees the index either
-    before or after the change. An engine serves threads one at a time.
+    Threads may search while another thread adds or removes texts. Each search sees the index before
+    or after the change. An engine serves one thread at a time.
 
     Args:
-        embedder: a `BertTextEmbedder` with a preprocessor, or any object with
-            `embed(texts, batch_size=...)` that returns floats (N, D'). If `None`, pass vectors to
-            `add` and `search_vectors`.
+        embedder: a `BertTextEmbedder` with a preprocessor, or any object whose `embed(texts,
+            batch_size=...)` returns floats (N, D'). If `None`, pass vectors to `add` and
+            `search_vectors`.
         texts: list of N strings to start with.
         ids: list of N distinct strings, or of whole numbers; defaults to 0, 1, 2, ...
-        reranker: any object with `rank(query, texts)` that returns a list of dicts with
-            `corpus_id`, the position in `texts`, and `score`. It reorders the best hits.
+        reranker: any object whose `rank(query, texts)` returns dicts with `corpus_id`, the position
+            in `texts`, and `score`. It reorders the best hits.
         reader: a `BertQuestionAnswering`, which extracts the answer from each hit.
         dtype: storage of vectors: "float32"; "float16" (half the memory); "int8" (a quarter, with
-            one scale per vector); or "binary". With "binary", the search compares one bit per
-            dimension, and the best `rescore * top_k` texts are rescored with int8 vectors, which
-            may stay on disk.
-        dims: int. Keep only this many dimensions, the first of each vector, for models trained with
-            Matryoshka representation learning (Kusupati et al. 2022, arXiv 2205.13147).
-        rescore: int. With "binary" or an engine, `rescore * top_k` candidates are rescored. With
-            `rescore=0`, "binary" keeps no int8 vectors: it needs 1/32 of the memory of "float32",
-            but finds worse hits.
+            one scale per vector); or "binary". "binary" compares one bit per dimension, and
+            rescores the best `rescore * top_k` texts with int8 vectors, which may stay on disk.
+        dims: int. Keep only the first dimensions, for models trained with Matryoshka representation
+            learning (Kusupati et al. 2022, arXiv 2205.13147).
+        rescore: int. With "binary" or an engine, `rescore * top_k` candidates are rescored. With 0,
+            "binary" keeps no int8 vectors: 1/32 of the memory of "float32", but worse hits.
         engine: "exact", or "faiss" or "usearch" for approximate search with these packages (extras
-            of the same names). The engine builds a graph at the first search.
+            of the same names), which build a graph at the first search.
         engine_options: dict. For faiss, `factory` and `search`; for usearch, arguments of its
             `Index`; see `kerasbert.search.engines`.
-        similarity: "cosine", or "dot" for models whose vector lengths are meaningful.
+        similarity: "cosine", or "dot" for meaningful vector lengths.
         query_prompt, text_prompt: strings. Prefixes of queries and texts, such as "query: " and
             "passage: ", for models trained with them. `None` uses the `prompts` of the embedder's
             preprocessor.
         batch_size: int.
         metadata: list of N dicts, one per text, as in `add`.
-        keywords: bool. Whether `search` is hybrid: it fuses the ranking of the nearest neighbors
-            with a BM25 ranking. Keywords are words, and character bigrams in Korean, Japanese and
-            Chinese. They are counted in memory at the first search after texts were added or
-            loaded.
-        splitter: a `kerasbert.search.PassageSplitter`, which `add_documents` uses; defaults to
+        keywords: bool. Whether `search` is hybrid: nearest neighbors fused with a BM25 ranking.
+            Keywords are words, and character bigrams in Korean, Japanese and Chinese, counted in
+            memory at the first search after texts were added or loaded.
+        splitter: a `kerasbert.search.PassageSplitter` for `add_documents`; defaults to
             `PassageSplitter()`.
 
     Raises:
@@ -156,9 +151,9 @@ class SearchIndex(TextCollection):
         encoding: str | None = None,
         **settings: Any,
     ) -> Self:
-        """Split documents into passages of whole sentences, and make an index of the passages.
+        """Make an index of documents, split into passages of whole sentences.
 
-        `search(..., group_by="document")` then returns the best passage of each document.
+        `search(..., group_by="document")` returns the best passage of each document.
 
         Args:
             embedder: as in the constructor.
@@ -209,36 +204,36 @@ class SearchIndex(TextCollection):
         Args:
             queries: a string or a list of Q strings.
             top_k: int. Maximum number of hits.
-            candidates: int. Number of texts that the reranker scores, and that a hybrid search
-                takes from each ranking; defaults to five times `offset + top_k`, but at least 50.
-                Pass the same number for all pages of a search.
+            candidates: int. Number of texts for the reranker, and of each ranking of a hybrid
+                search; defaults to five times `offset + top_k`, but at least 50. Pass the same
+                number for all pages of a search.
             offset: int. Number of hits to skip, for the next pages of a search.
             min_score: number. Hits with a lower `score` are left out.
-            exclude: list or set of ids, or one id. Texts that are not returned, such as those
-                already seen. Ids that are not in the index are ignored.
-            where: dict. Condition on the metadata, such as
-                `{"lang": "ko", "year": {"$gte": 2020}}`, with the operators `$eq`, `$ne`, `$gt`,
-                `$gte`, `$lt`, `$lte`, `$in`, `$nin`, `$contains` (a value in a list), `$and` and
-                `$or`; see `kerasbert.search.filters.check_where`. It is applied before texts are
-                ranked. `None` and `{}` allow all texts.
-            alpha: number from 0 (keywords only) to 1 (vectors only), with `keywords=True`. The
-                weight of the cosines in a mean of both scores, each scaled to a range from 0 to 1.
-                With 0 and 1, the score is the BM25 score or the cosine itself. `None` fuses by
-                reciprocal ranks: each ranking adds 1 / (60 + r) to the score of its text at rank r.
-            group_by: string. A key of the metadata, such as "document" after `from_documents`. Of
-                texts with an equal value, only the best hit is returned; texts without the key are
-                not grouped. With a reranker or keywords, hits are grouped among the `candidates`.
+            exclude: list or set of ids, or one id, that are not returned, such as those already
+                seen. Unknown ids are ignored.
+            where: dict. Condition on the metadata, such as `{"lang": "ko", "year": {"$gte":
+                2020}}`, with the operators `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`, `$in`,
+                `$nin`, `$contains` (a value in a list), `$and` and `$or`; see
+                `kerasbert.search.filters.check_where`. It is applied before ranking. `None` and
+                `{}` allow all texts.
+            alpha: number from 0 (keywords only) to 1 (vectors only), with `keywords=True`. Weight
+                of the cosines in a mean of both scores, each scaled from 0 to 1; 0 and 1 return the
+                BM25 score or the cosine. `None` fuses by reciprocal ranks: each ranking adds 1 /
+                (60 + r) to the score of its text at rank r.
+            group_by: string. A key of the metadata, such as "document" after `from_documents`. Only
+                the best hit per value is returned; texts without the key are not grouped. A
+                reranker or keywords group only the `candidates`.
             **answer_settings: arguments of the reader's `answer`, such as `null_threshold`.
 
         Returns:
-            For each query, a list of dicts, the best hit first. A single list for a single string:
+            For each query, a list of dicts, the best hit first; for a string, a single list:
 
             - `id`, `text`, and `metadata` if the index has any,
             - `score`: the cosine; or the reranker's score, with the cosine as `vector_score`; or
               the fused score, with the cosine as `vector_score` and the BM25 score as
               `keyword_score`,
-            - `answer`: only with a reader. The reader's best answer, a dict of `answer`, `start`
-              and `end` in the text, `score` and `null_score`.
+            - `answer`: only with a reader. Its best answer, a dict of `answer`, `start` and `end`
+              in the text, `score` and `null_score`.
 
         >>> index = SearchIndex(None)
         >>> index.add(["one", "two", "half"], vectors=[[1, 0], [0, 1], [1, 1]])
@@ -299,7 +294,7 @@ class SearchIndex(TextCollection):
         where: Mapping[str, Any] | None = None,
         group_by: str | None = None,
     ) -> list[Any]:
-        """Search like `search`, but with embeddings (Q, D') or (D',), and no reranker or reader."""
+        """Search like `search`, for embeddings (Q, D') or (D',), without reranker and reader."""
         check_search(top_k, offset, min_score, group_by=group_by)
         single = np.ndim(vectors) == 1
         vectors = self._compared(self._checked([vectors] if single else vectors))
@@ -311,7 +306,7 @@ class SearchIndex(TextCollection):
     def _allowed(self, exclude, where):
         """Return which rows a search may return, bool (N,)."""
         where = check_where(where)
-        allowed = self._rows.findable()  # A copy, because another thread may add rows meanwhile.
+        allowed = self._rows.findable()  # A copy, because other threads may add rows.
         if exclude is not None:
             self._rows.without(exclude, allowed)
         return self._rows.matching(where, allowed)
@@ -370,14 +365,14 @@ class SearchIndex(TextCollection):
 
         Args:
             directory: string.
-            overwrite: bool. Whether to replace an existing index. Folders with other files are
-                never replaced.
-            models: bool. Whether to write the embedder too, as a preset in the subfolder
-                `embedder`. Reranker and reader are not written; pass them to `load`.
+            overwrite: bool. Whether to replace an index; folders with other files are never
+                replaced.
+            models: bool. Whether to write the embedder, as a preset in `embedder`. Reranker and
+                reader are passed to `load`.
 
         Raises:
-            ValueError: if the folder has other files, if it has an index and `overwrite=False`, or
-                if the embedder was trained after it embedded the texts.
+            ValueError: if the folder has other files, or an index and `overwrite=False`, or if the
+                embedder was trained meanwhile.
             OSError: if the folder cannot be written, or the disk is full.
         """
         target = output_folder(directory, "directory")
@@ -404,7 +399,7 @@ class SearchIndex(TextCollection):
             write_json(os.path.join(folder, index_files.MANIFEST), manifest)
 
     def write_rows(self, folder: AnyPath) -> None:
-        """Write the columns of all texts that a search can find, one file per column."""
+        """Write the columns of all searchable texts, one file each."""
         with self._changing:
             self._check_sample()
             columns = self._rows.columns() | self._neighbors.columns()
@@ -413,15 +408,15 @@ class SearchIndex(TextCollection):
     def export(
         self, format: str, directory: AnyPath, *, name: str = "passages", rows: int = 1_000
     ) -> dict[str, Any]:
-        """Write the texts that a search can find as files that a vector database loads.
+        """Write the searchable texts as files for a vector database.
 
         Args:
             format: "qdrant", "elasticsearch", "opensearch", "vespa" or "pgvector".
-            directory, name, rows: as for `kerasbert.search.export_records`, which describes the
-                files. Quantized vectors are written with the precision that they have.
+            directory, name, rows: as for `kerasbert.search.export_records`. Quantized vectors keep
+                their precision.
 
         Returns:
-            A dict of `count`, `files` and `load`, which says how to load them.
+            A dict of `count`, `files` and `load` (how to load them).
         """
         found = np.flatnonzero(self._rows.findable())
         settings = {"name": name, "rows": rows, "similarity": self.similarity}
@@ -449,14 +444,13 @@ class SearchIndex(TextCollection):
             directory: string.
             embedder: the model that the index was made with; defaults to the one in the folder.
             reranker, reader: as in the constructor.
-            mmap: bool. Whether to memory-map vectors and texts. `False` reads them into memory, so
-                that searches need no disk access, and verifies them against the hashes from `save`.
-                An engine's file is always read into memory. It is verified together with the
-                vectors that the engine was built from.
+            mmap: bool. Whether to memory-map vectors and texts. `False` reads them into memory, for
+                searches without disk access, and verifies their hashes. An engine's file is always
+                read, and verified together with its vectors.
 
         Raises:
-            ValueError: if files are missing, damaged or of another version, or if the embedder is
-                not the model that the index was made with.
+            ValueError: if files are missing, damaged or of another version, or the embedder is
+                another model.
         """
         directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
         manifest = index_files.read_manifest(directory)
@@ -465,7 +459,7 @@ class SearchIndex(TextCollection):
             embedder = BertTextEmbedder.from_preset(preset)
         settings = {name: manifest[name] for name in index_files.SETTINGS}
         settings["keywords"] = manifest.get("keywords", False)
-        # Indexes of earlier versions have no splitter.
+        # Earlier indexes have no splitter.
         settings["splitter"] = PassageSplitter.from_config(manifest.get("splitter", {}))
         index = cls(embedder, None, None, reranker, reader, **settings)
         index._read(directory, manifest, mmap)

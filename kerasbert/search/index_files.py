@@ -1,4 +1,4 @@
-"""The files of an index, and the manifest that describes them."""
+"""The files of an index, and their manifest."""
 
 import os
 import warnings
@@ -12,11 +12,10 @@ from kerasbert.search.columns import AGAIN, describe_files
 from kerasbert.search.engines import REMAKE
 
 _FORMAT = 1
-# An index with metadata has another format, so that earlier versions refuse it. They would
-# otherwise lose the metadata.
+# Earlier versions would lose the metadata, so they must refuse this format.
 _FORMAT_OF_METADATA = 2
 MANIFEST = "index.json"
-# Arguments of the index that are saved with it.
+# Saved arguments of the index.
 SETTINGS = (
     "dtype",
     "dims",
@@ -51,7 +50,7 @@ def check_target(target, overwrite):
 
 
 def write_columns(folder, columns, keep):
-    """Write the rows chosen by a mask (N,) of a dict of file name to column, one file each."""
+    """Write the rows chosen by a mask (N,) of columns, a dict of file name to column."""
     size = sum(column.size(keep) for column in columns.values())
     check_space(folder, size, "vectors and texts")
     for name, column in columns.items():
@@ -59,7 +58,7 @@ def write_columns(folder, columns, keep):
 
 
 def write_files(folder, rows, neighbors, probe):
-    """Write the rows and the engine of an index to a folder, and return their part of the manifest.
+    """Write an index's rows and engine, and return their part of the manifest.
 
     Args:
         folder: string.
@@ -67,8 +66,8 @@ def write_files(folder, rows, neighbors, probe):
         neighbors: `Neighbors`.
         probe: float32 array for `probe.npy`, or `None`.
     """
-    # With an engine, removed rows are written too, so that its row numbers stay valid, unless
-    # they are a tenth of all rows or more.
+    # For an engine's row numbers, removed rows are written too, unless they are a tenth of all or
+    # more.
     keep, engine = rows.alive, neighbors.engine
     if engine is not None and 10 * (len(keep) - len(rows)) < len(keep):
         keep = np.ones(len(keep), bool)
@@ -117,7 +116,7 @@ def _check_manifest(manifest, path):
                 f"{name}={manifest.get(name)!r} in '{path}' must be a whole number from 0; {_COPY}."
             )
     check_value("empty", manifest.get("empty", 0), "whole", path)
-    for name in ("metadata", "keywords"):  # Indexes of earlier versions lack these.
+    for name in ("metadata", "keywords"):  # Earlier indexes lack these.
         check_value(name, manifest.get(name, False), "flag", path)
     check_value("splitter", manifest.get("splitter", {}), "object", path)
     missing = [name for name in (*SETTINGS, "string_ids", "probe") if name not in manifest]
@@ -144,7 +143,7 @@ def _check_manifest(manifest, path):
 
 
 def check_files(directory, manifest, mmap):
-    """Verify the sizes of all files, and the hashes of those that are read into memory.
+    """Verify the sizes of all files, and hashes of those read into memory.
 
     Returns:
         Whether the engine's file may be read, if it exists.
@@ -171,6 +170,6 @@ def check_files(directory, manifest, mmap):
             continue
         hashed = name not in (*_MAPPED, *_VECTORS) or not mmap
         hashed = hashed or (has_engine and name in _VECTORS)
-        hashed = hashed and name != "probe.npy"  # `check_same_model` checks its content instead.
+        hashed = hashed and name != "probe.npy"  # `check_same_model` checks its content.
         check_file(os.path.join(directory, name), described, hashed, AGAIN)
     return True

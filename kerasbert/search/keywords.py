@@ -13,8 +13,8 @@ from scipy import sparse
 
 _K1, _B = 1.5, 0.75  # The defaults of bm25s.
 RANK = 60  # The constant of reciprocal rank fusion.
-# Runs of characters of Korean, Japanese and Chinese, where spaces do not separate all words or
-# particles; and words of all other scripts.
+# Korean, Japanese and Chinese, where spaces do not separate all words or particles; words of other
+# scripts.
 CJK = r"\p{Hangul}\p{Hiragana}\p{Katakana}\p{Han}ー々"
 WORDS = regex.compile(rf"(?V1)([{CJK}]+)|[\w--[{CJK}]]+")
 
@@ -38,8 +38,8 @@ def keywords_of(text):
 class Keywords:
     """Keyword counts of the rows of an index, for Lucene's variant of BM25.
 
-    New rows are counted at the next search, and removed rows do not count. The package bm25s is not
-    used, because it computes all scores when texts are added, and initializes JAX on import.
+    New rows are counted at the next search. The package bm25s would compute all scores when texts
+    are added, and initialize JAX on import.
 
     Args:
         split: function of a string that returns its keywords.
@@ -51,12 +51,12 @@ class Keywords:
     def __init__(self, split=keywords_of):
         self._split = split
         self._numbers = {}  # Keyword to its row in `_counts`.
-        self._counts = sparse.csr_array((0, 0), dtype="float32")  # (keywords, rows)
+        self._counts = sparse.csr_array((0, 0), dtype="float32")  # Sparse (keywords, rows).
         self._lengths = np.empty(0, "float32")  # Number of keywords of each row.
         self._lock = threading.Lock()
 
     def read(self, texts, count):
-        """Count the keywords of those of the first `count` rows that have not been counted yet."""
+        """Count the keywords of new rows among the first `count`."""
         with self._lock:
             start = len(self._lengths)
             if start >= count:
@@ -70,7 +70,7 @@ class Keywords:
                 lengths.append(counts.total())
             shape = (count - start, len(self._numbers))
             new = sparse.csr_array((np.array(values, "float32"), numbers, ends), shape=shape)
-            # Other threads may read the old array, so it is not resized in place.
+            # Other threads may read the old array.
             old, size = self._counts, len(self._numbers)
             ends = np.pad(old.indptr, (0, size - old.shape[0]), mode="edge")
             old = sparse.csr_array((old.data, old.indices, ends), shape=(size, start))
@@ -82,7 +82,7 @@ class Keywords:
 
         Args:
             query: string.
-            alive: bool (N,). Rows that take part in the statistics; the others have the score 0.
+            alive: bool (N,). Rows of the statistics; others score 0.
         """
         with self._lock:
             counts, lengths = self._counts, self._lengths[: len(alive)]
@@ -94,7 +94,7 @@ class Keywords:
                 continue
             part = slice(counts.indptr[number], counts.indptr[number + 1])
             rows, values = counts.indices[part], counts.data[part]
-            # Rows beyond the mask were added by another thread.
+            # Rows beyond the mask are new.
             there = rows < len(alive)
             there[there] = alive[rows[there]]
             rows, values = rows[there], values[there]
@@ -102,7 +102,7 @@ class Keywords:
         return scores
 
     def weights(self, alive):
-        """Return all scores that keywords give to rows, for exports.
+        """Return all scores of keywords in rows, for exports.
 
         Args:
             alive: bool (N,). As for `scores`.
@@ -139,14 +139,14 @@ def best(scores, count, allowed):
 
 
 def fused(rows, scores, lists, alpha):
-    """Rank the rows of a vector search and of a keyword search together.
+    """Fuse the rankings of a vector search and a keyword search.
 
     Args:
-        rows: int64 (K,). The sorted union of the rows that both searches found.
+        rows: int64 (K,). The sorted union of the found rows.
         scores: pair of float arrays (K,), the cosines and the BM25 scores of the rows.
-        lists: pair of arrays, the rows that each search found, the best first.
-        alpha: weight of the vectors, from 0 to 1, for a mean of both scores, each scaled to a range
-            from 0 to 1; or `None` for reciprocal rank fusion.
+        lists: pair of arrays, the rows of each search, the best first.
+        alpha: weight of the vectors, from 0 to 1, in a mean of both scores, each scaled from 0 to
+            1; `None` for reciprocal rank fusion.
 
     Returns:
         The order of the rows, int64 (K,), and their fused scores in this order.
@@ -156,7 +156,7 @@ def fused(rows, scores, lists, alpha):
     if alpha is None:
         values = np.zeros(len(rows))
         for found in lists:
-            place = np.searchsorted(rows, found)  # `rows` is sorted.
+            place = np.searchsorted(rows, found)
             values[place] += 1 / (RANK + 1 + np.arange(len(found)))
     else:
         vectors, words = (x - x.min(initial=np.inf) for x in scores)

@@ -1,4 +1,4 @@
-"""Metadata of texts: for each text a dict of strings, numbers, bools and lists.
+"""Metadata of texts: dicts of strings, numbers, bools and lists.
 
 N: number of rows.
 """
@@ -13,14 +13,11 @@ from kerasbert.base.strict_json import to_json
 from kerasbert.search.columns import AGAIN, TextColumn
 from kerasbert.search.values import is_number, listed
 
-_MOST = 2**63  # Whole numbers must fit into 64 bits, as in most databases.
+_MOST = 2**63  # Whole numbers fit into 64 bits.
 
 
 def check_metadata(metadata, count):
-    """Return the metadata of `count` texts as a list of dicts of plain Python values.
-
-    Keys whose value is `None` are left out.
-    """
+    """Return the metadata of `count` texts as dicts of plain Python values, without `None`."""
     if metadata is None:
         return [{}] * count
     metadata = listed(metadata, "metadata", " of dicts")
@@ -32,7 +29,7 @@ def check_metadata(metadata, count):
 
 
 def merged(metadata, changes):
-    """Merge changes into metadata, lists of N dicts; a key whose new value is `None` is removed.
+    """Merge changes into metadata, lists of N dicts; `None` removes a key.
 
     >>> merged([{"year": 2020, "lang": "ko"}], [{"year": 2021, "lang": None}])
     [{'year': 2021}]
@@ -82,15 +79,15 @@ def check_value(value, where):
     hint = "finite numbers (of 64 bits), bools, or lists of these"
     if hasattr(value, "isoformat"):
         hint = f"dates as ISO strings, {value.isoformat()!r}"
-    # A value from a request may be nested too deep for `repr`.
+    # Requests may be nested too deep for `repr`.
     raise ValueError(f"{where} is {reprlib.repr(value)}; use strings, {hint}.")
 
 
 class MetadataColumn:
     """The metadata of N rows, stored as JSON.
 
-    For filters, `codes` numbers the distinct values of a key, so that a condition is evaluated only
-    once per distinct value.
+    `codes` numbers the distinct values of a key, so that filters evaluate a condition once per
+    value.
     """
 
     def __init__(self, column=None):
@@ -128,7 +125,7 @@ class MetadataColumn:
         Returns:
             `(codes, values)`: int64 (count,), -1 for rows without the key, and a list.
         """
-        known = self._codes  # Another thread may replace the dict.
+        known = self._codes  # Other threads may replace the dict.
         codes, values = known.get(key, (np.empty(0, "int64"), []))
         if len(codes) < count:
             places = {to_json(value): place for place, value in enumerate(values)}

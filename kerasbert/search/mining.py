@@ -35,11 +35,10 @@ def mine_hard_negatives(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Any:
-    """Mine hard negatives: texts that are similar to a query but not its positives.
+    """Mine hard negatives: texts similar to a query but not positives.
 
-    If equal queries are paired with several texts, all these texts are positives. Texts that are
-    empty, or have no token known to the embedder's tokenizer, are never negatives. Pairs with too
-    few negatives are left out.
+    All texts of equal queries are positives. Texts without a token known to the embedder are never
+    negatives. Pairs with too few negatives are left out.
 
     Args:
         embedder: an embedder, as for `SearchIndex`; its own prompts are used.
@@ -47,16 +46,14 @@ def mine_hard_negatives(
         texts: list of N strings, the positive of each query.
         corpus: list of further texts to choose from.
         num_negatives: int. Number of negatives per pair.
-        range_min, range_max: ints. Negatives are chosen from the ranks from `range_min` (from 0) to
-            before `range_max`, among texts that are not positives; `range_max` defaults to
-            `range_min + 10 * num_negatives`. The first `range_min` texts are skipped, because they
-            may be positives that are not labeled.
-        max_score, min_score: floats. Only texts whose score (the cosine, or the reranker's score)
-            is below `max_score` and above `min_score` are chosen.
-        absolute_margin: float. A negative's score must be lower than the positive's score by more
-            than this.
-        relative_margin: float. The margin as a share of the positive's score: with 0.05, a
-            negative's score must be below 95 percent of the positive's score.
+        range_min, range_max: ints. Negatives have ranks from `range_min` to before `range_max`,
+            counted from 0 without positives; `range_max` defaults to `range_min + 10 *
+            num_negatives`. The first ranks may be unlabeled positives.
+        max_score, min_score: floats. Bounds of a negative's score (the cosine, or the reranker's
+            score).
+        absolute_margin: float. A negative must score lower than the positive by more than this.
+        relative_margin: float. The margin relative to the positive's score: with 0.05, a negative
+            must score below 95 percent of it.
         sampling_strategy: "top" chooses the nearest of the remaining texts, "random" draws some.
         reranker: a `BertReranker`, or any object with `score`. Its scores replace the cosines.
         batch_size, seed: ints.

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class MTEBEncoder:
     """An embedder for `mteb.evaluate`, version 2 (Muennighoff et al. 2023, arXiv 2210.07316).
 
-    Queries and documents get the embedder's prompts for "query" and "text". Embeddings are
-    normalized to length 1, so similarities are cosines.
+    Queries and documents get the embedder's prompts for "query" and "text". Similarities are
+    cosines.
 
     Args:
         embedder: an embedder, as for `SearchIndex`.
-        name: string. "organization/model". mteb stores the results under this name.
+        name: string. "organization/model", under which mteb stores results.
         revision: string. mteb stores it with the results.
 
     Example:
@@ -68,8 +68,8 @@ class MTEBEncoder:
             inputs: list of N strings, or mteb's batches: dicts with a list `text`.
             prompt_type: "query", "document" or `None`.
             batch_size: int.
-            task_metadata, hf_split, hf_subset, show_progress_bar, precision: ignored. mteb passes
-                them.
+            task_metadata, hf_split, hf_subset, show_progress_bar, precision: ignored; passed by
+                mteb.
         """
         check_whole("batch_size", batch_size)
         texts = []

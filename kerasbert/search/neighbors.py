@@ -11,8 +11,7 @@ import numpy as np
 from kerasbert.search.engines import ENGINES, REMAKE
 from kerasbert.search.vectors import Vectors
 
-# If a filter leaves so few rows that an engine has to fetch more candidates than this for one
-# query, the search is exact.
+# With a filter for which an engine must fetch more candidates than this, the search is exact.
 _FETCHED = 1000
 
 
@@ -22,7 +21,7 @@ class Neighbors:
     Args:
         dtype: string. Precision of the vectors.
         engine: string. "exact", or the name of an engine.
-        options: dict. Arguments of the engine.
+        options: dict. Its arguments.
         keep_int8: bool. As in `Vectors`.
     """
 
@@ -54,15 +53,14 @@ class Neighbors:
         self.vectors.append(vectors)
 
     def nearest(self, queries, top_k, alive, rescore, exact):
-        """Find the vectors with the largest dot products with the queries.
+        """Find the vectors nearest to the queries, by dot product.
 
         Args:
             queries: float32 (Q, D).
             top_k: int. Maximum number of hits.
-            alive: bool (N,). Whether to consider each row. Rows that are added later are ignored.
+            alive: bool (N,). Rows to consider; later ones are ignored.
             rescore: int. With "binary" or an engine, `rescore * top_k` candidates are rescored.
-            exact: bool. Whether to compare the queries with all vectors instead of asking the
-                engine.
+            exact: bool. Whether to compare all vectors, without the engine.
 
         Returns:
             Rows, int64 (Q, K), padded with -1, and their dot products, the best first.
@@ -88,12 +86,12 @@ class Neighbors:
                 self.engine = self.new_engine(self.width)
             if len(self.engine) < len(self.vectors):
                 self.engine.add(self.vectors, len(self.engine))
-            # If only some rows are considered, proportionally more candidates are fetched.
+            # With few rows to consider, more candidates are fetched.
             fetched = -(-wanted * len(self.engine) // max(int(alive.sum()), 1))
             if fetched > max(_FETCHED, 2 * wanted):
                 return self.vectors.nearest(queries, wanted, alive)
             rows = self.engine.nearest(queries, min(fetched, len(self.engine)))
-        # The engine may return rows that were removed, or that were added after `alive` was read.
+        # The engine may return removed rows, or rows newer than `alive`.
         rows[(rows < 0) | (rows >= len(alive))] = -1
         rows[~alive[rows] & (rows >= 0)] = -1
         short = (rows >= 0).sum(axis=1) < count
@@ -116,7 +114,7 @@ class Neighbors:
             settings = (width, self._dtype, self._keep_int8, mmap)
             self.vectors = Vectors.read(folder, rows, *settings)
         path = os.path.join(folder, f"engine.{self._name}")
-        # If there is no such file, the engine is built again at the first search.
+        # Without the file, the first search builds the engine.
         if read_engine and os.path.exists(path):
             self.engine = self.new_engine(width)
             self.engine.read(path)

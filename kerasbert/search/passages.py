@@ -1,6 +1,6 @@
-"""`PassageSplitter`: split documents into passages of whole sentences, by number of tokens.
+"""`PassageSplitter`: division of documents into passages of whole sentences.
 
-U: number of units, the sentences, words or tokens that passages consist of.
+U: number of units (sentences, words or tokens).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEFAULT_TOKENS = 256
-_TEXTS = 1024  # Number of sentences that are tokenized at once.
+_TEXTS = 1024  # Sentences tokenized at once.
 _TRIES = 8
 
 
@@ -26,14 +26,13 @@ _TRIES = 8
 class PassageSplitter:
     """Splits documents into passages of whole sentences.
 
-    Sentences longer than `max_tokens` are split between words, and words longer than that between
-    tokens.
+    Sentences longer than `max_tokens` are split between words, and such words between tokens.
 
     Args:
         max_tokens: int, at least 8. Maximum number of tokens per passage, without special tokens
-            and prompt; defaults to 256, or to what the index's embedder can read if that is less.
-        overlap: int. A passage begins with the last sentences of the previous one, up to this
-            number of tokens; defaults to an eighth of the maximum, and 0 means no overlap.
+            and prompt; defaults to 256, or less if the index's embedder reads less.
+        overlap: int. Maximum number of tokens of the previous passage's last sentences with which a
+            passage begins, 0 for no overlap; defaults to an eighth of the maximum.
         language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
             sentence. The default also suits Chinese, Japanese and Korean.
 
@@ -70,7 +69,7 @@ class PassageSplitter:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PassageSplitter:
-        """Make a splitter from the dict that `get_config` returned."""
+        """Make a splitter from the dict of `get_config`."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in config:
             if name not in known:
@@ -89,8 +88,8 @@ class PassageSplitter:
                 words, punctuation marks and CJK characters.
 
         Returns:
-            A list of `(start, end)` in characters of the text. Together, the passages contain every
-            character but white space between sentences.
+            A list of `(start, end)` in characters of the text. They omit only white space between
+            sentences.
         """
         counter = _Tokens(tokenizer)
         most = self.max_tokens or DEFAULT_TOKENS
@@ -99,8 +98,8 @@ class PassageSplitter:
             return []
         overlap = most // 8 if self.overlap is None else min(self.overlap, most - 1)
         room = most
-        # A passage may have more tokens than its units together, such as a token that marks the
-        # start of a text, so the tokens of passages are counted, too.
+        # A passage may have more tokens than its units together, such as a start token, so it is
+        # counted too.
         for _ in range(_TRIES):
             groups = np.array(_packed(counts.tolist(), room, overlap))
             spans = list(zip(starts[groups[:, 0]].tolist(), ends[groups[:, 1] - 1].tolist()))
@@ -119,7 +118,7 @@ class _Tokens:
         self._tokenizer = tokenizer
 
     def starts(self, texts):
-        """Return for each text the first character of each of its tokens, as a list of arrays."""
+        """Return the first characters of each text's tokens, a list of arrays."""
         if self._tokenizer is None:
             return [np.array([start for start, _ in word_spans(text)], int) for text in texts]
         _, starts, _ = self._tokenizer.ragged(texts, offsets=True)
@@ -142,8 +141,8 @@ def _units(text, sentences, counter, most):
         if len(tokens) <= most:
             found.append((start, end, len(tokens)))
             continue
-        # Byte tokens of one character start at the same position, and some tokenizers return tokens
-        # out of order.
+        # Byte tokens of one character start together, and some tokenizers return tokens out of
+        # order.
         places = np.unique(tokens) + start
         places[0] = start
         is_word = np.array([text[place - 1].isspace() for place in places.tolist()])
@@ -166,7 +165,7 @@ def _packed(counts, room, overlap):
     Args:
         counts: list of ints. Number of tokens of each unit.
         room: int. Maximum number of tokens per group, except for a single longer unit.
-        overlap: int. Maximum number of tokens that a group shares with the one before it.
+        overlap: int. Maximum number of tokens shared with the previous group.
 
     >>> _packed([2, 2, 3, 1], room=5, overlap=2)
     [(0, 2), (1, 3), (3, 4)]

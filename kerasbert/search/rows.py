@@ -1,4 +1,4 @@
-"""The rows of an index: texts and ids, and which of them a search can find.
+"""The rows of an index: texts, ids and metadata.
 
 N: number of rows.
 """
@@ -16,18 +16,18 @@ from kerasbert.search.values import is_id, listed
 
 
 class Rows:
-    """Texts with ids. A removed text keeps its row, so that the other row numbers stay valid.
+    """Texts with ids. Removed texts keep their rows, so that row numbers stay valid.
 
-    Threads may read the rows while another thread changes them. They see only the rows that `alive`
-    has, because a change replaces `alive` last.
+    Threads may read while another one changes rows. They see only the rows of `alive`, which is
+    replaced last.
     """
 
     def __init__(self):
         self.texts = TextColumn()
         self.ids = None  # A column, once the type of the ids is known.
         self.metadata = None  # A column, once a text has metadata.
-        self.alive = np.empty(0, bool)  # Whether each row was not removed.
-        self.empty = np.empty(0, bool)  # Whether each row's text has no known token.
+        self.alive = np.empty(0, bool)  # Rows that were not removed.
+        self.empty = np.empty(0, bool)  # Rows without a known token.
         self._places = None
         self._lock = threading.Lock()  # Held while `places` is built.
 
@@ -39,7 +39,7 @@ class Rows:
         return isinstance(self.ids, TextColumn)
 
     def findable(self):
-        """Return which rows a search can find, as a new array, bool (N,)."""
+        """Return which rows are searchable, a new array, bool (N,)."""
         alive = self.alive
         return alive & ~self.empty[: len(alive)]
 
@@ -64,7 +64,7 @@ class Rows:
 
     def of_ids(self, ids):
         """Return the rows of ids as a list, or raise a `ValueError` if an id is unknown."""
-        places = self.places  # Each id is looked up once, because threads may remove texts.
+        places = self.places  # Looked up once, because threads may remove texts.
         rows = [places.get(id) if is_id(id) else None for id in ids]
         if None in rows:
             id = ids[rows.index(None)]
@@ -79,7 +79,7 @@ class Rows:
                 raise ValueError(
                     f"exclude must have ids, strings or whole numbers, got {id!r:.50}."
                 )
-            # A row beyond the mask was added by another thread.
+            # A row beyond the mask is new.
             row = self.places.get(id, len(mask))
             if row < len(mask):
                 mask[row] = False
@@ -90,7 +90,7 @@ class Rows:
         return mask if where is None else mask & matches(where, column, len(mask))
 
     def having(self, key):
-        """Return a dict of the strings that a key of the metadata has, to the rows that have it."""
+        """Return a dict of each string of a metadata key to its rows."""
         found = {}
         if self.metadata is not None:
             codes, values = self.metadata.codes(key, len(self.alive))
@@ -159,14 +159,14 @@ class Rows:
         self.metadata.replace(rows, metadata)
 
     def append(self, texts, ids, empty, metadata, replaced=()):
-        """Add texts with the ids that `new_ids` returned; a text with a known id is replaced.
+        """Add texts with ids of `new_ids`, and replace those with known ids.
 
         Args:
             texts: list of N strings.
             ids: list of N ids.
             empty: bool (N,). Which texts have no known token.
             metadata: list of N dicts.
-            replaced: list of ids in the index, whose texts are removed at the same time.
+            replaced: list of ids that are removed at the same time.
         """
         if self.ids is None or not len(self.ids):
             are_strings = isinstance(ids[0], str)
@@ -209,7 +209,7 @@ class Rows:
         return columns
 
     def write_masks(self, folder, keep):
-        """Write which of the rows chosen by a mask (N,) are removed, and which are empty.
+        """Write which rows of a mask (N,) are removed, and which are empty.
 
         Returns:
             The number of empty rows.
@@ -222,7 +222,7 @@ class Rows:
 
     @classmethod
     def read(cls, folder, manifest, mmap):
-        """Read the rows that the columns and `write_masks` wrote, as the manifest describes."""
+        """Read the rows from columns and masks."""
         rows, count = cls(), manifest["rows"]
         rows.texts = TextColumn.read(os.path.join(folder, "texts.bin"), count, mmap)
         if count and manifest["string_ids"]:
@@ -235,13 +235,13 @@ class Rows:
             rows.metadata = MetadataColumn(TextColumn.read(path, count, mmap))
         rows.alive = ~_read_mask(folder, "removed.npy", count - manifest["count"], count)
         rows.empty = np.zeros(count, bool)
-        if manifest.get("empty", 0):  # Indexes of earlier versions lack this file.
+        if manifest.get("empty", 0):  # Earlier indexes lack this file.
             rows.empty = _read_mask(folder, "empty.npy", manifest["empty"], count)
         return rows
 
 
 def _read_mask(folder, name, count, rows):
-    """Read `count` row numbers from a file, and return a mask that is True for them: (rows,)."""
+    """Read `count` row numbers from a file as a mask (rows,)."""
     path = os.path.join(folder, name)
     found = read_array(path, (count,), "int64")
     if count and not (0 <= found.min() and found.max() < rows):

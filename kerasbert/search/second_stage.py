@@ -1,10 +1,10 @@
-"""Models that read a query together with its hits: rerankers and readers."""
+"""Rerankers and readers, which read a query together with its hits."""
 
 
 def rerank(reranker, query, hits):
     """Return hits in the reranker's order, with its scores.
 
-    The cosine of a hit becomes `vector_score`; a hit of a hybrid search has its own scores.
+    A hit's cosine becomes `vector_score`; hybrid hits have own scores.
     """
     if not hits:
         return hits

@@ -1,4 +1,4 @@
-"""Serving of `SearchIndex`: retrieve texts for a query, rerank them and extract answers.
+"""Serving of `SearchIndex`, with reranker and reader.
 
 N texts, T distinct texts, D embedding width, Q queries, C candidates, K hits, P pairs of a query
 and a text.
@@ -32,9 +32,9 @@ _PARTS = {
     "reranker": "reranker",
     "reader": "question_answering",
 }
-# Arguments of the index that are saved with its rows and models.
+# Saved arguments of the index.
 _SETTINGS = ("dtype", "dims", "similarity", "rescore", "query_prompt", "keywords")
-# A regular expression for the white space that `str.strip` removes.
+# White space that `str.strip` removes, for a regular expression.
 _BLANK = r"[\t-\r\x1c-\x20\x{85}\p{Z}]*"
 _TINY = np.finfo("float32").tiny
 _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
@@ -42,7 +42,7 @@ _NO_ANSWER = {"answer": "", "start": -1, "end": -1, "score": 0.0, "null_score": 
 
 @dataclasses.dataclass
 class SavedIndex:
-    """The models, settings and rows of an index, in the process that writes the SavedModel.
+    """The models, settings and rows of an index, to write a SavedModel.
 
     `rows` is a dict of arrays (N, ...), except for "texts", a list of T byte strings. "text_of"
     (N,) is the position of each row's text in this list.
@@ -232,7 +232,7 @@ class ServedIndex(ServedTasks):
         return {**found, "count": top_k}
 
     def _says_nothing(self, query):
-        """Return which queries are empty and therefore have no hits: bool (Q,); see `are_empty`."""
+        """Return which queries are empty: bool (Q,); see `are_empty`."""
         preprocessor = self.parts["embedder"].preprocessor
         (tokens,) = preprocessor.tokenize((query,))
         known = tf.cast(tokens.values != preprocessor.tokenizer.unk_token_id, tf.int32)
@@ -256,7 +256,7 @@ class ServedIndex(ServedTasks):
     # === Models that read the query with a text ===
 
     def _ranked(self, query, vectors, top_k, limit, allowed):
-        """Return the rows (Q, C) of queries and their scores, the best row first."""
+        """Return the rows (Q, C) of queries and their scores, best first."""
         is_reranked, is_hybrid = bool(self.parts.get("reranker")), self.is_hybrid
         if not (is_reranked or is_hybrid):
             return self.rows.nearest(vectors, top_k, allowed)
@@ -287,26 +287,25 @@ class ServedIndex(ServedTasks):
     def _answers(self, query, texts, strings, there):
         blank = [tf.strings.regex_full_match(x, _BLANK) for x in (query, strings)]
         there &= ~(blank[0][:, None] | blank[1])
-        # The length of the texts is not limited, because they come from the index and not from the
-        # request.
+        # Not limited, because the texts come from the index, not from the request.
         answer = functools.partial(self.parts["reader"].answer, limited=False)
         found = self._of_pairs(answer, query, texts, there, _NO_ANSWER)
         return _named(found)
 
     def _of_pairs(self, function, query, texts, there, fills):
-        """Apply a function to queries (Q,) with texts (Q, C), once per distinct pair.
+        """Apply a function to distinct pairs of queries (Q,) and texts (Q, C).
 
         Args:
             function: maps two tensors of P strings, queries and texts, to a dict of tensors (P,).
-            there: bool (Q, C). Which pairs the function is applied to.
-            fills: dict. For each name in the function's result, the value for the other pairs.
+            there: bool (Q, C). Which pairs to apply it to.
+            fills: dict. For each result, the value of the other pairs.
         """
         width = len(self.model.rows["texts"])
         pairs = tf.where(there)  # (P, 2)
         keys = pairs[:, 0] * width + tf.cast(tf.boolean_mask(texts, there), tf.int64)
         keys, place = tf.unique(keys)
         found = function(tf.gather(query, keys // width), self.rows.take("texts", keys % width))
-        # The fill value is at place 0, before the results of the pairs.
+        # Place 0 has the fill value.
         place = tf.scatter_nd(pairs, place + 1, tf.shape(texts, tf.int64))
         return {
             name: tf.gather(tf.concat([tf.constant([fill], x.dtype), x], axis=0), place)
@@ -325,7 +324,7 @@ class ServedIndex(ServedTasks):
         ]
 
     def _probes_of_filters(self, queries):
-        """Return requests with no filter, and with filters by the first metadata of a text."""
+        """Return requests without and with filters by metadata."""
         if not self._has_metadata:
             return []
         some = self.model.get(list(itertools.islice(self.model, 100)))
@@ -351,7 +350,7 @@ class ServedIndex(ServedTasks):
         empty = are_empty(self.model.embedder, inputs["query"])
         asked = [query for query, is_empty in zip(inputs["query"], empty) if not is_empty]
         found, clear_there = self._hits(asked, count, where)
-        most = len(found[0])  # All queries have the same number of hits.
+        most = len(found[0])
         clear = np.full((len(empty), most), True)
         clear[~empty] = clear_there
         if not most:
@@ -368,10 +367,10 @@ class ServedIndex(ServedTasks):
         return {**columns, "count": counts, "clear": clear}
 
     def _hits(self, queries, count, where):
-        """Return the index's own hits for queries, and which hits are clear.
+        """Return the index's own hits for queries, and which of them are clear.
 
-        A hit is clear if its score differs from the scores of the hits before and after it by more
-        than the margin, so that rounding cannot change its rank.
+        A hit is clear if the scores before and after it differ by more than the margin, so that
+        rounding cannot change its rank.
         """
         index, own = copy.copy(self.model), self._own["candidates"]
         index.engine, index.reader, candidates = "exact", None, None
@@ -380,7 +379,7 @@ class ServedIndex(ServedTasks):
         sure = np.full(len(queries), True)
         if is_binary or has_pool:
             vectors = index.query_vectors(queries)
-        # The bit of a value near 0 depends on rounding, and with it the candidates.
+        # The bit of a value near 0 depends on rounding.
         if is_binary:
             sure &= np.abs(vectors).min(axis=1) > 0.01 * self.margin * np.abs(vectors).max()
         if has_pool:
@@ -388,17 +387,16 @@ class ServedIndex(ServedTasks):
             near = index.search_vectors(vectors, candidates + 1, where=where)
             for row, hits in enumerate(near):
                 gaps = -np.diff([hit["score"] for hit in hits]) > self.margin
-                # In a hybrid search, the rank of each candidate counts.
+                # In a hybrid search, every candidate's rank counts.
                 sure[row] &= gaps.all() if is_hybrid else gaps[candidates - 1 :].all()
-        # One hit more is searched, to compare the score of the last hit with it, unless the larger
-        # `top_k` would change the candidates.
+        # One hit more, to compare the last with, unless a larger `top_k` changes the candidates.
         more = candidates != count if has_pool else not is_binary
         alpha = self._own["alpha"]
         rows = index.search(queries, count + more, candidates, where=where, alpha=alpha)
         scores = np.array([[hit["score"] for hit in hits] for hits in rows])
         ahead = scores[:, :-1] - scores[:, 1:] > self.margin
         if is_hybrid and index.reranker is None:
-            # Reciprocal ranks have no rounding errors; scaling may multiply those of scores.
+            # Reciprocal ranks are exact; scaling may multiply rounding errors.
             ahead = scores[:, :-1] - scores[:, 1:] > (-1 if alpha is None else 10 * self.margin)
         is_all = scores.shape[1] < count + more or scores.shape[1] == index.findable()
         ahead = np.pad(ahead, [(0, 0), (1, 0)], constant_values=True)
@@ -413,10 +411,10 @@ class ServedIndex(ServedTasks):
         return rows, clear
 
     def _read(self, queries, rows):
-        """Add the reader's answers to hits, and return which answers are clear: bool (Q, K).
+        """Add the reader's answers to hits, and return which are clear: bool (Q, K).
 
-        An answer is clear if its score leads the second answer's by more than the margin, and its
-        null score is not within the margin of the threshold.
+        An answer is clear if it leads the second by more than the margin, and its null score is not
+        within the margin of the threshold.
         """
         reader = self.parts["reader"]
         settings, pairs = {**reader.answer_settings, "top_k": 2}, []
@@ -449,7 +447,7 @@ class ServedIndex(ServedTasks):
 
 
 def _named(answer):
-    """Rename an answer's `score` to `answer_score`, because the hit has a `score` too."""
+    """Rename an answer's `score` to `answer_score`, because hits have a `score`."""
     return {"answer_score" if name == "score" else name: x for name, x in answer.items()}
 
 

@@ -1,7 +1,7 @@
-"""Filters of a served index: conditions on metadata in TensorFlow's graph.
+"""Filters of a served index: conditions on metadata in graphs.
 
-The distinct values of all keys are sorted, so that the values that satisfy a condition are one
-range, and the rows that have these values are one slice of an array.
+Distinct values are sorted, so that a condition selects one range of values, and one slice of an
+array of rows.
 
 N rows, Q queries, C conditions per query, V distinct values, S distinct strings.
 """
@@ -24,7 +24,7 @@ INPUTS = {
     },
 }
 _NUMBER = r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
-_LIST = len(TYPES)  # Added to the type of a value that is in a list.
+_LIST = len(TYPES)  # Added to the type of a list's value.
 
 
 def value_arrays(metadata):
@@ -35,9 +35,9 @@ def value_arrays(metadata):
 
     Returns:
         `where_keys` and `where_strings` (sorted byte strings), `where_numbers` (sorted float64),
-        `where_codes` int64 (V,), which combine key, type and rank of each value, `where_starts`
-        int64 (V + 1,) and `where_rows` int32: the rows of value v are
-        `where_rows[where_starts[v]:where_starts[v + 1]]`.
+        `where_codes` int64 (V,), of key, type and rank of each value, `where_starts` int64 (V + 1,)
+        and `where_rows` int32: the rows of value v are `where_rows[where_starts[v]:where_starts[v +
+        1]]`.
     """
     found = {}
     for row, text in enumerate(metadata):
@@ -52,7 +52,7 @@ def value_arrays(metadata):
     numbers = sorted({float(one) for *_, one in found if is_number(one)}) or [0.0]
     places = [{one: i for i, one in enumerate(x)} for x in (keys, strings, numbers)]
     ranks = {0: places[1].__getitem__, 1: lambda one: places[2][float(one)], 2: int}
-    rows_of = {1 << 62: set()}  # Beyond all codes, so that the arrays are not empty.
+    rows_of = {1 << 62: set()}  # Beyond all codes; keeps arrays from being empty.
     for (key, kind, one), rows in found.items():
         code = _code(places[0][key], kind, ranks[kind % _LIST](one))
         rows_of.setdefault(code, set()).update(rows)
@@ -94,7 +94,7 @@ class ServedFilters:
         columns = where_clause, where_key, where_operator, where_type, where_value
         with tf.control_dependencies(asserted(_conditions(*columns))):
             columns = [tf.identity(x) for x in columns]
-        # One query at a time, because its C masks (C, N) may be large.
+        # One query at a time, for large masks (C, N).
         return tf.map_fn(
             lambda row: self._of_query(*row),
             tuple(columns),
@@ -115,7 +115,7 @@ class ServedFilters:
         masks = tf.scatter_nd(places[:, None], tf.ones_like(places, tf.int32), shape) > 0
         masks = tf.reshape(masks, [count, self._rows])
         masks ^= (operator == "$ne")[:, None]
-        # Conditions of one clause are alternatives.
+        # Conditions of a clause are alternatives.
         either = tf.math.unsorted_segment_max(
             tf.cast(masks & is_used[:, None], tf.int32), clause, count
         )
@@ -123,7 +123,7 @@ class ServedFilters:
         return tf.reduce_all((either > 0) | ~is_clause[:, None], axis=0)
 
     def _ranges(self, key, operator, kind, value):
-        """Return the range of values that satisfy each condition: `(first, after last)`, (C,)."""
+        """Return each condition's range of values: `(first, after last)`, (C,)."""
         types = [kind == name for name in TYPES]
         ranks = [
             self._string_ranks(value),
@@ -174,7 +174,7 @@ class ServedFilters:
 
 
 def _is_less(left, right):
-    """Compare strings (C,) by their code points, as Python does."""
+    """Compare strings (C,) by code points, as Python does."""
     left, right = (tf.strings.unicode_decode(x, "UTF-8") for x in (left, right))
     lengths = tf.concat([left.row_lengths(), right.row_lengths(), [0]], 0)
     shape = tf.stack([left.nrows(), tf.reduce_max(lengths) + 1])

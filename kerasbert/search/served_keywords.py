@@ -1,4 +1,4 @@
-"""Keyword search of a served index: keywords of queries and BM25 in TensorFlow's graph.
+"""Keyword search of a served index: keywords and BM25 in graphs.
 
 N rows, Q queries, W keywords of the index, C candidates.
 """
@@ -25,8 +25,8 @@ def keyword_arrays(texts):
 
     Returns:
         `keyword_hashes`, sorted int64 (W,), and their `keyword_names`; `keyword_starts` int64
-        (W + 1,), `keyword_rows` int32 and `keyword_weights` float32: the BM25 scores that each
-        keyword gives to rows, as a sparse matrix (W, N).
+        (W + 1,), `keyword_rows` int32 and `keyword_weights` float32: the BM25 scores of keywords in
+        rows, as a sparse matrix (W, N).
     """
     keywords = Keywords()
     keywords.read([text.decode() for text in texts], len(texts))
@@ -70,9 +70,9 @@ def _tables():
 
 
 def keywords_in_graph(texts):
-    """Return the keywords of texts (Q,), as `keywords_of`, and the text of each: two tensors (K,).
+    """Return the keywords of texts (Q,) and the text of each: two tensors (K,).
 
-    Characters that are newer than the library `tokenizers` or Python may be normalized differently.
+    Unlike `keywords_of`, it may not know the newest characters.
     """
     fold, kinds = _tables()
     characters = fold(NormalForm("NFKC")(characters_of(texts)[0]))
@@ -95,7 +95,7 @@ def keywords_in_graph(texts):
 
 
 class ServedKeywords:
-    """BM25 scores of the rows of an index, and their fusion with a vector search.
+    """BM25 scores, and their fusion with a vector search.
 
     Args:
         rows: `ServedRows`, with the variables of `keyword_arrays`.
@@ -128,12 +128,12 @@ class ServedKeywords:
         Args:
             query: strings (Q,).
             vectors: float32 (Q, D). Their embeddings.
-            counts: int32 (Q,). Number of candidates that are taken from each search.
+            counts: int32 (Q,). Number of candidates of each search.
             allowed: bool (Q, N), or `None` for all rows.
 
         Returns:
-            A dict of `row`, `score`, `vector_score` and `keyword_score`, (Q, C), the best row
-            first, and of `there`, bool (Q, C): which of these are rows.
+            A dict of `row`, `score`, `vector_score` and `keyword_score`, (Q, C), best first, and of
+            `there`, bool (Q, C): which are rows.
         """
         rows, words = len(self._rows), self.scores(query)
         near = self._rows.nearest(vectors, counts, allowed)
@@ -159,7 +159,7 @@ class ServedKeywords:
             near, words = (_scaled(x, there) for x in found.values())
             score = self._alpha * near + (1 - self._alpha) * words
         score = tf.where(there, score, tf.constant(-np.inf, score.dtype))
-        score, order = tf.math.top_k(score, tf.shape(score)[1])  # The first of equal scores.
+        score, order = tf.math.top_k(score, tf.shape(score)[1])
         found = {name: tf.gather(x, order, batch_dims=1) for name, x in found.items()}
         return {
             "row": tf.gather(union, order, batch_dims=1),
@@ -185,7 +185,7 @@ class ServedKeywords:
 
 
 def _scaled(x, there):
-    """Scale scores (Q, C) to a range from 0 to 1, as `keywords.fused` does."""
+    """Scale scores (Q, C) to a range from 0 to 1."""
     x -= tf.reduce_min(tf.where(there, x, np.inf), axis=1, keepdims=True)
     most = tf.reduce_max(tf.where(there, x, 0.0), axis=1, keepdims=True)
     return x / tf.maximum(most, 1e-12)

@@ -1,7 +1,7 @@
-"""The rows of a served index: variables in TensorFlow's graph, and the search among them.
+"""The rows of a served index: variables in graphs, and the search among them.
 
 Embeddings, texts and ids are variables, because constants could exceed the graph's size limit.
-TensorFlow has no search engines, so each query is compared with all embeddings.
+Queries are compared with all embeddings.
 
 N texts, T distinct texts, D embedding width, Q queries, C candidates.
 """
@@ -16,17 +16,17 @@ from kerasbert.backend.tensorflow import tf
 from kerasbert.search.served_filters import value_arrays
 from kerasbert.search.served_keywords import keyword_arrays
 
-# Number of extra candidates to rescore. They are needed because the last digits of a matrix product
-# depend on a vector's position, which may change the order of nearly equal scores.
+# Extra candidates to rescore: the last digits of a matrix product depend on a vector's position,
+# and may change the order of nearly equal scores.
 _SPARE = 8
-_BYTES = 1 << 25  # Approximate memory for the products of a block of vectors with all queries.
+_BYTES = 1 << 25  # Approximate memory for the products of a block.
 _BITS = [128, 64, 32, 16, 8, 4, 2, 1]
 
 
 def rows_in(folder, has_keywords):
-    """Read the files that `SearchIndex.write_rows` wrote as a dict of arrays; see `SavedIndex`.
+    """Read the files of `SearchIndex.write_rows` as a dict of arrays; see `SavedIndex`.
 
-    The arrays for filters and, with `has_keywords`, those for keywords are made from them.
+    It also has the arrays for filters and, with `has_keywords`, keywords.
     """
     rows = {}
     for name in sorted(os.listdir(folder)):
@@ -47,12 +47,12 @@ def rows_in(folder, has_keywords):
 def _strings_in(path):
     data, ends = np.memmap(path, "uint8", "r"), np.load(f"{path}.ends.npy").tolist()
     parts = (data[start:end].tobytes() for start, end in itertools.pairwise([0, *ends]))
-    # Lone surrogates are replaced, because servers that answer in JSON reject them.
+    # Servers that answer in JSON reject lone surrogates.
     return [part.decode("utf-8", "surrogatepass").encode("utf-8", "replace") for part in parts]
 
 
 class ServedRows:
-    """Rows of an index as variables, and the search for those nearest to queries.
+    """Rows of an index as variables, and their nearest neighbor search.
 
     Args:
         rows: dict of arrays (N, ...), as `rows_in` returns.
@@ -69,7 +69,7 @@ class ServedRows:
     @functools.cached_property
     def variables(self):
         """The arrays of rows as variables, by name."""
-        # Variables are created outside the traced graph, in which their values would be constants.
+        # In the traced graph, their values would be constants.
         with tf.init_scope():
             return {
                 name: tf.Variable(_as_tensor(rows), trainable=False, name=name)
@@ -79,8 +79,8 @@ class ServedRows:
     def take(self, name, rows):
         """Return rows of a variable.
 
-        `read_value` is called first, because after `tf.gather` has read a variable directly, every
-        other read copies the whole variable. This took a second for a million vectors.
+        After `tf.gather` has read a variable directly, every other read copies it, a second for a
+        million vectors, so `read_value` is called first.
         """
         return tf.gather(self.read(name), rows)
 
@@ -97,7 +97,7 @@ class ServedRows:
         size = 0
         for rows in self._rows.values():
             if isinstance(rows, list):
-                # Each string is stored with its length, which takes one byte per seven bits.
+                # Strings are stored with their lengths, one byte per seven bits.
                 lengths = np.array([len(row) for row in rows], "int64")
                 size += int(lengths.sum() + sum((lengths >= 1 << 7 * i).sum() for i in range(5)))
                 size += int((lengths == 0).sum())
@@ -106,13 +106,13 @@ class ServedRows:
         return size
 
     def nearest(self, queries, counts, allowed=None):
-        """Return the rows nearest to queries (Q, D), at most `counts` (Q,) per query.
+        """Return the rows nearest to queries (Q, D), at most `counts` (Q,) each.
 
-        With `allowed`, bool (Q, N), only those rows are considered; there must be `counts` of them.
+        With `allowed`, bool (Q, N), only those rows count, at least `counts`.
 
         Returns:
-            A dict of `row` and `score`, each (Q, C), the best row first. Entries beyond `counts`
-            have the score -inf.
+            A dict of `row` and `score`, each (Q, C), best first; beyond `counts`, the score is
+            -inf.
         """
         rows = len(self)
         is_binary = "bits" in self.variables
@@ -121,13 +121,13 @@ class ServedRows:
             there = rows if allowed is None else number_of(allowed)
             wanted = tf.minimum(counts * max(self._rescore, 1), there)
         candidates = self._candidates(queries, most(wanted) + (0 if is_binary else _SPARE), allowed)
-        if is_binary:  # With more candidates, the results would differ from those of the index.
+        if is_binary:  # More candidates would change the results.
             there = tf.sequence_mask(wanted, tf.shape(candidates)[1])
             candidates = tf.where(there, candidates, rows)
         if allowed is not None:
             is_allowed = tf.gather(allowed, tf.minimum(candidates, rows - 1), batch_dims=1)
             candidates = tf.where(is_allowed, candidates, rows)
-        # Candidates are sorted by row, so that of rows with equal scores the first one is chosen.
+        # Sorted by row, so that of equal scores the first row wins.
         candidates = tf.sort(candidates, axis=-1)
         scores = self.scores(queries, tf.minimum(candidates, rows - 1))
         scores = tf.where(candidates < rows, scores, -np.inf)
@@ -141,14 +141,14 @@ class ServedRows:
         return tf.reduce_sum(self._taken(rows) * queries[:, None], axis=-1)
 
     def _candidates(self, queries, count, allowed):
-        """Return the rows (Q, C) with the largest dot products, the best first, block by block."""
+        """Return the rows (Q, C) with the largest dot products, best first, block by block."""
         variables, rows = self.variables, len(self)
         compare = self._bit_scores if "bits" in variables else self._products
         if "bits" in variables:
             queries = _to_bits(queries)
         count = tf.minimum(count, rows)
         number = tf.shape(queries)[0]
-        # For bits, the XOR has an entry for each query, row and word.
+        # The XOR has an entry per query, row and word.
         width = queries.shape[1] if "bits" in variables else 1
         block = tf.clip_by_value(_BYTES // (8 * width * tf.maximum(number, 1)), 256, 1 << 16)
 
@@ -187,7 +187,7 @@ class ServedRows:
         return -tf.reduce_sum(counts, axis=-1)
 
     def _taken(self, rows):
-        """Return the vectors (Q, C, D) of rows (Q, C), in the highest precision that is stored."""
+        """Return the vectors (Q, C, D) of rows (Q, C), in the highest stored precision."""
         if "vectors" not in self.variables:
             bits = self.take("bits", rows)
             bits = tf.bitcast(bits, tf.uint8)[..., None]  # (Q, C, words, 8, 1)
@@ -211,7 +211,7 @@ def most(counts):
 
 
 def _to_bits(vectors):
-    """Do what `kerasbert.search.vectors.to_bits` does, in the graph: int64 (Q, words)."""
+    """Pack vectors like `to_bits`, in the graph: int64 (Q, words)."""
     words = -(-vectors.shape[1] // 64)
     ones = tf.pad(vectors > 0, [[0, 0], [0, words * 64 - vectors.shape[1]]])
     ones = tf.cast(tf.reshape(ones, [-1, words, 8, 8]), tf.int32)
@@ -221,5 +221,5 @@ def _to_bits(vectors):
 def _as_tensor(rows):
     if isinstance(rows, list):
         return tf.constant(rows, tf.string, (len(rows),))
-    # Words of bits become int64, whose bits TensorFlow counts equally.
+    # Words become int64, whose bits TensorFlow counts equally.
     return tf.constant(rows.view("int64") if rows.dtype == "uint64" else rows)

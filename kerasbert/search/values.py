@@ -1,4 +1,4 @@
-"""Checks of values that users pass to an index: ids, lists, strings and numbers."""
+"""Checks of ids, lists, strings and numbers that users pass to an index."""
 
 import math
 import numbers
@@ -17,7 +17,7 @@ def is_id(value):
 
 
 def listed(values, name, of=""):
-    """Return values as a list, or raise a `ValueError` if they are a string, dict or scalar."""
+    """Return values as a list; strings, dicts and scalars are a `ValueError`."""
     is_scalar = not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0
     if is_scalar or isinstance(values, (str, bytes, dict)):
         raise ValueError(f"{name} must be a list{of}, got {values!r:.50}.")
@@ -25,7 +25,7 @@ def listed(values, name, of=""):
 
 
 def strings(texts, name):
-    """Return texts as a list, or raise a `ValueError` if any of them is not a string."""
+    """Return texts as a list; anything else is a `ValueError`."""
     texts = listed(texts, name, " of strings")
     for i, text in enumerate(texts):
         if not isinstance(text, str):

@@ -9,7 +9,7 @@ from kerasbert.search.columns import ArrayColumn, read_array
 
 DTYPES = ("float32", "float16", "int8", "binary")
 _WORD = 64  # Bits per word of a binary vector.
-_QUERIES = 256  # Maximum number of queries that are compared together, to limit memory.
+_QUERIES = 256  # Queries compared together, to limit memory.
 
 
 def unit_vectors(vectors):
@@ -19,13 +19,12 @@ def unit_vectors(vectors):
 
 
 class Vectors:
-    """N vectors of D numbers in one precision. Vectors in a file may stay there, memory-mapped.
+    """N vectors of D numbers in one precision, possibly memory-mapped.
 
     - "float32", "float16": unchanged, 4 or 2 bytes per number.
     - "int8": whole numbers from -127 to 127 and one scale per vector; 1 byte per number.
-    - "binary": one bit per number, which is set if the number is above 0. With `keep_int8` the int8
-      vectors are kept too: the search reads the bits of all vectors, but the int8 vectors of only
-      the best few.
+    - "binary": one bit per number, set if above 0. With `keep_int8`, the best few are rescored with
+      int8 vectors.
 
     Args:
         width: int. D.
@@ -66,15 +65,14 @@ class Vectors:
             self.columns["bits"].append(to_bits(vectors))
         if self.dtype == "int8" or self.keep_int8:
             values, scales = _to_int8(vectors)
-            # Scales are appended first, because a search in another thread needs the scale of each
-            # vector that it sees.
+            # Scales first: a search in another thread needs each vector's scale.
             self.columns["scales"].append(scales)
             self.columns["vectors"].append(values)
         elif self.dtype != "binary":
             self.columns["vectors"].append(vectors)
 
     def take(self, rows):
-        """Return the vectors of rows, of any shape, in the highest precision that is stored."""
+        """Return the vectors of rows, of any shape, in the highest stored precision."""
         if "vectors" not in self.columns:
             bits = self.columns["bits"].take(rows).view("uint8")
             signs = np.unpackbits(bits, axis=-1, count=self.width).astype("float32")
@@ -87,8 +85,7 @@ class Vectors:
     def scores(self, queries, rows):
         """Return the dot products of queries (Q, D) with rows (Q, K): float32 (Q, K).
 
-        Rows below 0 have the score -inf. Equal vectors have equal products, whatever their position
-        in the array.
+        Rows below 0 have the score -inf. Equal vectors have equal products at any position.
         """
         scores = np.full(rows.shape, -np.inf, "float32")
         for query, some, found in zip(queries, rows, scores):
@@ -97,16 +94,15 @@ class Vectors:
         return scores
 
     def nearest(self, queries, count, alive):
-        """Find the rows whose vectors have the largest dot products with the queries.
+        """Find the rows with the largest dot products with the queries.
 
         Args:
             queries: float32 (Q, D).
             count: int. K. Binary vectors are ranked by the fewest differing bits.
-            alive: bool (N,). Whether to consider each row. Rows that are added later are ignored.
+            alive: bool (N,). Rows to consider; later ones are ignored.
 
         Returns:
-            int64 (Q, K), not in order of the products, padded with -1. Of rows with equal products,
-            the first ones are returned.
+            int64 (Q, K), unordered, padded with -1. Of equal products, the first rows are returned.
         """
         parts = [queries[i : i + _QUERIES] for i in range(0, len(queries), _QUERIES)]
         return np.concatenate([self._nearest(part, count, alive) for part in parts])
@@ -116,7 +112,7 @@ class Vectors:
         compare = self._bit_scores if self.dtype == "binary" else self._products
         for start, scores in compare(queries):
             is_alive = alive[start : start + scores.shape[1]]
-            scores = scores[:, : len(is_alive)]  # It is longer if another thread has added rows.
+            scores = scores[:, : len(is_alive)]  # Longer if another thread has added rows.
             if not all_alive:
                 scores[:, ~is_alive] = -np.inf
             best.add(start, scores)
@@ -125,8 +121,8 @@ class Vectors:
     def _products(self, queries):
         """Yield `(first row, dot products (Q, rows of the block))` for each block."""
         column, scales = self.columns["vectors"], self.columns.get("scales")
-        # The float32 copy of a block should fit into the CPU cache. With blocks of 4 MB instead of
-        # 1 MB, one query against 100,000 int8 vectors of width 384 takes 60 ms instead of 7 ms.
+        # A block's float32 copy should fit into the CPU cache: with 4 MB instead of 1 MB, one query
+        # against 100,000 int8 vectors of width 384 takes 60 ms instead of 7 ms.
         is_float32 = column.base.dtype == np.float32
         size = max(128, (1 << (20 if is_float32 else 18)) // self.width)
         buffer = np.empty((0 if is_float32 else size, self.width), "float32")
@@ -139,7 +135,7 @@ class Vectors:
             yield start, scores
 
     def _bit_scores(self, queries):
-        """Yield what `_products` does, but with the negative number of differing bits as score."""
+        """Yield like `_products`, with the negative number of differing bits as score."""
         queries = to_bits(queries)  # (Q, words)
         for start, block in self.columns["bits"].blocks(16384):
             words = np.ascontiguousarray(block.T)  # (words, rows)
@@ -162,12 +158,11 @@ class _Best:
         self._waiting, self._size = [], 0
 
     def add(self, start, scores):
-        """Add scores (Q, rows) of the rows from `start` on, which must follow all earlier rows."""
+        """Add scores (Q, rows) of the next rows, from `start` on."""
         width = scores.shape[1]
         above = scores > self._bar[:, None]
         if np.count_nonzero(above) > 4 * len(scores) * self._count:
-            # This happens only in the first blocks, when the bar is low. Rows that are not among
-            # the best within their own block are dropped.
+            # Only in the first blocks, when the bar is low: keep the best of the block.
             place = width - min(self._count, width)
             above &= scores >= np.partition(scores, place, axis=1)[:, place, None]
         queries, places = np.nonzero(above)
@@ -204,17 +199,16 @@ def to_bits(vectors):
 
 
 def _to_float32(block, buffer):
-    """Write float16 or int8 (N, D) into a float32 buffer (N, D), and return the buffer."""
+    """Write float16 or int8 (N, D) into a float32 buffer (N, D)."""
     if block.dtype == np.int8:
         np.copyto(buffer, block)
         return buffer
-    # NumPy's cast takes 6 ns per number. It is faster to shift the bits to the exponent and
-    # mantissa of float32. The result is too small by a factor of 2 ** 112, because the exponent
-    # bias of float32 is 127, and that of float16 is 15.
+    # NumPy's cast takes 6 ns per number; shifting the bits to float32's exponent and mantissa is
+    # faster. The result is too small by 2 ** 112, as the exponent bias is 127 instead of 15.
     bits = buffer.view("int32")
     np.copyto(bits, block.view("int16"))  # The sign bit fills the left half.
     np.left_shift(bits, 13, out=bits)
-    # Of the copies of the sign bit, only the first is kept.
+    # Only the first copy of the sign bit is kept.
     np.bitwise_and(bits, np.int32(~0x70000000), out=bits)
     return np.multiply(buffer, np.float32(2.0**112), out=buffer)
 
@@ -245,4 +239,4 @@ def _count_by_table(words):
     return counts.reshape(-1, 4).sum(axis=1, dtype="uint8")
 
 
-_count_bits = getattr(np, "bitwise_count", _count_by_table)  # `bitwise_count` is new in NumPy 2.0.
+_count_bits = getattr(np, "bitwise_count", _count_by_table)  # New in NumPy 2.0.

@@ -23,22 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# Shapes: N texts, S segments of all texts (added tokens and the text between them), P pieces of a
-# text, C code points of all texts.
+# Shapes: N texts, S segments of all texts, P pieces of a text, C code points of all texts.
 
-# Up to this number of texts, the library `tokenizers` is used on the backend TensorFlow, too.
+# Up to this number of texts, TensorFlow, too, uses the library `tokenizers`.
 FEW = 256
-# Unicode white space. RE2's \s has only the ASCII characters.
+# Unicode white space; RE2's \s has only the ASCII characters.
 SPACE = r"\t-\r \x{85}\p{Z}"
-# This character replaces an added token that was found before normalization.
+# Replaces an added token that was found before normalization.
 STAND_IN = "\ufffe"
-# Word characters, which must not be next to an added token with `single_word`.
+# Word characters, next to which a `single_word` token is not matched.
 WORD = r"[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}]"
 # Markers in vocabularies: [unused1], <S>, <|endoftext|>.
 MARKER = re.compile(r"\[[\w-]+\]|</?[\w-]+>|<\|[\w-]+\|>")
-# Fields of an added token. All except the last two are from `transformers`.
+# All except the last two are from `transformers`.
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special", "control", "extra")
-# Prefixes of the Unicode names of characters in scripts without spaces between words.
+# Unicode name prefixes of scripts without spaces between words.
 NO_SPACES = (
     *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
     *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN "),
@@ -46,7 +45,7 @@ NO_SPACES = (
 
 
 def stands_alone(char):
-    """Return whether a character is a word by itself.
+    """Return whether a character is a word by itself: punctuation, or of a script without spaces.
 
     These are punctuation marks, ASCII symbols, and characters of scripts without spaces.
 
@@ -62,28 +61,26 @@ class AddedTokensTokenizer(SubwordTokenizer):
     """Base class of tokenizers with the added tokens of `transformers`.
 
     Args:
-        added_tokens: list of dicts with `content` and, if true, `single_word` (the token is matched
-            only if no word character is next to it), `lstrip`, `rstrip` (the token includes white
-            space on its left or right), `normalized` (it is matched after normalization), `special`
-            (`transformers` omits it from decoded text) and `control` (it is a control token, like
-            the special tokens). Added tokens are matched before words are split; control tokens
-            are matched only with `special_tokens_in_strings`.
-        special_tokens_in_strings: bool. Whether to convert control tokens in texts, such as
-            `[SEP]`, and other markers of the vocabulary, such as `[unused1]`, to their ids.
-            Otherwise they are ordinary text.
+        added_tokens: list of dicts with `content` and, if true, `single_word` (no word character
+            may be next to it), `lstrip`, `rstrip` (it includes white space on that side),
+            `normalized` (it is matched after normalization), `special` (`transformers` omits it
+            from decoded text) and `control` (like the special tokens). Control tokens are matched
+            only with `special_tokens_in_strings`.
+        special_tokens_in_strings: bool. Whether to convert control tokens, such as `[SEP]`, and
+            other markers, such as `[unused1]`, in texts to their ids, instead of treating them as
+            ordinary text.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
-        **kwargs: further arguments of the base class, such as `name`.
+        **kwargs: arguments of the base class.
 
     Raises:
-        ValueError: if an added token has no `content`, an unknown field, or a field of a wrong
-            type.
+        ValueError: for an added token without `content`, or with an unknown or wrongly typed field.
 
     Subclasses define:
 
     - `_normalize(text)`: (S,) to (S,),
     - `_split(segments, known)`: (S,) to ids, starts and ends, each ragged (S, pieces); starts and
       ends are in bytes of the segment,
-    - `_as_text(token)`: the token with a space in place of its word-boundary mark.
+    - `_as_text(token)`: the token, with a space as word-boundary mark.
     """
 
     def __init__(
@@ -119,9 +116,9 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return {**super().get_config(), "added_tokens": added}
 
     def _size_without(self, extra):
-        """Return the vocabulary size without added tokens at its end that are in `extra`.
+        """Return the vocabulary size without the added tokens in `extra` at its end.
 
-        Readers of the files number these tokens after all others, and never split words into them.
+        Readers of the files number them after all others, and never use them in words.
         """
         found = {t["content"] for t in self.added_tokens if not self._is_control(t)}
         size = len(self.vocabulary)
@@ -136,7 +133,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         raise NotImplementedError
 
     def model_files(self) -> dict[str, bytes]:
-        """Return other files with the same model, as a dict of name to bytes."""
+        """Return other files with the same model: a dict of name to bytes."""
         return {}
 
     def config_settings(self) -> dict[str, Any]:
@@ -144,9 +141,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return {}
 
     def trims_offsets(self) -> dict[str, Any] | None:
-        """Return a post-processor that excludes white space from offsets, or `None` if the
-        tokenizer has none.
-        """
+        """Return a post-processor that excludes white space from offsets, or `None`."""
         return None
 
     def _word_edges(self, token):
@@ -157,12 +152,11 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return begins, ends
 
     def _is_control(self, token):
-        """Return whether an added token is a control token, which by default stays text."""
         return bool(token.get("control")) or token["content"] in self.special_tokens
 
     @property
     def control_tokens(self) -> list[str]:
-        """Distinct tokens that are matched in texts only with `special_tokens_in_strings`."""
+        """Tokens that texts match only with `special_tokens_in_strings`, without duplicates."""
         added = [t["content"] for t in self.added_tokens if self._is_control(t)]
         return list(dict.fromkeys(self.special_tokens + added))
 
@@ -195,19 +189,19 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
     @once
     def _white_space(self):
-        """Return whether an added token includes the white space beside it, and whether one begins
-        or ends with white space.
+        """Return whether an added token includes adjacent white space, and whether one begins or
+        ends with white space.
         """
         added = self._added_tokens()
         strips = any(token["lstrip"] or token["rstrip"] for token in added)
         return strips, any(token["content"].strip() != token["content"] for token in added)
 
     def _strips_left(self, token):
-        """Return the default `lstrip` of a special token, for files that do not specify it."""
+        """Return the default `lstrip` of a special token."""
         return token == self.mask_token
 
     def _normalized(self, tokens):
-        """Return added tokens with normalized contents. Contents that become empty are left out."""
+        """Return added tokens with normalized contents. Empty ones are dropped."""
         if not tokens:
             return []
         with tf.init_scope(), tf.device("cpu"):
@@ -261,7 +255,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Return which segments (S,) are `single_word` tokens next to a word character."""
 
         def is_any(tokens, left="*", right="*"):
-            """Return which texts are one of the tokens, with white space on its left and right."""
+            """Return which texts are one of the tokens, with such white space."""
             return tf.strings.regex_full_match(
                 text,
                 "|".join(
@@ -278,8 +272,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         if self._spaced and tokens[0]["normalized"]:
             ends &= ~tf.strings.regex_full_match(text, f"(?s).*[{self._spaced}]")
             begins &= ~tf.strings.regex_full_match(text, f"(?s)[{self._spaced}].*")
-        # White space that a token includes by `lstrip` or `rstrip` separates it from its neighbors.
-        # White space in its content does not.
+        # # White space that `lstrip` or `rstrip` includes separates a token from its neighbors.
         after = ~is_any([token for token in tokens if token["rstrip"]], right="+")
         before = ~is_any([token for token in tokens if token["lstrip"]], left="+")
         same = rows[1:] == rows[:-1]
@@ -289,12 +282,12 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return is_any(tokens) & (left | right)
 
     def _segments(self, text):
-        """Split texts (N,) into segments (S,) at added tokens, and normalize them.
+        """Split texts (N,) into normalized segments (S,) at added tokens.
 
         Returns:
-            `(before, after)`: the segments before and after normalization. Each is a triple of
-            texts, rows, and ids of added tokens (-1 for other text). In `after`, `STAND_IN`
-            replaces the text of added tokens that were found before normalization.
+            `(before, after)`: the segments before and after normalization, each as texts, rows, and
+            ids of added tokens (-1 for other text). In `after`, `STAND_IN` replaces added tokens
+            that were found before normalization.
         """
         added = self._added_tokens()
         rows, known = tf.range(tf.size(text)), tf.fill(tf.shape(text), -1)
@@ -310,8 +303,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         """Tokenize texts (N,).
 
         Returns:
-            Ids, ragged (N, P); starts and ends of all pieces, in bytes of their normalized text;
-            and the segments before normalization, as in `_segments`.
+            Ids, ragged (N, P); their starts and ends, in bytes of the normalized text; and the
+            segments before normalization.
         """
         text = valid_utf8(text)
         before, (segments, rows, known) = self._segments(text)
@@ -320,8 +313,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
         limits, segment = tf.cast(ids.row_limits(), "int64"), tf.cast(rows_of(ids), "int64")
         ids, starts, ends = (x.flat_values for x in (ids, starts, ends))
         if self._added_tokens():
-            # Insert the id of each added token at the end of its segment. This is done without
-            # `tf.concat`, which would trace 400 operations for ragged tensors.
+            # Insert the id of each added token at the end of its segment, without `tf.concat`,
+            # which would trace 400 operations for ragged tensors.
             is_known = known >= 0
             earlier = tf.cumsum(tf.cast(is_known, "int64"), exclusive=True)  # (S,)
             new, place = rows_where(is_known, tf.range(tf.size(known, tf.int64)), limits + earlier)
@@ -347,17 +340,17 @@ class AddedTokensTokenizer(SubwordTokenizer):
     # === The library `tokenizers`, for texts in memory ===
 
     def _other_in_library(self, offsets):
-        """Return patterns of characters that the library `tokenizers` treats differently.
+        """Return patterns of characters that the library `tokenizers` treats differently, or `None`
+        if it cannot be used.
 
         Returns:
-            A tuple of compiled regular expressions. `None` if the library cannot be used for any
-            text.
+            A tuple of compiled regular expressions, or `None`.
         """
         return None
 
     @once
     def _engine(self):
-        """Return the engine for texts that have no characters of `_other_in_library`."""
+        """Return the engine for texts without characters of `_other_in_library`."""
         described = self.described()
         parts = {name: described[name] for name in ("normalizer", "pre_tokenizer", "model")}
         parts["normalizer"] = in_form_first(self.normalize, parts["normalizer"])
@@ -369,12 +362,11 @@ class AddedTokensTokenizer(SubwordTokenizer):
     def _encode(self, name, texts):
         offsets = name != "_tokenize"
         others = self._other_in_library(offsets)
-        # If added tokens include the white space beside them, the library is avoided in two cases:
-        # for offsets, because those of the library include this white space; and if white space is
-        # an added token itself, because the library returns it twice.
+        # The library's offsets include white space beside added tokens, and it returns an added
+        # token of white space twice, so it is avoided in these cases.
         strips, has_space = self._white_space()
         strips &= offsets or has_space
-        # TensorFlow's graph is faster for many texts, but building it takes long.
+        # TensorFlow's graph is faster for many texts, but slow to build.
         is_bulk = len(texts) > FEW and backend.trains_in_graphs()
         is_graph = others is None or strips or is_bulk or self.normalize is not None
         if is_graph and has_tensorflow():
@@ -406,15 +398,15 @@ class AddedTokensTokenizer(SubwordTokenizer):
         starts, ends = align(ids, starts, ends, points, *self._sizes(segments, known))
         return ids, *self._tighten(starts, ends, points)
 
-    # Characters that `transformers` surrounds with spaces during normalization.
+    # Characters that `transformers` surrounds with spaces.
     _spaced = ""
-    # `_around` are the characters that offsets exclude at both ends of a piece. `_begins_next` is
-    # whether a piece of only these characters has the offsets of the next character.
+    # `_around` are the characters that offsets exclude. `_begins_next`: whether a piece of these
+    # alone has the next character's offsets.
     _around = SPACE
     _begins_next = False
 
     def _tighten(self, starts, ends, points):
-        """Change the offsets of pieces so that they exclude the white space around the pieces."""
+        """Exclude the white space around pieces from their offsets."""
         characters, index = distinct(points.flat_values)
         around = tf.gather(tf.strings.regex_full_match(characters, f"[{self._around}]"), index)
         solid = tf.where(~around)[:, 0]
@@ -438,7 +430,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
         return tuple(starts.with_flat_values(tf.cast(x - first, "int32")) for x in (start, end))
 
     def _sizes(self, segments, known):
-        """Return for `align` the number of bytes to which each character is normalized."""
+        """Return the number of bytes to which each character is normalized, for `align`."""
 
         def normalize(clusters, is_known=None):
             normal = self._normalize(clusters)
@@ -449,7 +441,7 @@ class AddedTokensTokenizer(SubwordTokenizer):
 
 
 def _rejoined(text, rows, known, is_new, is_part):
-    """Join neighboring segments (S,) of a text that are not added tokens."""
+    """Join neighboring segments (S,) between added tokens."""
     is_token = (known >= 0) | (is_new & ~is_part)
     begins = is_token[1:] | is_token[:-1] | (rows[1:] != rows[:-1])
     begins = tf.concat([tf.ones_like(is_token[:1]), begins], 0)

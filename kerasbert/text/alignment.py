@@ -1,22 +1,20 @@
-"""Unicode normalization in TensorFlow graphs, and alignment of its results with original texts.
+"""Unicode normalization in TensorFlow graphs, and its offsets in the original texts.
 
 Shapes: N texts, P pieces of a text, C code points of all texts, U distinct code points, K clusters
-of characters that are normalized together.
+that are normalized together.
 """
 
 from kerasbert.backend.tensorflow import tf, tf_text
 from kerasbert.text.ops import rows_of, rows_where
 
-# Unicode normal forms that can be applied to texts before tokenization.
 FORMS = ("NFC", "NFKC")
-# This character replaces U+0000, at which some TensorFlow Text ops end a text.
+# Replaces U+0000, at which some TensorFlow Text ops end a text.
 NUL = "\ufdd0"
-# A character that belongs to the cluster of the character before it, and that normalization
-# removes.
+# Belongs to the cluster of the character before it, and is removed by normalization.
 FILLER = "\uffff"
-# Characters that normalization may join to the character before: marks, Hangul vowels and final
-# consonants, and characters that NFKC and NFKD convert to these (Hangul compatibility letters, and
-# half-width dakuten and handakuten).
+# What normalization may join to the character before: marks, Hangul vowels and final consonants,
+# and what NFKC converts to these (Hangul compatibility letters, and half-width dakuten and
+# handakuten).
 MARK = (
     r"[\p{M}\x{1160}-\x{11FF}\x{D7B0}-\x{D7FF}\x{3131}-\x{318E}\x{FF9E}-\x{FFDC}"
     rf"\x{{E33}}\x{{EB3}}{FILLER}]"
@@ -25,7 +23,7 @@ MARK = (
 
 def valid_utf8(text):
     """Replace bytes that are not UTF-8 by U+FFFD in strings (N,)."""
-    # Texts are checked first, because the check takes only a tenth of the time of the conversion.
+    # The check takes a tenth of the time of the conversion.
     valid = tf.strings.regex_full_match(text, r"[^\x{D800}-\x{DFFF}]*")
     return tf.cond(
         tf.reduce_all(valid),
@@ -37,18 +35,17 @@ def valid_utf8(text):
 def distinct(points):
     """Return the distinct characters (U,) of code points (C,) as strings, and indices into them."""
     unique, index = tf.unique(points)
-    # The ragged tensor is made here, because `unicode_encode` would need 40 operations to convert
-    # `unique[:, tf.newaxis]`.
+    # `unicode_encode` would need 40 operations to convert `unique[:, tf.newaxis]`.
     splits = tf.range(tf.size(unique, tf.int64) + 1)
     single = tf.RaggedTensor.from_row_splits(unique, splits, validate=False)
     return tf.strings.unicode_encode(single, "UTF-8"), index
 
 
 def runs(values, begins):
-    """Group values (C,) into ragged rows, which begin where `begins` (C,) is true.
+    """Group values (C,) into ragged rows that begin where `begins` (C,) is true.
 
     Returns:
-        `(rows, firsts)`: the rows, and the index of the first value of each row.
+        `(rows, firsts)`: the rows, and the index of each row's first value.
     """
     firsts = tf.where(begins)[:, 0]
     splits = tf.concat([firsts, [tf.size(begins, tf.int64)]], 0)
@@ -62,13 +59,13 @@ def in_form(text, form):
 
 
 def character_sizes(points, normalize, unit, whole=None):
-    """Measure for `align` how much of the normalized texts comes from each character.
+    """Measure how much of the normalized texts comes from each character, for `align`.
 
     Args:
         points: ragged (N, None). Code points, C in total.
-        normalize: function of strings (K,) and, with `whole`, of bools (K,), whether a string is a
-            whole text.
-        unit: string. Unit of the sizes, "BYTE" or "UTF8_CHAR".
+        normalize: function of strings (K,) and, with `whole`, of bools (K,): is a string a whole
+            text.
+        unit: string, "BYTE" or "UTF8_CHAR".
         whole: bools (N,). Whether a text is normalized as a single cluster.
 
     Returns:
@@ -76,7 +73,6 @@ def character_sizes(points, normalize, unit, whole=None):
     """
     row, points = rows_of(points), points.flat_values
     characters, index = distinct(points)
-    # A character and the marks after it form one cluster.
     begin = tf.concat([tf.ones_like(row[:1], "bool"), row[1:] != row[:-1]], 0)
     apart = ~tf.gather(tf.strings.regex_full_match(characters, MARK), index)
     if whole is not None:
@@ -88,8 +84,7 @@ def character_sizes(points, normalize, unit, whole=None):
     given = () if whole is None else (tf.gather(whole, tf.gather(row, firsts)),)
     normal = normalize(clusters, *given)
     cluster = tf.cumsum(tf.cast(begin, "int32")) - 1  # (C,)
-    # If normalization gives the same result for a cluster as for its characters one by one, the
-    # characters are measured one by one.
+    # Clusters whose characters give the same result one by one are measured one by one.
     alone = normalize(characters)  # (U,)
     parts = tf.gather(tf.strings.unicode_decode(alone, "UTF-8"), index)  # (C, None)
     parts = tf.RaggedTensor.from_row_splits(parts, splits, validate=False).merge_dims(1, 2)
@@ -100,21 +95,21 @@ def character_sizes(points, normalize, unit, whole=None):
 
 
 def align(ids, starts, ends, points, sizes, joined):
-    """Convert offsets in normalized texts, in bytes or characters, to those in original texts.
+    """Convert offsets in normalized texts to offsets in the original texts.
 
     Args:
         ids: ragged (N, P). Only its row structure is used.
         starts, ends: (pieces of all texts,). Offsets of each piece in the normalized text.
         points: ragged (N, None). Code points of the original texts, C in total.
-        sizes: (C,). Number of bytes, or characters, of the normalized text per original character.
-        joined: (C,) bool. Whether a character belongs to the character before it, such as an
-            accent that normalization removes.
+        sizes: (C,). Bytes or characters of the normalized text per original character.
+        joined: (C,) bool. Whether a character belongs to the character before it, like a removed
+            accent.
 
     Returns:
-        Starts and ends, ragged (N, P) int32, in characters of each original text.
+        Starts and ends, ragged (N, P) int32, in characters.
     """
-    # Offsets count from the start of each text and are limited to this text. Otherwise, one wrong
-    # size would change the offsets of all later texts in the batch.
+    # Offsets are limited to their text, so that one wrong size does not shift all later texts of
+    # the batch.
     until = tf.cumsum(tf.cast(sizes, "int64"))  # (C,)
     before = tf.concat([tf.zeros([1], "int64"), until], 0)  # (C + 1,)
     position = tf.range(tf.size(until, tf.int64))
@@ -125,8 +120,7 @@ def align(ids, starts, ends, points, sizes, joined):
     first, limit = (tf.gather(x, rows) for x in (points.row_starts(), points.row_limits()))
     begin, top = (tf.gather(before, x) for x in (first, limit))
     start = tf.minimum(begin + tf.cast(starts, "int64"), top)
-    # A word-boundary mark that was added before a word has no characters in the original text, so
-    # it gets the offsets of the next character.
+    # An added word-boundary mark has no original character, so it gets the offsets of the next one.
     end = tf.minimum(begin + tf.cast(tf.maximum(ends, starts + 1), "int64"), top)
     start = tf.searchsorted(until, start, side="right", out_type="int64")
     last = tf.searchsorted(until, end - 1, side="right", out_type="int64")
@@ -138,7 +132,7 @@ def align(ids, starts, ends, points, sizes, joined):
 
 
 def run_in_form(run, text, form):
-    """Tokenize texts in a normal form, and return offsets in the original texts.
+    """Tokenize texts in a normal form, with offsets in the original texts.
 
     Args:
         run: function of strings (N,) that returns ids, ragged (N, P), or ids, starts and ends.

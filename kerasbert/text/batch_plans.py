@@ -1,6 +1,6 @@
-"""Length bucketing: which examples form a batch, so that padding is minimal.
+"""Length bucketing: batches of examples with little padding.
 
-Shapes: N examples, B examples per batch.
+Shapes: N examples, B per batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-# From 32 on, the step to a bucket is at most a quarter of this bucket. For film reviews of 27
-# tokens on average, 15% of all tokens are padding, instead of 29% with steps of 16, but a few more
-# shapes are compiled.
+# From 32 on, a step is at most a quarter of its bucket. Film reviews of 27 tokens on average then
+# have 15% padding, instead of 29% with steps of 16, for a few more compiled shapes.
 BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-STEP = 256  # Step between buckets above the last of `BUCKETS`.
+STEP = 256  # Step between larger buckets.
 
 
 def bucket_length(length: int) -> int:
-    """Return the smallest bucket for `length` tokens. With few lengths, few shapes are compiled.
+    """Return the smallest bucket for `length` tokens.
 
     >>> bucket_length(17), bucket_length(512), bucket_length(513)
     (24, 512, 768)
@@ -46,20 +45,18 @@ def buckets_up_to(maximum: int) -> list[int]:
 
 
 def cheap_shapes(lengths, batch_size, shape_cost, buckets=None):
-    """Choose `buckets` and `short` for `similar_length_batches` so that there are few shapes.
+    """Choose `buckets` and `short` for `similar_length_batches` that need few compiled shapes.
 
-    Models are compiled for each shape, so a few epochs run faster with fewer shapes and more
-    padding.
+    Each shape takes time to compile, so few epochs are faster with fewer shapes and more padding.
 
     Args:
         lengths: ints (N,).
         batch_size: int.
         shape_cost: number. Cost of one more shape, in padding tokens per epoch.
-        buckets: list of ints, ascending. The lengths to choose from; `None` means all `BUCKETS`.
+        buckets: list of ints, ascending. The choice of lengths; `None` means `BUCKETS`.
 
     Returns:
-        `(buckets, short)`: the lengths to which rows are padded, and the index of the incomplete
-        batch.
+        `(buckets, short)`: the padded lengths, and the index of the incomplete batch.
 
     >>> lengths = [8, 8, 8, 16, 16, 64]
     >>> cheap_shapes(lengths, 2, shape_cost=0), cheap_shapes(lengths, 2, shape_cost=20)
@@ -71,7 +68,7 @@ def cheap_shapes(lengths, batch_size, shape_cost, buckets=None):
     num_batches = -(-len(rows) // batch_size)
     ends = np.cumsum(_sizes(len(rows), batch_size, num_batches - 1))
     _, firsts = np.unique(rows[ends - 1], return_index=True)
-    # The incomplete batch may be the only batch of its length, and then adds no shape.
+    # An incomplete batch that is the only one of its length adds no shape.
     places = {num_batches // 2, *firsts.tolist()}
     costs = (_cheapest(rows, batch_size, short, shape_cost) for short in sorted(places))
     _, buckets, short = min(costs, key=lambda one: one[0])
@@ -87,7 +84,7 @@ def _cheapest(rows, batch_size, short, shape_cost):
     ends = np.cumsum(sizes)
     lengths, firsts = np.unique(rows[ends - 1], return_index=True)
     firsts = [*firsts.tolist(), len(sizes)]
-    best = [(0, [])]  # For each length, cost and buckets of the batches up to it.
+    best = [(0, [])]  # By length: cost and buckets of the batches up to it.
     for end in range(1, len(firsts)):
         length, options = int(lengths[end - 1]), []
         for begin in range(end):
@@ -113,25 +110,22 @@ def similar_length_batches(
     buckets: Any = None,
     short: int | None = None,
 ) -> list[np.ndarray]:
-    """Cut one epoch into batches of similar length, in an order drawn from `seed` and `epoch`.
+    """Cut an epoch into batches of similar length, in random order.
 
-    Examples are shuffled, sorted by bucket and cut. Their order within a bucket stays random. This
-    gives less padding and more mixing than pools of examples that are sorted by exact length.
-    Batches are shuffled so that any few successive batches have short and long examples. In a
-    purely random order, an epoch may end with steps of one length.
+    Examples are shuffled, sorted by bucket and cut, which gives less padding and more mixing than
+    pools sorted by exact length. Any few successive batches have short and long examples; a purely
+    random order may end with steps of one length.
 
     Args:
         lengths: ints (N,). Number of tokens of each example.
         batch_size: int.
         seed: int.
         epoch: int.
-        buckets: list of ints, ascending. The lengths to which rows are padded; `None` means all
-            `BUCKETS`.
+        buckets: list of ints, ascending. Lengths to pad to; `None` means `BUCKETS`.
         short: int. Index of the incomplete batch, in order of length; `None` means the middle.
 
     Returns:
-        A list of int arrays (B,), which together have each row number once. B is `batch_size`
-        except in the incomplete batch.
+        A list of int arrays (B,) of row numbers. B is `batch_size` except in the incomplete batch.
 
     >>> lengths = [5, 100, 6, 101, 7, 102]
     >>> sorted(sorted(batch.tolist()) for batch in similar_length_batches(lengths, 3))
@@ -144,7 +138,7 @@ def similar_length_batches(
     places = np.searchsorted(buckets, lengths)  # (N,)
     rows = rows[np.argsort(places[rows], kind="stable")]
     num_batches = -(-len(rows) // batch_size)
-    # The incomplete batch has the same length in every epoch, so that it adds only one shape.
+    # With the same length in every epoch, the incomplete batch adds only one shape.
     sizes = _sizes(len(rows), batch_size, num_batches // 2 if short is None else short)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
     return [batches[i] for i in _mixed_order(num_batches, random)]
@@ -153,7 +147,7 @@ def similar_length_batches(
 def _mixed_order(count, random, kinds=8):
     """Return a random order of `count` sorted items, in which short and long items alternate.
 
-    The items are divided into `kinds` ranges. Each run of `kinds` items has one of each range.
+    Each run of `kinds` items has one from each of `kinds` ranges.
     """
     parts = np.split(np.arange(count), np.arange(1, kinds) * count // kinds)
     runs = itertools.zip_longest(*map(random.permutation, parts))
@@ -165,16 +159,16 @@ def sorted_batches(
 ) -> list[np.ndarray]:
     """Cut the examples into batches, the longest examples first.
 
-    If a batch needs too much memory, it is then the first one, and fails at once.
+    A batch that needs too much memory then fails at once.
 
     Args:
         lengths: ints (N,). Number of tokens of each example.
         batch_size: int. Maximum number of examples per batch.
-        counts: ints (N,). Number of rows of each example, which grows with its length. If given,
-            `batch_size` counts rows, but a batch has at least one example.
+        counts: ints (N,). Number of rows of each example, growing with its length. `batch_size`
+            then counts rows.
 
     Returns:
-        A list of int arrays (B,). `np.concatenate` converts it to the `order` of `restore_order`.
+        A list of int arrays (B,). Concatenated, it is the `order` of `restore_order`.
 
     >>> [batch.tolist() for batch in sorted_batches([3, 9, 5], 2)]
     [[1, 2], [0]]
@@ -194,16 +188,16 @@ def sorted_batches(
 
 
 def given_batches(lengths: ArrayLike, batch_size: int) -> list[np.ndarray]:
-    """Cut the examples into batches in the given order, and return a list of int arrays (B,)."""
+    """Cut the examples into batches in the given order: a list of int arrays (B,)."""
     lengths, batch_size = _checked(lengths, batch_size)
     return np.split(np.arange(len(lengths)), range(batch_size, len(lengths), batch_size))
 
 
 def restore_order(outputs: ArrayLike, order: ArrayLike) -> Any:
-    """Put rows that were computed in `order` back into their original order.
+    """Put rows computed in `order` back into their original order.
 
     Args:
-        outputs: array (N, ...), or any nesting of such arrays.
+        outputs: array (N, ...), or nested arrays.
         order: ints (N,). Output row `i` belongs to example `order[i]`.
 
     >>> restore_order(np.array(["c", "a", "b"]), [2, 0, 1]).tolist()

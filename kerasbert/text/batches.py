@@ -1,4 +1,4 @@
-"""Batches that are made while the model runs: in NumPy by a thread, or as a `tf.data.Dataset`.
+"""Batches made while the model runs: in NumPy by a thread, or as a `tf.data.Dataset`.
 
 Shapes: B examples per batch.
 """
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-AHEAD = 4  # Number of batches that are made while the model runs.
-ENDLESS, UNKNOWN = -1, -2  # The cardinalities of a `tf.data.Dataset`.
+AHEAD = 4
+ENDLESS, UNKNOWN = -1, -2  # Cardinalities of a `tf.data.Dataset`.
 
 
 class Spec(NamedTuple):
-    """Shape and type of an array of a batch. A size that differs between batches is `None`."""
+    """Shape and type of an array of a batch. A varying size is `None`."""
 
     shape: tuple[int | None, ...]
     dtype: np.dtype
 
 
 class ReadsAhead(keras.utils.PyDataset):
-    """Batches of NumPy arrays, made in order by a thread while the model runs.
+    """Batches of NumPy arrays, made ahead by a thread.
 
     A subclass defines `example` (a batch, which shows the structure), `made_from` and `map`.
-    Attributes and methods without a docstring are like those of a `tf.data.Dataset`.
+    Methods without a docstring are those of a `tf.data.Dataset`.
 
     Args:
         num_batches: int. `None` means without end.
@@ -71,7 +71,7 @@ class ReadsAhead(keras.utils.PyDataset):
             raise
         self._next = number + 1
         if self._next == self.num_batches:
-            self._ahead.popleft().result()  # Run the generator's code after its last batch.
+            self._ahead.popleft().result()  # Runs the generator to its end.
             self._stop()
         return batch
 
@@ -106,7 +106,7 @@ class Passes(ReadsAhead):
     """Batches that are the same in every pass.
 
     Args:
-        function: function of an index that returns an iterator over the batches from this index on.
+        function: function of an index that returns an iterator over the batches from there on.
         example: a batch.
         num_batches: int. `None` means without end.
         first: int. Index of the first batch.
@@ -140,7 +140,7 @@ class Passes(ReadsAhead):
         return Passes(taken, self.example, count, self._first)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
-        # Each pass is read from a copy of this object, so that several passes can be read at once.
+        # Each pass reads a copy, so that several can be read at once.
         return super(Passes, copy.copy(self)).as_numpy_iterator()
 
 
@@ -148,7 +148,7 @@ class Stream(Passes):
     """An unknown number of batches, from a generator."""
 
     def for_keras(self) -> Iterator[Any]:
-        """Return a generator of tuples, which Keras needs if the number of batches is unknown."""
+        """Return a generator of tuples, as Keras needs for an unknown number of batches."""
         return (x if isinstance(x, tuple) else (x,) for x in self.as_numpy_iterator())
 
     def cardinality(self) -> int:
@@ -156,18 +156,17 @@ class Stream(Passes):
 
 
 class Batches(ReadsAhead):
-    """Batches made in NumPy, which are planned again for every epoch.
+    """Batches made in NumPy, planned again for every epoch.
 
-    A batch depends only on the epoch and the batch's index. The next epoch begins when a batch
-    after the last batch of an epoch is requested.
+    A batch depends only on the epoch and its index. The next epoch begins with the batch after an
+    epoch's last.
 
     Args:
-        plan: function of the epoch that returns a list of int arrays (B,), the row numbers of each
-            batch.
+        plan: function of the epoch that returns a list of int arrays (B,) of row numbers.
         make_batch: function of row numbers and, with `seeds`, of a seed that returns a batch of
             NumPy arrays.
-        seeds: function of the epoch that returns ints, from which the seed of each batch is drawn.
-        first_epoch: int. The epoch of the first pass.
+        seeds: function of the epoch that returns ints, from which batches draw their seeds.
+        first_epoch: int.
     """
 
     def __init__(
@@ -224,17 +223,16 @@ def batch_dataset(
     seeds: Callable[..., Any] | None = None,
     first_epoch: int = 0,
 ) -> Any:
-    """Make a `tf.data.Dataset` of batches that are planned again for every epoch.
+    """Make a `tf.data.Dataset` of batches planned again for every epoch.
 
-    Python runs once per epoch. The graph makes the batches in parallel and prefetches them.
+    Python runs once per epoch; the graph makes and prefetches batches in parallel.
 
     Args:
-        plan: function of the epoch that returns a list of int arrays (B,). The number of arrays is
-            the same for all epochs.
-        make_batch: traced function of row numbers (B,) that returns the batch. With `seeds`, its
-            second argument is a seed, int64 (2,).
-        seeds: function of the epoch that returns ints, from which the seed of each batch is drawn.
-        first_epoch: int. The epoch of the first pass.
+        plan: function of the epoch that returns a list of int arrays (B,). The number is the same
+            for all epochs.
+        make_batch: traced function of row numbers (B,) and, with `seeds`, a seed, int64 (2,).
+        seeds: function of the epoch that returns ints, from which batches draw their seeds.
+        first_epoch: int.
     """
     epochs = itertools.count(first_epoch)
 
@@ -251,12 +249,12 @@ def batch_dataset(
         for one in (rows, begins, ends):
             one.set_shape([None])
         drawn.set_shape([None, 2])
-        # The parts are not a ragged tensor, for which TensorFlow would log long warnings.
+        # For a ragged tensor, TensorFlow would log long warnings.
         parts = tf.data.Dataset.from_tensor_slices((begins, ends, drawn))
         return parts.map(lambda begin, end, seed: (rows[begin:end], seed))
 
     num_batches = len(plan(0))
-    # `from_generator` is not used, because it takes a quarter longer to build and to start.
+    # `from_generator` would take a quarter longer to build and start.
     rows = tf.data.Dataset.range(1).flat_map(cut)
     # Keras shows the number of steps only if the cardinality is known.
     rows = rows.apply(tf.data.experimental.assert_cardinality(num_batches))
@@ -271,9 +269,8 @@ def batch_dataset(
 def rows_of_part(dataset, index, count):
     """Split each batch of a `tf.data.Dataset` or `ReadsAhead` into `count` parts and keep one.
 
-    A batch that cannot be split equally is padded with rows of weight 0, and the weights of its
-    other rows are increased. A loss that is averaged over rows or weights, and then over parts, is
-    therefore equal to the loss of the batch.
+    Unequal parts are padded with rows of weight 0, and their other weights increased, so that a
+    loss averaged over rows or weights, then over parts, equals that of the batch.
 
     Args:
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
@@ -325,15 +322,15 @@ def as_tensors(outputs):
 
 
 def on_first_texts(dataset, look):
-    """Call a function with the texts of a `tf.data.Dataset`'s first batch, when that is read.
+    """Call a function with the texts of a dataset's first batch when it is read.
 
     Args:
         dataset: yields `x`, or a tuple that begins with `x`.
-        look: function of a list that has a list of bytes for each column of `x`.
+        look: function of a list of bytes per column of `x`.
 
     Returns:
-        A dataset of the same batches. `look` is not called if the elements are not batches of
-        strings, or if a distribution strategy is used, whose workers may be other machines.
+        A dataset of the same batches. `look` is called only for batches of strings, and not with a
+        distribution strategy, whose workers may be other machines.
     """
     spec = dataset.element_spec
     parts = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)
@@ -364,22 +361,22 @@ def on_first_texts(dataset, look):
 
 
 def draw_seeds(seed, count):
-    """Return seeds for `count` batches, int64 (count, 2), that a tuple of ints determines."""
+    """Return seeds, int64 (count, 2), that a tuple of ints determines."""
     return np.random.default_rng(seed).integers(2**62, size=(count, 2))
 
 
 def map_ahead(dataset: Any, make: Callable[..., Any]) -> Any:
-    """Map a `tf.data.Dataset` in parallel, keep the order, and prefetch the results."""
+    """Map a `tf.data.Dataset` in parallel and in order, and prefetch the results."""
     parallel = os.cpu_count() or 1
     return _prefetched(dataset.map(make, num_parallel_calls=parallel, deterministic=True))
 
 
 def _prefetched(dataset):
     options = tf.data.Options()
-    # Autotuning is switched off, because an iterator waits at its end for the autotune thread. This
-    # thread sleeps twice as long each time, up to the duration of the epoch (TensorFlow 2.21).
+    # At its end, an iterator waits for the autotune thread, whose sleep doubles each time, up to
+    # the epoch's duration (TensorFlow 2.21).
     options.autotune.enabled = False
-    # There are no files to divide among workers, so each worker reads its part of every batch.
+    # Without files to divide, each worker reads its part of every batch.
     policies = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policies.DATA
     return dataset.prefetch(AHEAD).with_options(options)

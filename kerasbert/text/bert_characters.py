@@ -1,4 +1,4 @@
-"""Characters for BERT's tokenizer: character classes, and cleaning of texts in TensorFlow graphs.
+"""Character classes and cleaning of texts for BERT's tokenizer, in TensorFlow graphs.
 
 Shapes: N texts.
 """
@@ -7,8 +7,8 @@ import re
 
 from kerasbert.backend.tensorflow import tf, tf_text
 
-# Characters that are deleted, as in Google's code: U+FFFD and the categories Cc and Cf, except tab,
-# newline and carriage return.
+# Deleted, as in Google's code: U+FFFD and the categories Cc and Cf, except tab, newline and
+# carriage return.
 DELETED = r"[\x{0}-\x{8}\x{B}\x{C}\x{E}-\x{1F}\x{7F}-\x{9F}\x{FFFD}\p{Cf}]+"
 SPACE = r"\t\n\r \x{85}\p{Z}"
 PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
@@ -16,8 +16,7 @@ CJK = (
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
     r"\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
-# Capitals that are newer than TensorFlow's Unicode 13: the first and the last of a range, and the
-# distance to the lowercase letter.
+# Capitals newer than TensorFlow's Unicode 13: first, last, distance to the lowercase letter.
 YOUNG_CAPITALS = (
     (0x2C2F, 0x2C2F, 0x30),
     (0xA7C0, 0xA7C0, 1),
@@ -26,10 +25,8 @@ YOUNG_CAPITALS = (
     (0xA7D8, 0xA7D8, 1),
     (0x10570, 0x10595, 0x27),
 )
-# Characters that the library `tokenizers` (0.23) treats differently from Google's code with
-# TensorFlow's Unicode 13, because they are newer than the Unicode version of one of the two: to one
-# they are letters, to the other punctuation, accents, control characters or capitals. A test covers
-# all other characters.
+# Characters newer than the Unicode version of the library `tokenizers` (0.23) or of TensorFlow
+# (13), which treat them differently. A test covers all others.
 NEWER = (
     "\u061d\u07fd\u0890\u0891\u0898-\u089f\u08ca-\u08e2\u09fd\u09fe\u0a76\u0afa-\u0aff\u0b55"
     "\u0c04\u0c3c\u0c77\u0c84\u0d00\u0d3b\u0d3c\u0d81\u0eba\u0ece\u180f\u1885\u1886"
@@ -58,17 +55,17 @@ NEWER = (
     "\U0001e130-\U0001e136\U0001e2ae\U0001e2ec-\U0001e2ef\U0001e4ec-\U0001e4ef"
     "\U0001e944-\U0001e94a\U0001e95e\U0001e95f\U0002b820-\U0002b91f"
 )
-# Of these, the capitals that the library lowercases: first, last, distance to the lowercase letter.
+# Those that the library lowercases: first, last, distance to the lowercase letter.
 CAPITALS_IN_LIBRARY = (
     *((0x1C89, 0x1C89, 1), (0xA7CB, 0xA7CB, -0xA567), (0xA7CC, 0xA7CC, 1), (0xA7CE, 0xA7CE, 1)),
     *((0xA7D2, 0xA7D2, 1), (0xA7D4, 0xA7D4, 1), (0xA7DA, 0xA7DA, 1), (0xA7DC, 0xA7DC, -0xA641)),
     *((0x10D50, 0x10D65, 0x20), (0x16EA0, 0x16EB8, 0x1B)),
 )
-# Signs that are punctuation in the library alone, and a vowel sign that is an accent there.
+# Punctuation and a vowel sign that are punctuation and an accent in the library alone.
 PUNCTUATION_IN_LIBRARY, ACCENT_IN_LIBRARY = "\u166d\U000111c9", "\u1734"
-# The library deletes these.
+# Deleted by the library.
 PRIVATE_USE = "\ue000-\uf8ff\U000f0000-\U0010ffff"
-# In addition, the library has no final sigma, and our graph uses U+FFFE as a marker.
+# The library has no final sigma, and our graph uses U+FFFE as a marker.
 OTHER_IN_LIBRARY = re.compile(
     f"[{NEWER}{PUNCTUATION_IN_LIBRARY}{ACCENT_IN_LIBRARY}\u03a3\ufffe{PRIVATE_USE}]"
 )
@@ -80,12 +77,12 @@ def _points_of(ranges):
     return sorted(i for a, b in found for i in range(ord(a), ord(b or a) + 1))
 
 
-# Characters that are replaced by letters of their own where texts follow the library: U+111C9 is an
-# accent to TensorFlow. The letters are for private use, which such texts no longer have.
+# Replaced by private-use letters, which texts no longer have, to follow the library: U+111C9 is an
+# accent to TensorFlow.
 REPLACED = NEWER + "\U000111c9"
 OPAQUE = {point: 0xF0000 + i for i, point in enumerate(_points_of(REPLACED))}
-# Blocks that contain accents. With Google's rules, offsets of a letter include its removed accents,
-# but not in the library.
+# Blocks with accents. A letter's offsets include removed accents with Google's rules, but not in
+# the library.
 ACCENTS = re.compile(
     "[\u0300-\u036f\u0483-\u0489\u0590-\u109f\u135d-\u135f\u1712-\u18af\u1920-\u1cff\u1dc0-\u1dff"
     "\u20d0-\u20f0\u2cef-\u2cf1\u2d7f\u2de0-\u2dff\u302a-\u302d\u3099\u309a\ua66f-\ua67d\ua69e-\ua6f1"
@@ -102,8 +99,7 @@ def plain_text(text, lowercase, strip_accents):
         lambda: tf.strings.regex_replace(text, DELETED, ""),
     )
     if lowercase:
-        # ASCII letters are lowercased first, because with LANG=tr_TR the UTF-8 op converts I to a
-        # dotless i.
+        # ASCII first: with LANG=tr_TR the UTF-8 op converts I to a dotless i.
         text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
         text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
     if strip_accents:

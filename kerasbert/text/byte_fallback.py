@@ -1,9 +1,8 @@
-"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as TensorFlow graphs.
+"""SentencePiece tokenizers with byte fallback, of ModernBERT-ja and mmBERT, as graphs.
 
-A character that is in no piece is converted to its bytes, of which each is a piece, so no text has
-unknown tokens. The models are unigram models (whose files have the class name of Llama's tokenizer)
-or byte-pair models over characters (Gemma's and Llama's). As in `transformers`, text is not
-normalized, and white space does not end a word, so a piece may contain a space.
+Characters in no piece become byte tokens, so no text has unknown tokens. The models are unigram
+models (whose files have the class name of Llama's tokenizer) or byte-pair models over characters
+(Gemma's and Llama's). As in `transformers`, text is not normalized, and a piece may contain spaces.
 """
 
 from __future__ import annotations
@@ -42,23 +41,21 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# Shapes: S segments of all texts, C code points of all segments, W parts that no piece crosses.
+# Shapes: S segments of all texts, C code points of all segments, W parts no piece crosses.
 
 BYTES = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
-# Single-byte characters and their byte tokens.
 ASCII = {chr(byte): f"<0x{byte:02X}>" for byte in range(128)}
-# A character map (see `check_proto`) that maps nothing: 256 units and no strings.
+# An empty character map (see `check_proto`): 256 units and no strings.
 NO_CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024 + 1)
-# When a space is added before a text. "first" and "always" are schemes of Metaspace in
-# `tokenizers`, which puts no space before a text that begins with one. "prepend" is the normalizer
-# Prepend in `tokenizers`, which puts a space before every text.
+# In `tokenizers`, "first" and "always" are schemes of Metaspace, which adds no space before a
+# space; "prepend" is the normalizer Prepend, which always adds one.
 PREPEND_SCHEMES = ("never", "first", "always", "prepend")
-# The value that replaces -1 if a segment is at the beginning of its text.
+# Replaces -1 for a segment at the beginning of its text.
 _FIRST = -2
 
 
 def splits_of(piece, known):
-    """Return the pairs of pieces from which a piece can be merged, by falling length of the first.
+    """Return the pairs that merge to a piece, by falling length of the first part.
 
     >>> splits_of("abc", {"a", "ab", "c", "bc"})
     [('ab', 'c'), ('a', 'bc')]
@@ -70,9 +67,9 @@ def splits_of(piece, known):
 def byte_pair_proto(files):
     """Convert the byte-pair model of a `tokenizer.json` to a SentencePiece model.
 
-    SentencePiece merges the two neighbors whose merged piece has the highest score, whatever the
-    two parts are. A list of merges is equivalent if it has all pairs from which a piece can be
-    merged, piece by piece. Lists that were converted from a SentencePiece model are such lists.
+    SentencePiece merges the neighbors with the highest score of the merged piece. A list of merges
+    is equivalent if it has all pairs that merge to a piece, piece by piece, as lists converted from
+    SentencePiece models do.
 
     Args:
         files: `TokenizerFiles`.
@@ -98,7 +95,7 @@ def byte_pair_proto(files):
         order.setdefault(a + b, []).append(rank)
     for piece, own in order.items():
         is_whole = piece in known and len(own) == len(splits_of(piece, known))
-        # Isolated tokens are matched before merging, so they are never merged.
+        # Isolated tokens are matched before merging.
         if piece not in found and not (is_whole and own[0] > last and own[-1] - own[0] < len(own)):
             raise UnsupportedError(
                 f"'{path}' has byte_fallback and merges of {piece!r} that no SentencePiece model "
@@ -113,7 +110,7 @@ def byte_pair_proto(files):
         elif piece == model.get("unk_token"):
             kind = kinds.UNKNOWN
         elif len(piece) > 1 and (piece not in places or not known.issuperset(piece)):
-            kind = kinds.CONTROL  # No text is converted to this piece.
+            kind = kinds.CONTROL  # Never made from text.
         proto.pieces.add(piece=piece, score=-float(places.get(piece, len(places))), type=kind)
     return proto
 
@@ -126,16 +123,16 @@ def _isolated(files):
 
 
 def prepend_scheme(files):
-    """Return when a `tokenizer.json` puts a space before a text, one of `PREPEND_SCHEMES`.
+    """Return which of `PREPEND_SCHEMES` a `tokenizer.json` has.
 
     Raises:
-        ValueError: if the file changes texts in any other way before the model reads them.
+        ValueError: if the file changes texts in any other way.
     """
     before = [dict(step) for step in files.normalizers()]
     words = [dict(step) for step in files.steps("pre_tokenizer")]
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": WORD_BEGIN}
     prepend = {"type": "Prepend", "prepend": WORD_BEGIN}
-    # A split at spaces has no effect, because all spaces have been replaced before.
+    # All spaces have been replaced before, so a split at spaces has no effect.
     is_split = [step.get("type") for step in words] == ["Split"]
     if is_split and words[0].get("pattern") == {"String": " "}:
         words = []
@@ -162,7 +159,7 @@ def _merges(proto):
     """Return the merges of a byte-pair model, the best first; see `byte_pair_proto`."""
     pieces = [piece for piece in proto.pieces if found_in_text(piece)]
     known = {piece.piece for piece in pieces}
-    # The model matches runs of spaces as a whole, so their merges must be before all others.
+    # Runs of spaces are matched as a whole, so their merges come first.
     pieces.sort(
         key=lambda p: (p.type == p.NORMAL, -p.score if p.type == p.NORMAL else -len(p.piece))
     )
@@ -173,19 +170,18 @@ def _merges(proto):
 class ByteFallbackTokenizer(SentencePieceTokenizer):
     """SentencePiece tokenizer of ModernBERT-ja (unigram) and mmBERT (byte-pair).
 
-    A character that is in no piece is converted to its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with
-    the offsets of the whole character. As in `transformers`, the model's normalization is not
-    applied.
+    A character in no piece becomes its UTF-8 bytes, `<0x00>` to `<0xFF>`, each with the offsets of
+    the whole character. As in `transformers`, the model's normalization is not applied.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
-        prepend_scheme: string. When to put a space before a text, so that its first word is
-            tokenized like the others: "never", "first" (at the beginning of the text), "always"
-            (also after added tokens), or "prepend" (even if the text begins with a space).
-        begins_second: bool. Whether the second text of a pair also begins with the start token:
-            `<s> A </s> <s> B </s>`.
-        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        **kwargs: `name`, and so on.
+        prepend_scheme: string. When to put a space before a text, so that its first word is like
+            the others: "never", "first" (at the beginning of the text), "always" (also after added
+            tokens), or "prepend" (even if the text begins with a space).
+        begins_second: bool. Whether a second text also begins with the start token: `<s> A </s> <s>
+            B </s>`.
+        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+            `AddedTokensTokenizer`.
     """
 
     _around = SPACE
@@ -295,8 +291,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
     def _in_order_of_ids(cls, proto, special_tokens):
         is_unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
         names = {piece.piece for piece in proto.pieces}
-        # Gemma's byte-pair files have the tab character instead of its byte token; `_to_run`
-        # renames it.
+        # Gemma's files have the tab itself as a token; `_to_run` renames it.
         there = names if is_unigram else names | {ASCII[char] for char in names & set(ASCII)}
         for name in BYTES:
             if name not in there:
@@ -318,7 +313,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         return proto
 
     def _to_run(self, proto):
-        # If there is no character map, SentencePiece logs this each time, so an empty map is set.
+        # Without a character map, SentencePiece logs this each time.
         proto.normalizer_spec.precompiled_charsmap = NO_CHARSMAP
         names = {piece.piece for piece in proto.pieces}
         for piece in proto.pieces:
@@ -333,7 +328,6 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         if token not in BYTES:
             return super()._as_text(token)
         data = BYTES[token]
-        # The first byte of a Chinese or Japanese character stands for such a character.
         return "\u4e00" if 0xE3 <= data[0] <= 0xE9 else data.decode("utf-8", "replace")
 
     def _normalize(self, text):
@@ -341,10 +335,9 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
 
     @once
     def _joined(self):
-        """Return all pairs of characters that are neighbors in any piece, as sorted numbers."""
+        """Return all neighboring pairs of characters in pieces, as sorted numbers."""
         proto = read_proto(self.proto)
         pieces = [p.piece for p in proto.pieces if p.type in (p.NORMAL, p.USER_DEFINED)]
-        # The separator is a character that no piece has.
         points = np.frombuffer("\uffff".join(pieces).encode("utf-32-le"), "<u4").astype("int64")
         return np.unique(points[:-1] << 21 | points[1:])
 
@@ -354,7 +347,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         return before, (segments, rows, tf.where(is_first & (known < 0), _FIRST, known))
 
     def _prefixes(self, segments, known):
-        """Return a space or an empty string to put before each segment (S,)."""
+        """Return a space or an empty string for each segment (S,) to begin with."""
         is_text = (known < 0) & (segments != "")
         if self.prepend_scheme == "never":
             is_text = tf.zeros_like(is_text)
@@ -369,8 +362,8 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         text = tf.where(known < 0, prefixes + segments, "")
         points = tf.strings.unicode_decode(text, "UTF-8")  # (S, None), C in total
         row, points = rows_of(points), points.flat_values
-        # Texts are cut into parts where no piece can cross. Equal parts are then tokenized only
-        # once, and the sums of scores are small enough to be exact in float32.
+        # Cut where no piece can cross: equal parts are tokenized once, and sums of scores stay
+        # exact in float32.
         seen = tf.where(points == ord(" "), ord(WORD_BEGIN), points)
         pairs = tf.cast(seen[:-1], "int64") * 2**21 + tf.cast(seen[1:], "int64")
         joined = tf.constant(self._joined())
@@ -381,15 +374,14 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         unique, index = tf.unique(tf.strings.unicode_encode(parts, "UTF-8"))
         ids, starts, ends = (tf.gather(x, index) for x in self._split_words(unique))  # (W, P)
         part = rows_of(ids)
-        # A part begins after the bytes of all previous parts, counted over all texts.
         sizes = tf.gather(tf.strings.length(unique), index)
         row = tf.gather(row, first)
         offset = tf.cumsum(sizes, exclusive=True) - tf.gather(
             tf.cumsum(tf.strings.length(text), exclusive=True), row
         )
         shift = tf.gather(offset - tf.gather(tf.strings.length(prefixes), row), part)
-        # SentencePiece gives the offsets of a character to the last of its byte pieces, and empty
-        # offsets to the others. `align` extends the offsets of each byte to the whole character.
+        # SentencePiece gives a character's offsets only to its last byte; `align` gives each byte
+        # the whole character's.
         ends = tf.maximum(ends.flat_values, starts.flat_values + 1) + shift
         starts = tf.maximum(starts.flat_values + shift, 0)
         rows = tf.gather(row, part)

@@ -1,7 +1,7 @@
-"""`BytePairTokenizer`, base class of byte-pair tokenizers (Radford et al. 2019), as graphs.
+"""`BytePairTokenizer`, base class of byte-pair tokenizers (Radford et al. 2019).
 
-They return the tokens that `transformers` returns. KerasHub's `BytePairTokenizer` splits text by
-other rules (see the test of the differences).
+Tokens are those of `transformers`. KerasHub's `BytePairTokenizer` splits text differently, as a
+test shows.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Tensor
 
-# Shapes: N texts, S segments of all texts (added tokens and the text between them), W words of all
-# texts, U distinct words, P pieces of a text, C code points of all texts, B bytes of all words.
+# Shapes: N texts, S segments of all texts, W words of all texts, U distinct words, P pieces of a
+# text, C code points of all texts, B bytes of all words.
 
 VOCABULARY_FILE = "vocabulary.json"
 MERGES_FILE = "merges.txt"
 
-# Options of the model, and the values that all classes of this module support.
+# Options of the model, and their supported values.
 OPTIONS = {
     "dropout": (None, 0.0, 0),
     "byte_fallback": (False,),
     "ignore_merges": (None, False),
 }
 
-# Character classes of GPT-2's pattern:
-# 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+# GPT-2's pattern: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 SPACES, LETTERS, NUMBERS, OTHERS = range(4)
 
 
 def byte_characters():
-    """Return the characters by which a vocabulary file writes the 256 bytes."""
+    """Return the characters that stand for the 256 bytes in a vocabulary file."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [x for x in range(256) if x not in printable]
     table = {x: chr(x) for x in printable} | {x: chr(256 + i) for i, x in enumerate(others)}
@@ -63,7 +62,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         merges: list of `"a b"` or `("a", "b")`, the most frequent first, or the path of a
             `merges.txt`.
         add_prefix_space: bool. Whether to begin each text with a space, so that its first word is
-            tokenized like the others.
+            like the others.
         normalization: `None` or a Unicode normal form: "NFC", "NFD", "NFKC", "NFKD".
         **kwargs: see `AddedTokensTokenizer`.
 
@@ -112,7 +111,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
     @classmethod
     def _words_of(cls, files):
-        """Return the arguments for splitting into words, or raise if a setting is unsupported."""
+        """Return the arguments for splitting into words."""
         # Only a `tokenizer.json` can ask for a normal form.
         arguments = {"normalization": None}
         if files.model:
@@ -124,7 +123,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             known = {"ByteLevel": [form]}
             for step in follow(files, "pre_tokenizer", cls, known, [["ByteLevel"]]):
                 arguments["add_prefix_space"] = step.get("add_prefix_space", False)
-            # If the vocabulary has all bytes, there is no unknown token.
+            # A vocabulary with all bytes has no unknown token.
             is_whole = set(byte_characters()) <= files.model["vocab"].keys()
             unknown = ANY if is_whole else (None,)
             more = dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), (None, ""))
@@ -134,7 +133,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return arguments
 
     def set_vocabulary_and_merges(self, vocabulary: Any, merges: Any) -> None:
-        """Set the vocabulary and the merges, from data or files."""
+        """Set the vocabulary and the merges."""
         if vocabulary is None or merges is None:
             self.merges = None
             self._set_tokens(None)
@@ -218,14 +217,14 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return self._byte_level()
 
     def _other_in_library(self, offsets):
-        # The library may have another Unicode version, whose normal forms differ, and its offsets
-        # exclude white space even for pieces of white space.
+        # The library's normal forms may be of another Unicode version, and its offsets exclude all
+        # white space.
         return None if offsets or self.normalization is not None else ()
 
     # Whether other libraries must add the start and the end token to each text.
     marks_ends = True
 
-    # Tables are constants of the graph, because a SavedModel could lose track of a resource.
+    # Tables are constants, because a SavedModel could lose track of a resource.
 
     @once
     def _tables(self):
@@ -273,7 +272,6 @@ class BytePairTokenizer(AddedTokensTokenizer):
     def _as_text(self, token):
         data = self._tables()["contents"][self._token_ids[token]]
         text = data.decode("utf-8", "replace")
-        # The first bytes of a Chinese or Japanese character stand for such a character.
         cut = text.startswith("\ufffd") and 0xE3 <= data[0] <= 0xE9
         return "\u4e00" + text if cut else text
 
@@ -306,8 +304,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
         last = tf.concat([change, tf.ones_like(row[:1], "bool")], 0)
         space = kind == SPACES
         after_space = earlier(space) & ~begin
-        # The last character of a run of white space begins the next word if it is " ". Otherwise it
-        # is a word.
+        # The last character of a run of white space begins the next word if it is " ", else it is a
+        # word.
         starts = space & (~after_space | ~(later(space) | last))
         starts |= ~space & after_space & (earlier(points) != ord(" "))
         starts |= begin | (~space & ~after_space & (kind != earlier(kind)))
@@ -329,15 +327,15 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tf.strings.unicode_encode(words, "UTF-8"), tf.gather(row, firsts)
 
     def _of_words(self, words):
-        """Tokenize words (W,), and return ids and each piece's first byte: ragged (W, pieces)."""
+        """Tokenize words (W,): ids and first bytes of pieces, ragged (W, pieces)."""
         unique, index = tf.unique(words)
         ids, begins, row = self._lookup(unique)
         return tuple(tf.gather(x, tf.gather(row, index)) for x in (ids, begins))
 
     def _lookup(self, words):
-        """Tokenize words (U,) like `_merge`, and return its two tables and each word's row in them.
+        """Tokenize words (U,) like `_merge`: return its two tables and each word's row.
 
-        Most words are a single token, and are looked up without merging.
+        Most words are a single token, found without merging.
         """
         prints, tokens = self._whole_words()
         if not len(prints):
@@ -354,14 +352,14 @@ class BytePairTokenizer(AddedTokensTokenizer):
         return tf.concat([ids, token], 0), tf.concat([begins, tf.zeros_like(token)], 0), row
 
     def _merge(self, words):
-        """Merge the bytes of words (U,), and return what `_of_words` does: ragged (U, pieces)."""
+        """Merge the bytes of words (U,): results as of `_of_words`, ragged (U, pieces)."""
         return self.merged(words, *self._symbols(words), self._tables(), len(self.vocabulary))
 
     @staticmethod
     def merged(
         words: Tensor, ids: Tensor, place: Tensor, tables: dict[str, Any], size: int
     ) -> tuple[Any, Any]:
-        """Merge the symbols of words (U,), except ids of -1, by the tables of `merge_tables`.
+        """Merge the symbols of words (U,), except -1, by the tables of `merge_tables`.
 
         Returns:
             Ids and the first byte of each piece, ragged (U, pieces).
@@ -371,7 +369,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         lengths = tf.strings.length(words)
         first_byte = tf.cumsum(lengths, exclusive=True)
         all_words = tf.repeat(tf.range(tf.size(words)), lengths)  # (B,)
-        result = tf.fill(tf.shape(all_words), -1)  # The id of the piece that begins at each byte.
+        result = tf.fill(tf.shape(all_words), -1)  # Id of the piece that begins at each byte.
         word = tf.gather(all_words, place)
         ids, word, place = rows_where(ids >= 0, ids, word, place)
 
@@ -385,7 +383,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             chosen = (rank == best) & (best < none)
             index = tf.range(tf.size(ids))
             if tables["in_order"]:
-                # If equal pairs overlap, as in "aaaa", choose every second pair.
+                # Of overlapping equal pairs, as in "aaaa", choose every second.
                 run = tf.concat([chosen[:1], chosen[1:] & ~chosen[:-1]], 0)
                 first = tf.concat([tf.where(run)[:, 0], [0]], 0)
                 first = tf.gather(first, tf.maximum(tf.cumsum(tf.cast(run, "int32")) - 1, 0))
@@ -416,7 +414,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
         )
 
     def _symbols(self, words):
-        """Return the symbols to merge: their ids, -1 if unknown, and their positions in bytes."""
+        """Return the ids of the symbols to merge (-1 if unknown), and their positions in bytes."""
         data = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)
         ids = tf.gather(tf.constant(self._tables()["bytes"]), tf.cast(data, "int32"))
         return ids, tf.range(tf.size(ids))
@@ -428,7 +426,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
             segments = tf.where(prefixed, " " + segments, segments)
         words, segment = self._words(tf.where(known < 0, segments, ""))  # (W,), (W,)
         ids, begins = self._of_words(words)  # (W, pieces)
-        # Positions of the words in the segments, where spaces that were put before do not count.
+        # Positions of the words in the segments, without added spaces.
         word = rows_of(ids)
         prefix = tf.cast(tf.gather(prefixed, segment), "int32")  # (W,)
         until = tf.cumsum(tf.strings.length(words))
@@ -458,7 +456,7 @@ class BytePairTokenizer(AddedTokensTokenizer):
 
 
 def merge_text(pair):
-    """Return a merge, which is a string or a pair, as `"a b"`."""
+    """Return a merge, a string or a pair, as `"a b"`."""
     if isinstance(pair, (list, tuple)) and all(isinstance(part, str) for part in pair):
         pair = " ".join(pair)
     if not isinstance(pair, str) or len(pair.split(" ")) != 2:
@@ -475,8 +473,7 @@ def merge_tables(ids, size):
     """
     left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
     keys, ranks = np.unique(left * size + right, return_index=True)
-    # If each merge is after the merges of its two parts, all possible merges can be applied at
-    # once.
+    # If each merge comes after those of its parts, all possible merges can be applied at once.
     made = np.full(size, -1)
     made[merged] = np.arange(len(merged))
     once = len(np.unique(merged)) == len(merged)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# Shapes: S segments and W words of all texts, U distinct words, C code points of distinct words.
+# Shapes: S segments and W words, U distinct words, C code points of distinct words.
 
 END_OF_WORD = "</w>"
 
@@ -163,12 +163,12 @@ class ModernBertTokenizer(BytePairTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class GPTTokenizer(BytePairTokenizer):
-    """GPT's byte-pair tokenizer (Radford et al. 2018), with the ids of `transformers`.
+    """GPT's byte-pair tokenizer (Radford et al. 2018).
 
-    It lowercases, splits words like BERT, and merges characters.
+    It lowercases, splits words like BERT, and merges characters. Ids are those of `transformers`.
 
-    The last piece of a word ends with `</w>`. GPT has one special token, for unknown characters. It
-    is also used for all other special tokens, such as the end token.
+    The last piece of a word ends with `</w>`. Its only special token, for unknown characters, has
+    all other roles too.
 
     Args: see `BytePairTokenizer`.
 
@@ -276,7 +276,7 @@ class GPTTokenizer(BytePairTokenizer):
         ids, places = self._of_words(words.flat_values)  # (W, pieces)
         word = rows_of(ids)
         starts = tf.gather(tf.cast(begins.flat_values, "int32"), word) + places.flat_values
-        # A piece ends where the next piece of its word begins. The last piece ends with the word.
+        # A piece ends where the next piece of its word begins, or with the word.
         limits = tf.gather(tf.cast(ends.flat_values, "int32"), word)
         is_last = tf.concat([word[1:] != word[:-1], tf.ones_like(word[:1], "bool")], 0)
         ends = tf.where(is_last, limits, tf.concat([starts[1:], starts[:1]], 0))

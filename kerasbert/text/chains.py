@@ -1,4 +1,4 @@
-"""Decoding of a tagger's conditional random field (CRF) over the words of texts.
+"""Decoding of a tagger's conditional random field (CRF) over words.
 
 U units (mostly words) of all texts, P pieces (subwords) of all texts, N texts, L units per text,
 C classes, K kinds of steps between units.
@@ -16,14 +16,13 @@ _MOST = 2**21
 class Chains:
     """The scores of a CRF, for units of one or of several pieces.
 
-    With `label_pieces="all"`, all pieces are steps of the chain. The class of a unit fixes the
-    classes of its pieces ("B-PER" continues as "I-PER"), so that a unit of several pieces is one
-    step with the sum of their scores.
+    With `label_pieces="all"`, the class of a unit fixes the classes of its pieces ("B-PER"
+    continues as "I-PER"), so a unit is one step with the sum of their scores.
 
     Args:
         transitions: floats (C, C), from a class to the next one.
         start, end: floats (C,). Scores of the first and of the last class.
-        names: list of C strings, which is empty if the names are unknown.
+        names: list of C strings, empty if unknown.
         label_pieces: string. "first" or "all".
     """
 
@@ -32,10 +31,10 @@ class Chains:
         classes = len(self.transitions)
         self.table = None
         self.edges = np.stack([start, end]).astype("float64")  # (2, C)
-        # `ends` has the scores of the first and the last unit, by whether it has several pieces.
+        # Scores of the first and the last unit, by whether it has several pieces.
         self.ends = self.edges[:, None]  # (2, 1, C)
-        # `steps` has the transitions between units by 2 * (first has several pieces) + (second
-        # has several pieces), (4, C, C); a single entry if all units have one step.
+        # Transitions between units by 2 * (first has several pieces) + (second has several pieces),
+        # (4, C, C); a single one if all units have one step.
         self.steps = self.transitions[None]
         if label_pieces == "all":
             self.table = classes_of_pieces(names, classes)
@@ -51,12 +50,12 @@ class Chains:
 
         Args:
             logits: floats (P, C).
-            first, count: ints (U,). First piece and number of pieces of each unit, at least one.
+            first, count: ints (U,). First piece and number of pieces (1 or more) of each unit.
             rows: ints (U,). Index of the text of each unit, in ascending order.
 
         Returns:
-            `(emissions, kinds)`: floats (U, C), with the scores of first and last units; and ints
-            (U,), the index in `steps` of the transitions from the unit before.
+            `(emissions, kinds)`: floats (U, C), with those of chain ends; and ints (U,), the index
+            in `steps` of the transitions into each unit.
         """
         logits = ops.cast(logits, "float64")
         is_long = ops.cast(count > 1, "int32") if self.table is not None else count * 0
@@ -75,7 +74,7 @@ class Chains:
         return emissions, 2 * before + is_long
 
     def _sums(self, logits, first, count):
-        """Sum the scores of the pieces of each unit, and of the steps between them, (U, C)."""
+        """Sum the scores of each unit's pieces and the steps between them, (U, C)."""
         past = first + count
         pieces = ops.ragged_range(first, past)
         unit, piece = pieces.value_rowids(), pieces.values
@@ -102,7 +101,6 @@ class Chains:
         probabilities = np.zeros_like(emissions)
         begins = np.flatnonzero(np.diff(rows, prepend=-1))
         counts = np.diff(begins, append=len(rows))
-        # Texts of similar lengths are decoded together.
         order = np.argsort(counts, kind="stable")
         size = max(1, _MOST // (2 * self.transitions.size))
         for part in np.array_split(order, -(-len(order) // size)) if len(order) else []:
@@ -120,7 +118,7 @@ def decode(emissions, counts, transitions, kinds):
     `kerasbert.backend.chains` has the same recursions for graphs.
 
     Args:
-        emissions: floats (N, L, C), with the scores of first and last steps.
+        emissions: floats (N, L, C), with those of chain ends.
         counts: ints (N,). Number of steps of each chain.
         transitions: floats (K, C, C), from a class to the next one.
         kinds: ints (N, L). Index of the transitions into each step.
@@ -128,7 +126,7 @@ def decode(emissions, counts, transitions, kinds):
     Returns:
         `(labels, probabilities)`: ints (N, L) and floats (N, L, C), arbitrary after a chain's end.
     """
-    # For each step and class, the score of the best path, and of all paths, over later steps.
+    # By step and class: scores of the best path and of all paths over later steps.
     best, total = np.zeros_like(emissions), np.zeros_like(emissions)
     for step in range(emissions.shape[1] - 1, 0, -1):
         between = transitions[kinds[:, step]]

@@ -6,7 +6,7 @@ Shapes: N texts, S substrings.
 from kerasbert.backend.tensorflow import tf
 from kerasbert.text.alignment import valid_utf8
 
-# The characters that `str.strip` removes, for a character class of a regular expression.
+# The characters that `str.strip` removes, for a regular expression.
 SPACE = r"\t-\r\x{1C}-\x{20}\x{85}\p{Z}"
 
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
     from kerasbert.text.subword import SubwordTokenizer
 
-# Tokenizer classes for each kind of model. If the family's own class is of another kind, the first
-# one is used.
+# Tokenizer classes by kind of model; the first is used if the family's own is of another kind.
 CLASSES_OF = {
     "WordPiece": (BertTokenizer, MPNetTokenizer),
     "BPE": (
@@ -66,7 +65,7 @@ CLASSES = {
     "Deberta": ModernBertTokenizer,
     "DebertaV2": DebertaV3Tokenizer,
     "DebertaV3": DebertaV3Tokenizer,
-    # Also a SentencePiece model as it is, with special tokens of other names.
+    # A plain SentencePiece model, with other special tokens.
     "BigBird": DebertaV3Tokenizer,
     "XLNet": XLNetTokenizer,
     "ModernBert": ModernBertTokenizer,
@@ -77,7 +76,7 @@ CLASSES = {
     "Llama": ByteFallbackTokenizer,
     "Gemma": ByteFallbackTokenizer,
 }
-# Class names whose algorithm no class here has, with a description of it.
+# Class names with an algorithm that no class here has.
 UNSUPPORTED = {
     "RoFormer": "splits Chinese texts into words with the library jieba",
 }
@@ -90,15 +89,15 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
 
     Args:
         directory: string. A directory in Google's or Hugging Face's format.
-        family: string. A name of `kerasbert.families`. It determines what the files do not specify.
+        family: string. A name of `kerasbert.families`, which determines what the files do not.
         **overrides: arguments of the tokenizer that replace the checkpoint's.
 
     Returns:
-        A tokenizer with the checkpoint's settings. It is a `FastTokenizer` if the `tokenizer.json`
-        has steps that no other class supports.
+        A tokenizer with the checkpoint's settings; a `FastTokenizer` if the `tokenizer.json` has
+        steps that no other class supports.
 
     Raises:
-        ValueError: if there are no tokenizer files, or if their kind is not supported.
+        ValueError: if tokenizer files are missing or of an unsupported kind.
     """
     usual = get_family(family).tokenizer
     if not usual:
@@ -107,7 +106,6 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
             f"'{directory}'; load the model with preprocessor=None and pass token ids."
         )
     if usual == MarianTokenizer.__name__:
-        # A Marian checkpoint has two SentencePiece models, which no other class reads.
         return MarianTokenizer.from_files(directory, **overrides)
     files = TokenizerFiles(directory)
     name = files.config.get("tokenizer_class") or ""
@@ -141,7 +139,7 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
     except UnsupportedError as error:
         unknown = overrides.keys() - inspect.signature(FastTokenizer).parameters.keys()
         if unknown:
-            return FastTokenizer(**overrides)  # It raises an error that has the argument's name.
+            return FastTokenizer(**overrides)  # Its error names the argument.
         try:
             return FastTokenizer.from_files(directory, str(error), **overrides)
         except ValueError as other:
@@ -156,7 +154,7 @@ def tokenizer_class(kind, family, name=""):
     >>> tokenizer_class("WordPiece", "roberta").__name__
     'BertTokenizer'
     """
-    # The kind of model is decisive, because some checkpoints have the tokenizer of another family.
+    # Some checkpoints have the tokenizer of another family.
     known = {cls.__name__: cls for cls in CLASSES_OF[kind]}
     wanted = (getattr(CLASSES.get(name), "__name__", None), get_family(family).tokenizer)
     return next((known[one] for one in wanted if one in known), CLASSES_OF[kind][0])

@@ -1,4 +1,4 @@
-"""Mapping of numeric labels to classes, if class names are numbers too.
+"""Mapping of numeric labels to classes whose names may be numbers.
 
 Shapes: C classes, N labels.
 """
@@ -13,7 +13,7 @@ from kerasbert.backend.tensorflow import tf
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 _FLAGS = {"true": 1.0, "false": 0.0}
-_CLOSE = 1e-6  # Tolerance by which 0.1 in float32 is equal to the name "0.1".
+_CLOSE = 1e-6  # Makes 0.1 in float32 equal to the name "0.1".
 
 
 class ClassNumbers:
@@ -21,8 +21,8 @@ class ClassNumbers:
 
     With `labels=[1, 2, 3]`, the label 1 means the class named "1", which is the first. A number
     that may mean two classes, as with `labels=[1, 0]`, raises an error. If all names are numbers,
-    any other number raises an error too, so that all batches of a dataset are interpreted in the
-    same way. The names "True" and "False" count as 1 and 0.
+    any other number raises an error too, so that all batches agree. The names "True" and "False"
+    count as 1 and 0.
 
     Args:
         names: list of C strings, at least one of them a number.
@@ -37,7 +37,7 @@ class ClassNumbers:
         self._named = named = {}
         for number, name in enumerate(names):
             value = _value(name)
-            # If there are both "007" and "7", the number 7 means "7".
+            # With both "007" and "7", the number 7 means "7".
             if value is not None and (value not in named or name == f"{value:g}"):
                 named[value] = number
         positions = {float(number): number for number in range(len(names))}
@@ -46,8 +46,7 @@ class ClassNumbers:
             value: number
             for value, number in named.items()
             if positions.get(value, number) != number
-            # If the names are numbers other than the positions, such as 1 to 5, or -1 and 1, each
-            # number is a name.
+            # Names other than the positions, such as 1 to 5, or -1 and 1, are names only.
             and (not self.only_names or named.keys() == positions.keys())
         }
         readable = named if self.only_names else {**positions, **named}
@@ -58,7 +57,7 @@ class ClassNumbers:
 
         Args:
             value: int or float.
-            what: string. The number's name in error messages, such as "The label 3 at position 0".
+            what: string. Its name in errors, such as "The label 3 at position 0".
 
         Raises:
             ValueError: if the number may mean two classes, or means none.
@@ -90,10 +89,10 @@ class ClassNumbers:
         )
 
     def numbers(self, y):
-        """Return the class indices, int32 (N,), of numeric labels (N,); see `number`."""
+        """Return the class indices, int32 (N,), of numeric labels (N,)."""
         values, places, inverse = np.unique(y, return_index=True, return_inverse=True)
         found = np.empty(len(values), "int32")
-        for at in np.argsort(places):  # Report the first wrong label.
+        for at in np.argsort(places):
             what = f"The label {values[at]:g} at position {places[at]}"
             found[at] = self.number(values[at], what)
         return found[inverse.reshape(-1)]
@@ -110,7 +109,7 @@ class ClassNumbers:
         with tf.control_dependencies(
             [tf.debugging.Assert(tf.reduce_all(is_known), [message, tf.boolean_mask(y, ~is_known)])]
         ):
-            numbers = tf.constant([*numbers, 0], tf.int32)  # With the extra 0, it is never empty.
+            numbers = tf.constant([*numbers, 0], tf.int32)  # Never empty, by the extra 0.
             return tf.gather(numbers, tf.argmax(tf.pad(match, [[0, 0], [0, 1]]), axis=-1))
 
     def named(self, value):
@@ -124,12 +123,12 @@ class ClassNumbers:
 
 
 def check_positions(names, y):
-    """Check the labels of preprocessed arrays, where numbers are positions and never names.
+    """Check labels of preprocessed arrays, where numbers are positions.
 
-    Tensors are not checked, because preprocessors return class positions as tensors.
+    Tensors are not checked, because preprocessors return positions as tensors.
 
     Raises:
-        ValueError: if all labels are class names, and any of them is that of another position.
+        ValueError: if all labels are class names, any of them that of another position.
     """
     numbers = class_numbers(names)
     if numbers is None or keras.ops.is_tensor(y) or hasattr(y, "numpy"):

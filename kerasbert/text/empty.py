@@ -1,10 +1,10 @@
-"""Detection of texts without content: a search index finds no such text, and answers no query."""
+"""Detection of texts without content, which a search index neither finds nor answers."""
 
 import unicodedata
 
 import numpy as np
 
-# Letters and symbols that have no visible shape: Hangul fillers, the Braille blank, joiners and
+# Letters and symbols without visible shape: Hangul fillers, the Braille blank, joiners and
 # variation selectors.
 _SHAPELESS = "\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0"
 # `is_blank` as a regular expression, for TensorFlow graphs.
@@ -12,7 +12,7 @@ BLANK = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}{_SHAPELESS}]*"
 
 
 def is_blank(text):
-    """Return whether a text has only spaces, control characters and other invisible characters.
+    """Return whether a text has only invisible characters.
 
     >>> is_blank(" \\u200b"), is_blank(".")
     (True, False)

@@ -1,4 +1,4 @@
-"""Tokenization by the Rust library `tokenizers`, which follows a `tokenizer.json` as it is.
+"""Tokenization by the Rust library `tokenizers`.
 
 Shapes: N texts, P pieces of a text.
 """
@@ -18,20 +18,19 @@ from kerasbert.text import ops
 if TYPE_CHECKING:
     from typing import Any
 
-# Fields that files may omit.
 _EMPTY = {
     "version": "1.0",
     "added_tokens": [],
     **dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")),
 }
-# Number of ids without a token that every file may have. They take memory, and time in the library.
+# Ids without a token that every file may have; they take memory, and time in the library.
 _MOST_GAPS = 1_000_000
-# Fields of older files that the library reads and writes in another form.
+# Fields of older files that the library writes in another form.
 _LEGACY = ("add_prefix_space", "str_rep")
 
 
 def in_form_first(form, normalizer):
-    """Put a Unicode normal form before a normalizer (`None` for none), and return both as one."""
+    """Return a normalizer (`None` for none) with a Unicode normal form before it."""
     if form is None:
         return normalizer
     steps = [{"type": form}, normalizer]
@@ -55,7 +54,7 @@ def _unknown(given, kept, path=""):
 
 
 def _check_merges(model):
-    """Raise if a merge lacks the prefix of inner pieces, because the library would abort."""
+    """Raise if a merge lacks the prefix of inner pieces, at which the library aborts."""
     prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
     for pair in model.get("merges") or () if prefix else ():
         second = pair.split(" ")[-1] if isinstance(pair, str) else pair[-1]
@@ -80,7 +79,7 @@ def _check_ids(model):
 
 
 class FastEngine:
-    """Tokenizes texts in memory as a `tokenizer.json` describes.
+    """Tokenizes texts in memory by a `tokenizer.json`.
 
     Args:
         content: dict. The parsed file.
@@ -97,7 +96,7 @@ class FastEngine:
         try:
             self._tokenizer = Tokenizer.from_str(to_json(content, ensure_ascii=False))
         except BaseException as error:
-            # The library raises `Exception`, and for a panic an error that is no `Exception`.
+            # A panic of the library is an error that is no `Exception`.
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise ValueError(
@@ -144,12 +143,11 @@ class FastEngine:
         return json.loads(self._tokenizer.to_str())
 
     def normalized(self, text: str) -> str:
-        """Return a normalized text."""
         normalizer = self._tokenizer.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
     def vocabulary(self) -> list[str]:
-        """Return all tokens in the order of their ids. An id without a token has a placeholder."""
+        """Return all tokens by id, with placeholders for ids without a token."""
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         tokens = [f"[no token {id}]" for id in range(max(ids.values(), default=-1) + 1)]
         for token, id in ids.items():

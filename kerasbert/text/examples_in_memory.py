@@ -1,6 +1,6 @@
-"""Examples in memory: tokenization of columns in parallel chunks, and assembly of batches.
+"""Examples in memory: parallel tokenization of columns, and assembly of batches.
 
-Shapes: M texts, B examples per batch.
+Shapes: M texts, B per batch.
 """
 
 import os
@@ -14,13 +14,12 @@ from kerasbert.text.batches import Batches, batch_dataset, runs_in_numpy
 from kerasbert.text.packing import ROW_SETTINGS
 from kerasbert.text.text_warnings import looks_of
 
-CHUNK = 1024  # Number of texts that a thread tokenizes at once.
+CHUNK = 1024  # Texts that a thread tokenizes at once.
 
 
 def in_chunks(count, run):
-    """Call a function with the slice of each chunk of `count` texts, in parallel.
-
-    Return a list of the results.
+    """Call a function with the slice of each chunk of `count` texts in parallel: the list of
+    results.
     """
     if count <= CHUNK:
         return [run(slice(0, count))]
@@ -35,8 +34,7 @@ def tokenize_column(preprocessor, column, tokenize):
     Args:
         preprocessor: a `BertPreprocessor`.
         column: list of strings.
-        tokenize: function of a list of strings that returns a tuple of `Ragged` and arrays, the
-            token ids first.
+        tokenize: function of strings that returns a tuple of `Ragged` and arrays, token ids first.
 
     Returns:
         The concatenated results of `tokenize`.
@@ -50,14 +48,13 @@ def tokenize_column(preprocessor, column, tokenize):
 
 
 def tokenize_columns(preprocessor, columns, most=None, owners=None):
-    """Tokenize one or two lists of strings by `_tokens` of a preprocessor.
+    """Tokenize one or two lists of strings.
 
     Args:
         preprocessor: a `BertPreprocessor`.
         columns: one or two lists of strings.
-        most: int. Maximum row length. Tokens that cannot be in any row are dropped.
-        owners: ints (M,). For each second text, the index of its first text. `None` means that
-            texts of the same index are pairs.
+        most: int. Maximum row length; later tokens are dropped.
+        owners: ints (M,). Index of the first text of each second text; `None` means the same index.
 
     Returns:
         A tuple of one `Ragged` for each column.
@@ -74,8 +71,8 @@ def tokenize_columns(preprocessor, columns, most=None, owners=None):
     found = [tokenize_column(preprocessor, column, tokenize) for column in columns]
     segments = [tokens for tokens, _ in found]
     if most is not None and len(found) == 2:
-        # Truncation depends on which text is longer. If both texts were cut to `most + 1`
-        # tokens above, the shorter text loses one more token, so that it stays shorter.
+        # Truncation depends on which text is longer, so of two texts cut above to `most + 1`
+        # tokens, the shorter loses one more.
         first, second = (lengths for _, lengths in found)
         first = first if owners is None else first[owners]
         is_shorter = (second < first) & (second > most)
@@ -86,14 +83,13 @@ def tokenize_columns(preprocessor, columns, most=None, owners=None):
 
 
 def batch_maker(preprocessor, segments, targets, buckets):
-    """Return a function that makes a batch from row numbers (B,) and, if the task draws, a seed.
+    """Return a function that makes a batch of row numbers (B,) and, if the task draws, a seed.
 
     Args:
         preprocessor: a `BertPreprocessor`.
         segments: tuple of ragged tokens, of all examples.
         targets: `[labels, weights]` of all examples; each may be `None`.
-        buckets: `True` to pad to a bucket, `False` to pad to the batch's longest row, or a tuple of
-            lengths to pad to.
+        buckets: `True` to pad to a bucket, `False` to the longest row, or a tuple of lengths.
     """
 
     def make(rows, *seed):
@@ -113,11 +109,11 @@ def batch_maker(preprocessor, segments, targets, buckets):
 def assembled_batches(
     preprocessor, segments, targets, plan, buckets, seeds=lambda epoch: (0,), first_epoch=0
 ):
-    """Return a `Batches`, or a `tf.data.Dataset` if Keras trains with TensorFlow.
+    """Return a `Batches`, or a `tf.data.Dataset` to train with TensorFlow.
 
     Args:
         preprocessor, segments, targets, buckets: see `batch_maker`.
-        plan, seeds, first_epoch: see `Batches`; the seeds are used only if the task draws.
+        plan, seeds, first_epoch: see `Batches`; seeds count only if the task draws.
     """
     seeds = seeds if preprocessor.draws else None
     if runs_in_numpy():
@@ -135,8 +131,8 @@ def assembled_batches(
             make = batch_maker(preprocessor, parts[: len(segments)], targets, buckets)
             return make(rows, *seed)
 
-        # Later calls, with other texts, use the same graph. `setattr` is not used, because Keras
-        # and SavedModel would track the attribute.
+        # Later calls use the same graph. After `setattr`, Keras and SavedModel would track the
+        # attribute.
         traces = preprocessor.__dict__.setdefault("_traces", {})
         names = dict.fromkeys((*ROW_SETTINGS, *preprocessor.settings))
         settings = (repr(getattr(preprocessor, name)) for name in names)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
 
 CONTENT_FILE = "content.json"
-# The characters for a space in vocabularies of byte-level and SentencePiece models.
 SPACES = ("Ġ", "▁")
 
 
@@ -39,33 +38,30 @@ SPACES = ("Ġ", "▁")
 class FastTokenizer(SubwordTokenizer):
     """The tokenizer of any `tokenizer.json`, run by the Rust library `tokenizers`.
 
-    `from_preset` makes a `FastTokenizer` if a file has steps or options for which no other class
-    has a TensorFlow graph. Files that were trained with the library may have any normalizer,
-    pre-tokenizer and model. Token ids and offsets are those of the library.
+    `from_preset` makes one if a file has steps or options for which no other class has a TensorFlow
+    graph. Token ids and offsets are those of the library.
 
     Texts in memory are tokenized by the library. In a `tf.data.Dataset` and in SavedModels, nearly
-    all normalizers, pre-tokenizers and models have a TensorFlow graph with the same ids and
-    offsets. If a step has none, such as a regular expression with a backreference, `export_serving`
-    raises an error with its name, and a local `tf.data.Dataset` calls the library. Exports to ONNX,
-    LiteRT, OpenVINO and the browser contain the file.
+    all steps run in a TensorFlow graph with the same results. For a step that cannot, such as a
+    regular expression with a backreference, `export_serving` raises an error with its name, and a
+    local `tf.data.Dataset` calls the library. Exports to ONNX, LiteRT, OpenVINO and the browser
+    contain the file.
 
     Args:
-        content: the path of a `tokenizer.json`, or its parsed content.
-        control: list of strings. Control tokens, which are matched in texts only with
-            `special_tokens_in_strings`. Tokens with a role, such as `[SEP]`, are always control
-            tokens.
-        frame: dict of lists of tokens. The special tokens around the texts of a row: "before",
-            "between", "begin" and "after", for `before A after` and
-            `before A between begin B after`, where `begin B after` has segment 1. `None` means
-            BERT's rows: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
-        missing: list of strings. Roles, such as "mask", for which the file has no token. The id of
-            another special token is used instead.
+        content: path or parsed content of a `tokenizer.json`.
+        control: list of strings. Tokens that texts match only with `special_tokens_in_strings`,
+            besides those with a role, such as `[SEP]`.
+        frame: dict of lists of tokens. Special tokens of rows: "before", "between", "begin" and
+            "after", for `before A after` and `before A between begin B after`, where `begin B
+            after` has segment 1. `None` means BERT's: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+        missing: list of strings. Roles without a token, such as "mask", which get the id of another
+            special token.
         reason: string. Why no other class can read the file.
         special_tokens_in_strings: bool. See `BertTokenizer`.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
 
     Raises:
-        ValueError: if the library cannot read the file, or if the file lacks a special token.
+        ValueError: if the library cannot read the file, or a special token is missing.
 
     Example:
 
@@ -153,7 +149,7 @@ class FastTokenizer(SubwordTokenizer):
         frame = frame_tokens(files, cls)
         special = files.special_tokens(cls, tokens)
         if frame:
-            # Files may have a `cls_token` and a `sep_token` that are not used in rows.
+            # Files may have a `cls_token` and a `sep_token` that rows do not use.
             ends = {"cls_token": frame["before"][:1], "sep_token": frame["after"][-1:]}
             special |= {name: one[0] for name, one in ends.items() if one}
         missing = [
@@ -173,7 +169,7 @@ class FastTokenizer(SubwordTokenizer):
             **special,
             **files.settings(),
         }
-        # `normalize` is not passed, because the file has the normal form as one of its steps.
+        # The file has the normal form as one of its steps.
         arguments.pop("normalize", None)
         return check_rows(files, cls(**arguments | overrides))
 
@@ -182,7 +178,7 @@ class FastTokenizer(SubwordTokenizer):
         if isinstance(content, (str, os.PathLike)):
             content = read_json(content)
         check_value("content", content, "object?")
-        # As for vocabularies, Keras must not track this attribute.
+        # Keras must not track this attribute.
         object.__setattr__(self, "content", content)
         self._set_tokens(None if content is None else FastEngine(content).vocabulary())
 
@@ -196,7 +192,7 @@ class FastTokenizer(SubwordTokenizer):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "content": None,  # The content is saved as an asset.
+            "content": None,  # Saved as an asset.
             "control": list(self.control),
             "frame": self.frame_tokens,
             "missing": list(self.missing),
@@ -213,9 +209,7 @@ class FastTokenizer(SubwordTokenizer):
         return Frame(*(tuple(map(id_of, part)) for part in tokens))
 
     def trims_offsets(self) -> dict[str, Any] | None:
-        """Return the file's post-processor that excludes white space from offsets, or `None` if
-        the file has none.
-        """
+        """Return the file's post-processor that excludes white space from offsets, or `None`."""
         for one in steps_of(self.content or {}, "post_processor", CONTENT_FILE):
             if one.get("type") in ("ByteLevel", "RobertaProcessing") and one.get("trim_offsets"):
                 names = ("add_prefix_space", "trim_offsets", "use_regex")
@@ -249,7 +243,7 @@ class FastTokenizer(SubwordTokenizer):
 
     @once
     def _engine(self):
-        """Return the engine for texts, in whose content only control tokens are special."""
+        """Return the engine for texts, where only control tokens are special."""
         control = set(self.control_tokens)
         content = copy.deepcopy(self.content)
         for token in content.get("added_tokens") or []:
@@ -259,7 +253,7 @@ class FastTokenizer(SubwordTokenizer):
 
     @once
     def _never_made(self):
-        """Return ids to which text must not be converted, although the model has their tokens."""
+        """Return ids of the model that text must not get."""
         if self.special_tokens_in_strings:
             return np.zeros(0, "int32")
         model = self.content["model"]
@@ -295,10 +289,7 @@ class FastTokenizer(SubwordTokenizer):
         )
 
     def graph(self, name: str) -> Any:
-        """Return the method `name` as a function of tensors.
-
-        If a TensorFlow graph cannot run a step, it calls Python.
-        """
+        """Return the method `name` for tensors; it calls Python if a graph cannot run a step."""
         self._check_vocabulary()
         in_graph = not tf.executing_eagerly()
         if name == "_detokenize":

@@ -1,4 +1,4 @@
-"""Warnings for labels that are all equal: the loss becomes 0, but the model learns nothing."""
+"""Warnings for labels that are all equal: the model then learns nothing."""
 
 import warnings
 
@@ -47,8 +47,8 @@ def warn_of_nothing(what, instead):
     """Warn that the training data contain nothing to learn from.
 
     Args:
-        what: string. A clause that says what the data lack.
-        instead: string. A clause that says what the user should do.
+        what: string. A clause: what the data lack.
+        instead: string. A clause: what to do.
     """
     warnings.warn(
         f"{what}, so the loss is 0 from the start and the model learns nothing; {instead}.",
@@ -59,7 +59,7 @@ def warn_of_nothing(what, instead):
 def counted(y, sample_weight):
     """Return the labels whose sample weight is above 0, as a NumPy array (N, ...).
 
-    If the shape of the weights does not fit the labels, the weights are ignored.
+    Weights whose shape does not fit the labels are ignored.
     """
     y, weights = (
         None if part is None else np.asarray(getattr(part, "flat_values", part))

@@ -1,4 +1,4 @@
-"""Languages of texts: their names, and their numbers, which are segment ids in XLM."""
+"""Languages of texts, and their numbers, which are segment ids in XLM."""
 
 from kerasbert.base.errors import check_choice, check_value
 from kerasbert.text import ops
@@ -29,7 +29,7 @@ def check_languages(languages, language):
 
 
 def language_names(language):
-    """Return the names in a tokenizer's `language`: none, one or two."""
+    """Return the up to two names in a tokenizer's `language`."""
     return [] if language is None else [language] if isinstance(language, str) else list(language)
 
 
@@ -50,7 +50,7 @@ def languages_of(numbers, path):
 def row_segments(tokenizer, num_segments):
     """Return the segment ids of the first and the second text of a row.
 
-    If the tokenizer has `languages`, segments are languages, by default the first.
+    With `languages`, segments are languages, by default the first.
     """
     if num_segments < 2:
         return 0, 0

@@ -1,4 +1,4 @@
-"""`LongTexts`, the setting for texts that do not fit into a row, and its operations on tokens.
+"""`LongTexts`, the setting for texts that do not fit into a row.
 
 Shapes: N texts, R windows of all texts, W windows of a text, T tokens per row.
 """
@@ -19,9 +19,9 @@ from kerasbert.text.windows import take_windows, windows_of
 if TYPE_CHECKING:
     from typing import Any, Self
 
-# Together with rows of 32,768 tokens, lengths stay below 2**31.
+# With rows of 32,768 tokens, lengths stay below 2**31.
 MOST_WINDOWS = 2**16 - 1
-# Numbers of windows that batches are padded to, each at most half as large again as the one before.
+# Numbers of windows to pad to, each at most 1.5 times the previous.
 _COUNTS = sorted(n * 2**power for power in range(12) for n in (2, 3))
 
 
@@ -29,30 +29,28 @@ _COUNTS = sorted(n * 2**power for power in range(12) for n in (2, 3))
 class LongTexts:
     """What to do with texts that do not fit into a row of `sequence_length` tokens.
 
-    Classifiers, regressors, embedders and rerankers, and their preprocessors, take it as `long`;
-    the name of a mode, such as `long="windows"`, stands for the mode's defaults, and a dict for the
-    arguments. Training, inference, presets and exports then treat texts in the same way.
+    Classifiers, regressors, embedders and rerankers, and their preprocessors, take it as `long`; a
+    mode's name, such as `long="windows"`, stands for its defaults, and a dict for the arguments. It
+    holds for training, inference, presets and exports.
 
-    In a pair, "truncate" and "head_tail" shorten the texts that `truncate` selects; "head_tail"
-    shortens each of them in its middle. "windows" divides the second text or, with
-    `truncate="only_first"`, the first text; every window also has the start of the other text, up
-    to half of the row.
+    In a pair, "truncate" and "head_tail" shorten the texts that `truncate` selects. "windows"
+    divides the second text or, with `truncate="only_first"`, the first text; every window also has
+    the start of the other text, up to half of the row.
 
     Args:
         mode: string. "truncate" keeps the first tokens of a text. "head_tail" keeps the first and
-            the last tokens. "windows" divides a text into windows of one row each; the head gets
-            the pooled embedding of the windows.
-        head_share: float from 0 to 1, for "head_tail". Share of the kept tokens that are from the
-            start of the text. With 0.25, a row of 512 tokens has the first 128 and the last 382.
+            the last. "windows" divides a text into rows and pools their embeddings.
+        head_share: float from 0 to 1, for "head_tail". Share of tokens from the start. With 0.25, a
+            row of 512 tokens has the first 128 and the last 382.
         stride: int, for "windows". Number of tokens between the starts of windows. `None` means no
             overlap. The last window is moved back until it is full.
-        max_windows: int, for "windows". Maximum number of windows per text; the rest of a longer
-            text is truncated. It limits memory: a training step has up to `batch_size` times
-            `max_windows` rows, and a step of inference `batch_size` rows, but at least one text.
-        pooling: string, for "windows". "mean", "max", or "attention", a trained weighted average.
+        max_windows: int, for "windows". Maximum number of windows per text; the rest is truncated.
+            It limits memory: a training step has up to `batch_size` times `max_windows` rows, one
+            of inference `batch_size` rows, but at least one text.
+        pooling: string, for "windows". "mean", "max", or "attention" (a trained weighted average).
 
     Raises:
-        ValueError: for unknown or invalid settings, and for settings of another mode.
+        ValueError: for invalid settings, or settings of another mode.
 
     Example:
 
@@ -111,16 +109,16 @@ class LongTexts:
         return self.mode == "windows"
 
     def in_config(self) -> Any:
-        """Return the mode, or a dict if there are other settings than its defaults, for JSON."""
+        """Return the mode, or a dict if other settings differ from its defaults, for JSON."""
         values = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         usual = {x.name: x.default for x in dataclasses.fields(self)[1:]}
         given = {name: value for name, value in values.items() if value != usual.get(name)}
         return given if len(given) > 1 else self.mode
 
     def buckets(self, length: int) -> list[int]:
-        """Return the lengths that batches are padded to, ascending.
+        """Return the lengths to pad to, ascending.
 
-        `length` is the number of tokens per row. Several windows count as that many full rows.
+        `length` is that of a row; several windows count as full rows.
         """
         found = buckets_up_to(length)
         if self.has_windows and self.max_windows > 1:
@@ -129,7 +127,7 @@ class LongTexts:
         return found
 
     def shortened(self, tokens: Any, counts: Any) -> Any:
-        """Return ragged rows with `counts` (N,) tokens of each text, as the mode selects them."""
+        """Return ragged rows with `counts` (N,) tokens of each text."""
         return first_and_last(tokens, counts, self.head_share if self.mode == "head_tail" else 1.0)
 
 
@@ -138,7 +136,7 @@ def first_and_last(tokens: Any, counts: Any, head_share: float = 1.0) -> Any:
 
     Args:
         tokens: ragged (N, None).
-        counts: ints (N,). Number of tokens to keep, at most those of the text.
+        counts: ints (N,). Tokens to keep, at most those of the text.
         head_share: float. Share of these tokens that are the first ones.
 
     >>> rows = ops.Ragged.from_lists([[1, 2, 3, 4, 5, 6]])
@@ -156,7 +154,7 @@ def first_and_last(tokens: Any, counts: Any, head_share: float = 1.0) -> Any:
 
 
 def divided_sizes(lengths: Any, room: int, place: int) -> tuple[Any, Any]:
-    """Return how many tokens of each text of a row are in a window.
+    """Return how many tokens of each text are in a window.
 
     Args:
         lengths: list of one or two int32 (N,). Number of tokens of each text.
@@ -172,7 +170,7 @@ def divided_sizes(lengths: Any, room: int, place: int) -> tuple[Any, Any]:
     divided = lengths[place]
     others = ops.zeros_like(divided)
     if len(lengths) == 2:
-        # The other text has half of the row, or what a short divided text leaves.
+        # The other text gets half of the row, or what a short divided text leaves.
         others = ops.minimum(lengths[1 - place], ops.maximum(room // 2, room - divided))
     return ops.maximum(room - others, 1), others
 
@@ -192,8 +190,8 @@ def in_windows(long: LongTexts, segments: Any, room: int, place: int) -> tuple[A
         room, place: see `divided_sizes`.
 
     Returns:
-        `(counts, segments)`: the number of windows of each text, int32 (N,), and the tokens of each
-        window, one or two ragged (R, None).
+        `(counts, segments)`: windows per text, int32 (N,), and their tokens, one or two ragged (R,
+        None).
 
     >>> tokens = ops.Ragged.from_lists([[1, 2, 3, 4, 5], [6]])
     >>> counts, (windows,) = in_windows(LongTexts("windows"), (tokens,), 3, 0)
@@ -217,13 +215,13 @@ def in_windows(long: LongTexts, segments: Any, room: int, place: int) -> tuple[A
 
 
 def stack_windows(rows: Any, counts: Any, width: Any, fill: int = 0) -> Any:
-    """Give each text an axis of windows: (R, T) to (N, W, T).
+    """Stack the windows of each text: (R, T) to (N, W, T).
 
     Args:
         rows: array (R, T), window by window.
-        counts: int32 (N,). Number of windows of each text.
+        counts: int32 (N,).
         width: int. W.
-        fill: number. The value of missing windows.
+        fill: number. Value of missing windows.
 
     >>> stack_windows(np.array([[5], [6], [7]]), np.array([1, 2]), 2)[:, :, 0].tolist()
     [[5, 0], [6, 7]]

@@ -32,18 +32,16 @@ SOURCE_FILE, TARGET_FILE, IDS_FILE = FILES = ("source.spm", "target.spm", "vocab
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class MarianTokenizer(SentencePieceTokenizer):
-    """Tokenizer of Marian's translation models, for source texts. For targets, see `for_targets`.
+    """Tokenizer of Marian's translation models, for source texts; `for_targets` is that of targets.
 
-    Pieces that are not in the vocabulary become the unknown token. Language codes in the
-    vocabulary, such as `>>fra<<`, are single tokens. As in Marian, a target begins with the padding
-    token.
+    Pieces outside the vocabulary become the unknown token. Language codes in the vocabulary, such
+    as `>>fra<<`, are single tokens. As in Marian, a target begins with the padding token.
 
     Args:
         source, target: bytes of the SentencePiece models, or their paths.
         tokens: list of strings. The vocabulary, in the order of the ids.
-        special_tokens_in_strings: see `AddedTokensTokenizer`.
+        special_tokens_in_strings, **kwargs: see `AddedTokensTokenizer`.
         unk_token, sep_token, pad_token: strings. Special tokens. Each text ends with `sep_token`.
-        **kwargs: `name`, and so on.
     """
 
     def __init__(
@@ -86,10 +84,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         self.proto = self._by_ids(source)
 
     def _by_ids(self, data):
-        """Return a SentencePiece model with its pieces in the order of the vocabulary's ids.
-
-        Pieces that are not in the vocabulary follow.
-        """
+        """Return a SentencePiece model with its pieces in the vocabulary's order, others last."""
         proto = read_proto(data)
         kinds = proto.SentencePiece
         own = {piece.piece: piece for piece in proto.pieces}
@@ -109,7 +104,7 @@ class MarianTokenizer(SentencePieceTokenizer):
     def for_targets(self) -> Self:
         """Return the tokenizer for targets, which shares the vocabulary.
 
-        This is a method, because Keras would traverse a property without end when it saves.
+        Saving in Keras would traverse a property without end.
         """
         self._check_vocabulary()
         return variant(self, "targets", lambda: {"proto": self._by_ids(self.target)})
@@ -134,7 +129,7 @@ class MarianTokenizer(SentencePieceTokenizer):
                 "but this model has one table for both; use a checkpoint with a shared vocabulary."
             )
         tokens = tokens_by_id(read_json(files.path(IDS_FILE)))
-        # Marian's special tokens have the same names as XLM-R's.
+        # Marian's special tokens are named like XLM-R's.
         named = files.special_tokens(XLMRobertaTokenizer, tokens)
         arguments = {name: named[name] for name in ("unk_token", "sep_token", "pad_token")}
         arguments |= {"source": files.path(SOURCE_FILE), "target": files.path(TARGET_FILE)}
@@ -157,13 +152,13 @@ class MarianTokenizer(SentencePieceTokenizer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name in ("proto", "added_tokens", "cls_token", "mask_token"):
-            config.pop(name)  # This setting follows from the others.
+            config.pop(name)  # Follows from the others.
         return config
 
     def _split_words(self, words):
         ids, starts, ends = super()._split_words(words)
         flat, unknown = ids.flat_values, self.unk_token_id
-        # Text that is unknown to this language's model may be a token of the other language.
+        # Text unknown to this model may be a token of the other language.
         sizes = ends.flat_values - starts.flat_values
         text = tf.gather(words, rows_of(ids))
         text = tf.strings.substr(text, starts.flat_values, sizes)
@@ -178,9 +173,9 @@ class MarianTokenizer(SentencePieceTokenizer):
 
     @once
     def _others(self):
-        """Return sorted fingerprints, texts and ids of tokens that the model does not have.
+        """Return sorted fingerprints, texts and ids of tokens not in the model.
 
-        The results are constants, because a SavedModel could lose track of a table.
+        Constants, because a SavedModel could lose track of a table.
         """
         proto = read_proto(self.proto)
         pieces = proto.pieces[: len(self.vocabulary)]

@@ -1,4 +1,4 @@
-"""Masking for masked-language modeling: which tokens to predict, and what replaces them.
+"""Choice and replacement of tokens for masked-language modeling.
 
 Shapes: B batch, T tokens, P predictions, V vocabulary size, W words per row (at most T), S possible
 sums of word sizes.
@@ -82,7 +82,7 @@ def word_starts(token_ids: ArrayLike, word_edges: Tensor) -> Tensor:
 
 
 def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
-    """Return how many of `length` tokens to predict: an int, or a tensor of the shape of `length`.
+    """Return how many of `length` tokens to predict: an int, or a tensor like `length`.
 
     >>> prediction_slots(128, 0.15), prediction_slots(128, 0.15, 16), prediction_slots(2, 0.15)
     (19, 16, 1)
@@ -91,7 +91,7 @@ def prediction_slots(length, mask_selection_rate, mask_selection_length=None):
     if not hasattr(length, "dtype"):
         count = max(1, round(mask_selection_rate * length))
         return count if most is None else min(count, most)
-    # The number is rounded in float64, with halves to even, as in BERT's released Python code.
+    # Rounded in float64, halves to even, as in BERT's code.
     count = ops.round(mask_selection_rate * ops.cast(length, "float64"))
     count = ops.maximum(1, ops.cast(count, "int32"))
     return count if most is None else ops.minimum(count, most)
@@ -112,15 +112,14 @@ def mask_tokens(
     unit: str = "token",
     word_starts: Tensor = None,
 ) -> dict[str, Any]:
-    """Choose tokens to predict, and mask them. The seed determines the choice.
+    """Choose tokens to predict, and mask them.
 
-    Results are NumPy arrays, or TensorFlow tensors if an argument is a tensor, as in a graph. Both
-    mask the same tokens.
+    Results are NumPy arrays, or TensorFlow tensors if an argument is one; both mask the same
+    tokens.
 
     In a row of n tokens, max(1, round(mask_selection_rate * n)) tokens are chosen, or all maskable
-    tokens if there are fewer. Of the chosen tokens, a share of `mask_token_rate` becomes the mask
-    token, a share of `random_token_rate` becomes random tokens of the vocabulary, and the rest is
-    unchanged.
+    tokens if there are fewer. Of these, a share of `mask_token_rate` becomes the mask token, a
+    share of `random_token_rate` random tokens, and the rest is unchanged.
 
     `unit` determines which tokens are chosen together:
 
@@ -130,40 +129,37 @@ def mask_tokens(
     - "ngram": 1 to 3 consecutive words; the probability of n words is proportional to 1 / n, as in
       ALBERT.
 
-    Except with "token", only whole words are chosen, but the number of tokens is still exact.
-    Words, or spans of words, are chosen in random order. A word is skipped if the number of tokens
-    would become too large with it, or if no later words could make up the rest exactly. The last
-    span of a row may therefore be cut between words. If no set of whole words has exactly this
-    number of tokens, the largest possible smaller number is chosen, which is 0 if the row is a
-    single word that is too long. No unit crosses a token that is not maskable.
+    Except with "token", only whole words are chosen, in random order, and the number of tokens is
+    still exact: a word is skipped if it is too long, or if no later words could make up the rest.
+    The last span may therefore be cut between words. If no set of whole words has this number of
+    tokens, the next smaller possible number is chosen, which may be 0. No unit crosses a token that
+    is not maskable.
 
-    Each token of a word or n-gram is replaced independently, as in BERT's and ALBERT's code. The
-    tokens of a span all become mask tokens, all become random tokens (different from each other),
-    or are all unchanged, as in SpanBERT.
+    Tokens of a word or n-gram are replaced independently, as in BERT's and ALBERT's code; those of
+    a span all become mask tokens, random tokens, or stay, as in SpanBERT.
 
     Args:
         token_ids: int32 (B, T).
         maskable: bool (B, T). Whether a token may be chosen; padding and special tokens may not.
-        seed: ints (2,). The same seed masks the same tokens. Or a function of a shape (4, B, T)
-            that returns random numbers, at least 0 and below 1.
+        seed: ints (2,). Determines the choice. Or a function of a shape (4, B, T) that returns
+            random numbers, at least 0 and below 1.
         vocabulary_size: int.
         mask_token_id: int.
-        lengths: int32 (B,). n of each row, special tokens included. `None` means the number of
-            maskable tokens plus two.
+        lengths: int32 (B,). n of each row, special tokens included; `None` means the maskable
+            tokens plus two.
         mask_selection_rate: float. With 0, nothing is masked, and P is `mask_selection_length`, or
             1 if that is `None`.
-        mask_selection_length: int. Maximum number of tokens to choose per row; `None` means no
-            maximum.
+        mask_selection_length: int. Maximum number of tokens per row; `None` means no maximum.
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
         word_starts: bool (B, T). Whether a token begins a word, from the function `word_starts` or,
-            for Chinese, from a word segmenter. `None` means that each token is a word.
+            for Chinese, a word segmenter. `None`: each token does.
 
     Returns:
         A dict of `token_ids` (B, T), with the chosen tokens masked; `mask_positions` int32 (B, P),
         ascending; `mask_ids` int32 (B, P), the original tokens; `mask_weights` float32 (B, P). P
-        depends only on T. If a row has fewer than P chosen tokens, its last entries are 0.
+        depends only on T. Unused entries are 0.
 
     Raises:
         ValueError: if a rate is not from 0 to 1, if the unit is unknown, or if it is "word" and
@@ -209,7 +205,7 @@ def mask_tokens(
     if not callable(seed):
         seed = functools.partial(ops.stateless_uniform, seed=seed)
     draws = seed((4, *_shape(token_ids)))
-    roll = draws[2]  # (B, T), decides between mask token, random token and no change
+    roll = draws[2]  # (B, T), decides mask token, random token or no change
     if unit == "token":
         chosen = _choose(maskable, count, slots, draws[0])  # (B, T)
     else:
@@ -223,7 +219,7 @@ def mask_tokens(
     random_ids = ops.cast(draws[1] * vocabulary_size, "int32")
     hidden = ops.where(roll < mask_token_rate + random_token_rate, random_ids, token_ids)
     hidden = ops.where(roll < mask_token_rate, mask_token_id, hidden)
-    # The first positions get the largest numbers, so that `top_k` returns them in order.
+    # First positions are the largest, so `top_k` returns them in order.
     backwards = length - ops.range(length)
     backwards, positions = ops.top_k(ops.where(chosen, backwards, 0), k=slots)  # (B, P)
     used = backwards > 0
@@ -246,10 +242,7 @@ def _choose(maskable, count, slots, draws):
 
 
 def _distinct(draws):
-    """Multiply random numbers (B, T) to int64, so that all are different after adding positions.
-
-    Counts are then exact, even if the same number is drawn twice.
-    """
+    """Return random numbers (B, T) as distinct int64, so that counts are exact."""
     return ops.cast(draws * 2**23, "int64") * ops.cast(_shape(draws)[1], "int64")
 
 
@@ -260,8 +253,8 @@ def _words(maskable, starts):
     """Number the words of each row.
 
     Returns:
-        The index of each token's word (B, T), the number of tokens of each word (B, W; 0 for unused
-        words), and whether each word follows a token that is not maskable (B, W).
+        The index of each token's word (B, T), the tokens per word (B, W; 0 if unused), and whether
+        a word follows a token that is not maskable (B, W).
     """
     after_break = maskable & ~ops.pad(maskable, [[0, 0], [1, 0]])[:, :-1]
     starts = (maskable & starts) | after_break
@@ -289,19 +282,19 @@ def _spans(odds, breaks, draws):
         limits = np.cumsum(odds)[:-1].astype("float32")
         return 1 + ops.reduce_sum(ops.cast(draws[..., None] >= limits, "int32"), axis=-1)
 
-    # A row begins inside a span, so the lengths of the first span have other probabilities.
+    # A row begins inside a span, whose rest has other probabilities.
     left = np.cumsum(odds[::-1])[::-1]
     lengths = [drawn(left / left.sum(), draws[:, :1]), drawn(odds, draws[:, 1:])]
     ends = ops.cumsum(ops.concat(lengths, axis=1), axis=1)
     span = ops.searchsorted(ends, places, side="right")
     span += ops.maximum(ops.cumsum(ops.cast(breaks, "int32"), axis=1) - 1, 0)
-    return ops.minimum(span, length - 1)  # Only positions after the last word can be above it.
+    return ops.minimum(span, length - 1)  # Only positions after the last word are above.
 
 
 def _choose_words(sizes, span, count, draws):
     """Choose words, of sizes (B, W), that together have `count` (B,) tokens: bool (B, W)."""
     order = ops.gather(_distinct(draws), span, batch_dims=1) + ops.cast(span, "int64")
-    # Of equal numbers, `top_k` returns the first one first, so the words of a span stay in order.
+    # `top_k` returns equal numbers in order, so the words of a span stay in order.
     _, order = ops.top_k(ops.where(sizes > 0, order, -1), k=_shape(sizes)[1])
     sizes = ops.gather(sizes, order, batch_dims=1)
     taken, left = _fill(sizes, count)
@@ -314,20 +307,19 @@ def _choose_words(sizes, span, count, draws):
 
 
 def _fill(sizes, count):
-    """Take words in order, and skip words with which there would be more than `count` tokens.
+    """Take words in order, skipping those that would exceed `count` tokens.
 
     Args:
         sizes: int32 (B, W). Number of tokens of each word.
         count: int32 (B,).
 
     Returns:
-        `(taken, left)`: bool (B, W), whether a word is taken; and int32 (B,), how many tokens are
-        missing to `count`.
+        `(taken, left)`: bool (B, W); and int32 (B,), how many tokens are missing.
     """
 
     def take(taken, left, _):
-        # Words that have more than `left` tokens are skipped for good, because `left` only becomes
-        # smaller. Of the other words, those before the first that is too much are taken.
+        # `left` only shrinks, so longer words are skipped for good. Of the others, those before the
+        # first that is too much are taken.
         fits = ~taken & (sizes > 0) & (sizes <= left[:, None])
         taken_now = fits & (ops.cumsum(ops.where(fits, sizes, 0), axis=1) <= left[:, None])
         left = left - ops.reduce_sum(ops.where(taken_now, sizes, 0), axis=1)
@@ -350,7 +342,7 @@ def _fill_exactly(sizes, count, taken, left):
     sums = ops.range(ops.reduce_max(count) + 1)  # (S,)
 
     def reach(after, sizes):
-        """Return which sums this word and the words after it can make up: bool (R, S)."""
+        """Return which sums this word and later ones can make up: bool (R, S)."""
         without = sums - sizes[:, None]
         return after | (ops.gather(after, ops.maximum(without, 0), batch_dims=1) & (without >= 0))
 
@@ -373,7 +365,7 @@ def _fill_exactly(sizes, count, taken, left):
 
 
 def _shape(x):
-    """Return the sizes of an array. Static sizes are ints, others are tensors."""
+    """Return the sizes of an array: ints if static, else tensors."""
     if not ops.is_tensor(x):
         return list(x.shape)
     dynamic = ops.shape(x)

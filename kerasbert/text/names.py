@@ -1,4 +1,4 @@
-"""Comparison of names in one Unicode form, because macOS has file names in a decomposed form."""
+"""Comparison of names in one Unicode form: file names of macOS are decomposed."""
 
 import unicodedata
 
@@ -7,7 +7,7 @@ _INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060\u00ad"
 
 
 def trimmed(name):
-    """Return a name without the spaces and invisible characters around it.
+    """Return a name without surrounding spaces and invisible characters.
 
     >>> trimmed("\u3000ham\u200b ")
     'ham'
@@ -18,7 +18,7 @@ def trimmed(name):
 
 
 def composed(name):
-    """Return a name in NFC, the form in which names are compared."""
+    """Return a name in NFC, for comparison."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -26,7 +26,7 @@ def known_name(name, names):
     """Find a name in a list, in any Unicode form.
 
     Returns:
-        The name as it is written in `names`, or `None`.
+        The name as in `names`, or `None`.
 
     >>> known_name("cafe\\u0301", ["tea", "caf\\u00e9"])
     'café'

@@ -1,9 +1,7 @@
-"""Array operations with TensorFlow's names, for NumPy data in memory and for TensorFlow graphs.
+"""Array operations for NumPy and for TensorFlow graphs, with TensorFlow's names and results.
 
-Packing, masking and windows are written only once, with these functions. They run in NumPy on
-arrays and `Ragged`, and in TensorFlow if an argument is a tensor, as in graphs. Each function has
-the arguments of TensorFlow's function of the same name that this package uses, and returns the same
-results.
+Packing, masking and windows are written once, with these functions. They run in NumPy on arrays and
+`Ragged`, and in TensorFlow if an argument is a tensor.
 
 Shapes: N rows, V values of all rows.
 """
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
 
 
 _DTYPES = ("bool", "int32", "int64", "float32", "float64")
-# The function `range` below, which has TensorFlow's name, hides the built-in function.
+# `range` below hides the built-in function.
 _numbers = range
 
 
 def is_tensor(x: Any) -> bool:
-    """Return whether `x` is a TensorFlow tensor or ragged tensor, without importing TensorFlow."""
+    """Return whether `x` is a TensorFlow tensor or ragged tensor."""
     return _is_of_tensorflow(type(x))
 
 
@@ -62,7 +60,7 @@ def as_tensor(x: Any) -> Any:
 
 
 def _holds_tensor(args):
-    # This is a loop, because a generator takes as long as a small operation of NumPy.
+    # A generator would take as long as a small operation of NumPy.
     for x in args:
         if _holds_tensor(x) if isinstance(x, (list, tuple)) else _is_of_tensorflow(type(x)):
             return True
@@ -185,7 +183,6 @@ def concat(values, axis):
         rows = [x if isinstance(x, Ragged) else Ragged.from_tensor(x) for x in values]
         lengths = np.stack([x.row_lengths() for x in rows], axis=1)  # (N, parts)
         joined = concat([x.values for x in rows], 0)
-        # The values of a row are those of its first part, then those of the next part, and so on.
         first = np.cumsum([0, *(len(x.values) for x in rows[:-1])])
         starts = np.stack([x.row_starts() for x in rows], axis=1) + first
         index, _ = ranges(starts.reshape(-1), lengths.reshape(-1))
@@ -238,7 +235,7 @@ def reduce_sum(x, axis=None, keepdims=False):
 @_in_both("reduce_max")
 def reduce_max(x, axis=None):
     if isinstance(x, Ragged):
-        # An empty row is reduced to the smallest number of its type.
+        # An empty row gives the smallest number of its type.
         found = np.full(len(x), _least(x.dtype), x.dtype)
         np.maximum.at(found, x.value_rowids(), x.values)
         return found
@@ -304,7 +301,7 @@ def _segments(name, reduce, start):
     def run(data, segment_ids, num_segments):
         data, ids = np.asarray(data), np.asarray(segment_ids)
         data, ids = data.reshape(-1, *data.shape[ids.ndim :]), ids.reshape(-1)
-        if ids.min(initial=0) < 0:  # Values with negative segment ids are dropped.
+        if ids.min(initial=0) < 0:  # Negative segment ids are dropped.
             data, ids = data[ids >= 0], ids[ids >= 0]
         found = np.full((int(num_segments), *data.shape[1:]), start(data.dtype), data.dtype)
         reduce.at(found, ids, data)
@@ -330,23 +327,23 @@ def rows_of(rows):
     """Return the row of each value of ragged rows: int64 (V,)."""
     if isinstance(rows, Ragged):
         return rows.value_rowids()
-    # TensorFlow's `value_rowids` would allocate a dense tensor padded to the longest row.
+    # `value_rowids` would allocate a dense tensor padded to the longest row.
     size = tf.size(rows.flat_values, tf.int64)
     later = rows.row_splits[1:-1]
     return tf.cumsum(tf.scatter_nd(later[:, tf.newaxis], tf.ones_like(later), [size + 1]))[:-1]
 
 
 def rows_where(mask, *arrays):
-    """Return a list with the rows of each array where `mask` (N,) is true."""
+    """Return the rows of each array where `mask` (N,) is true."""
     if not _holds_tensor((mask, *arrays)):
         return [np.asarray(array)[mask] for array in arrays]
-    # `tf.boolean_mask` is slow to trace, and finds the rows again for each tensor.
+    # `tf.boolean_mask` is slow to trace, and repeats work for each tensor.
     rows = tf.where(mask)[:, 0]
     return [tf.gather(array, rows) for array in arrays]
 
 
 def column(rows, number):
-    """Return ragged rows (N, 1) of one number, which can be concatenated with rows (N, None)."""
+    """Return ragged rows (N, 1) of one number."""
     if not is_tensor(rows):
         return Ragged.from_tensor(np.full((len(rows), 1), number, "int32"))
     filled = tf.fill([rows.nrows(), 1], tf.constant(number, tf.int32))
@@ -369,7 +366,7 @@ def strings_join(before, texts):
 
 
 def check(good, message, *data):
-    """Raise a `ValueError`, or TensorFlow's error in a graph, unless all of `good` is true."""
+    """Raise a `ValueError` (TensorFlow's error in a graph) unless all of `good` is true."""
     if is_tensor(good):
         return tf.debugging.Assert(tf.reduce_all(good), [message, *data], summarize=32)
     if not np.all(good):
@@ -424,14 +421,14 @@ def stateless_uniform(shape, seed, minval=0, maxval=None, dtype="float32"):
 
 
 def draw_seed():
-    """Draw a seed, ints (2,), which is the same after each `keras.utils.set_random_seed`."""
+    """Draw a seed, ints (2,), reproducible by `keras.utils.set_random_seed`."""
     if in_graph():
         return tf.random.uniform((2,), maxval=2**31 - 1, dtype=tf.int32)
     return np.array([random.randrange(2**31) for _ in _numbers(2)])
 
 
 def split_seed(seed, count):
-    """Return `count` seeds, ints (count, 2), that a seed determines."""
+    """Derive `count` seeds, ints (count, 2), from a seed."""
     if is_tensor(seed):
         return tf.random.split(seed, count, alg="philox")
     dtype = np.asarray(seed).dtype

@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from kerasbert.text import ops
 
-# Settings of preprocessors that determine how rows are packed.
 ROW_SETTINGS = ("sequence_length", "truncate", "num_segments")
-# Truncation strategies, with KerasHub's names for them.
 TRUNCATE = {
     "longest_first": "longest_first",
     "only_second": "only_second",
@@ -50,7 +48,7 @@ class Frame(NamedTuple):
 
 
 def layouts(tokenizer, second=1):
-    """Return the rows of a text and of a pair of texts, as other libraries make them.
+    """Return the layouts of rows of a text and of a pair of texts.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
@@ -75,7 +73,7 @@ def layouts(tokenizer, second=1):
 
 
 def kept_lengths(lengths, room, truncate):
-    """Return how many tokens of each text of a row truncation keeps.
+    """Return how many tokens of each text truncation keeps.
 
     Args:
         lengths: list of one or two int32 (B,). Number of tokens of each text.
@@ -104,29 +102,28 @@ def kept_lengths(lengths, room, truncate):
 
 
 def pack_rows(values, starts, counts, frame, pad, length, has_second=True):
-    """Join the texts of each row with special tokens, and pad the rows.
+    """Join the texts of each row with special tokens, and pad.
 
     Args:
-        values: list of int32 arrays with the tokens of all texts, which are concatenated.
-        starts: list of one or two int32 (B, 1). Where each text of a row begins in the
-            concatenated `values`.
-        counts: list of one or two int32 (B, 1). Number of tokens of each text of a row.
+        values: list of int32 arrays, the tokens of all texts.
+        starts: list of one or two int32 (B, 1). Where each text begins in the concatenated
+            `values`.
+        counts: list of one or two int32 (B, 1). Number of tokens of each text.
         frame: a `Frame`.
         pad: int. The padding token.
         length: int. T; every row must fit.
-        has_second: bool (B, 1). Whether a row has a second text. Without one, its count must be 0.
+        has_second: bool (B, 1). Whether a row has a second text, whose count is 0 if not.
 
     Returns:
         A dict of `token_ids`, int32 (B, T); `padding_mask`, bool (B, T), true for tokens;
-        `is_second`, bool (B, T), whether a token belongs to the second text or its special tokens,
-        or `None` if all rows have one text; and `lengths`, int32 (B, 1).
+        `is_second`, bool (B, T), true for the second text and its special tokens, `None` if there
+        is none; and `lengths`, int32 (B, 1).
     """
     values = ops.concat([*values, [*sum(frame, ()), pad]], axis=0)
-    # `values` ends with the special tokens around the texts, then the padding token.
     empty = ops.size(values) - 1
     before, after = empty - frame.count(2), empty - len(frame.after)
     position = ops.range(length)[None]  # (1, T)
-    # Index in `values` of the token at each position, corrected for one part of the row at a time.
+    # Index in `values` of each position's token, corrected part by part.
     first, is_second = frame.first, None
     index = ops.where(position < first, before + position, starts[0] + position - first)
     ends = first + counts[0]  # (B, 1), where A ends

@@ -1,4 +1,4 @@
-"""Texts as pieces (tokens) and as labeled units, which are words or the pieces themselves.
+"""Texts as pieces (tokens) and as labeled units: words or the pieces themselves.
 
 Shapes: N texts, U units, P pieces.
 """
@@ -16,18 +16,17 @@ from kerasbert.text.names import known_name
 
 @dataclass
 class Pieces:
-    """Texts in memory as pieces and units. The arrays are concatenations over all texts.
+    """Texts in memory as pieces and units, concatenated over all texts.
 
     Args:
         rows: list of N strings, or of N lists of words.
         words: bool. Whether the rows are lists of words.
         ids: int32 (pieces of all texts,).
         splits: ints (N + 1,). Row splits of `ids`.
-        starts, ends: ints (units,). Character offsets in the text, or, if the rows are lists of
-            words, word indices.
+        starts, ends: ints (units,). Character offsets in the text, or indices of words.
         unit_splits: ints (N + 1,). Row splits of the units.
         first, count: ints (units,). First piece and number of pieces of each unit.
-        unit: ints (pieces,). The unit of each piece, or -1 if it is in no unit.
+        unit: ints (pieces,). The unit of each piece, -1 for none.
     """
 
     rows: list
@@ -43,21 +42,20 @@ class Pieces:
 
 
 def units_of_pieces(pieces, units):
-    """Match pieces to the units with which they share a character.
+    """Match pieces to the units that they overlap.
 
     Args:
         pieces: `(rows, starts, ends)`, ints (P,): text index and character offsets.
-        units: `(rows, starts, ends)` of units, ints (U,). They must not overlap.
+        units: the same of non-overlapping units, ints (U,).
 
     Returns:
         `(first, count, unit)`: first piece and number of pieces of each unit, (U,), and the first
-        unit of each piece, or -1 if it has none, (P,).
+        unit of each piece, -1 for none, (P,).
     """
     rows, starts, ends, unit_rows, unit_starts, unit_ends = (
         ops.cast(array, "int64") for array in (*pieces, *units)
     )
-    # A multiple of `most` is added to the offsets, so that offsets of different texts never
-    # overlap.
+    # Multiples of `most` keep the offsets of different texts apart.
     most = ops.reduce_max(ops.concat([ends, unit_ends, [0]], 0)) + 1
     unit_starts, unit_ends = unit_rows * most + unit_starts, unit_rows * most + unit_ends
     unit = ops.searchsorted(unit_ends, rows * most + starts, side="right", out_type="int64")
@@ -71,7 +69,7 @@ def units_of_pieces(pieces, units):
 
 
 def pieces_as_units(rows, starts, ends):
-    """Return units that are single pieces, or several pieces if they share a character.
+    """Return units of single pieces, or of several that share a character.
 
     Returns:
         `(rows, starts, ends)`, ints (U,).
@@ -86,21 +84,21 @@ def pieces_as_units(rows, starts, ends):
 def units_of_texts(pieces, units):
     """Match pieces to the units of texts.
 
-    A unit that has no piece is left out. A unit that shares its only piece with the unit before is
-    joined to that unit.
+    Units without pieces are left out; a unit that shares its only piece with the one before is
+    joined to it.
 
     Args:
         pieces, units: as for `units_of_pieces`.
 
     Returns:
-        `(rows, starts, ends, first, count, unit)`, int64: text index, character offsets, first
-        piece and number of pieces of each unit with pieces, (U,); and the unit of each piece, (P,).
+        `(rows, starts, ends, first, count, unit)`, int64: text index, offsets, first piece and
+        number of pieces of each unit, (U,); and the unit of each piece, (P,).
     """
     if not any(map(ops.is_tensor, units)):
         found = units_of_pieces(pieces, units)
         if found[1].all():
             return *units, *found
-    # A piece and a unit of an extra text are added, so that no array is empty.
+    # A piece and a unit of an extra text keep arrays from being empty.
     most = ops.reduce_max(ops.concat([pieces[0], units[0], [0]], 0)) + 1
     pieces, units = (
         [ops.concat([ops.cast(x, "int64"), [end]], 0) for x, end in zip(group, (most, 0, 1))]
@@ -109,7 +107,6 @@ def units_of_texts(pieces, units):
     first, count, unit = units_of_pieces(pieces, units)
     rows, starts, ends = units
     own = ops.where(count > 0)[:, 0]
-    # A unit without a piece of its own is joined to the unit before, if they share a piece.
     group = ops.cumsum(ops.cast(count > 0, "int64")) - 1
     joins = ops.maximum(group, 0)
     first, count, own_rows = (ops.gather(x, own) for x in (first, count, rows))
@@ -122,17 +119,17 @@ def units_of_texts(pieces, units):
 
 
 def read_pieces(tokenizer, rows, texts, spans, words):
-    """Tokenize texts, and match the pieces to units.
+    """Tokenize texts and match pieces to units.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         rows: list of N strings, or of N lists of words.
         texts: list of N strings. The rows as texts.
-        spans: list of N lists of units, `(start, end)` in characters of the text; `None` makes
-            units from the pieces.
-        words: bool. Whether the rows are lists of words, of which each stays a unit. In texts,
-            words that share their only piece become one unit, and words that the tokenizer deletes
-            are left out.
+        spans: list of N lists of units, `(start, end)` in characters; `None` makes units from
+            pieces.
+        words: bool. Whether the rows are lists of words, each of which stays a unit. In texts,
+            words that share their only piece become one unit, and words without pieces are left
+            out.
 
     Returns:
         A `Pieces`.
@@ -163,12 +160,11 @@ def read_pieces(tokenizer, rows, texts, spans, words):
 
 
 def _read(tokenizer, texts, spans, words):
-    """Do the work of `read_pieces` for a chunk of texts.
+    """Run `read_pieces` for a chunk of texts.
 
     Returns:
-        Dict of arrays: `ids` of pieces; `lengths`, the number of pieces per text; `units`, int64
-        (2, U), the starts and ends of units; `unit_counts`, the number of units per text; and the
-        results of `units_of_pieces`.
+        Dict of arrays: `ids` of pieces; `lengths`, pieces per text; `units`, int64 (2, U), starts
+        and ends; `unit_counts`, units per text; and the results of `units_of_pieces`.
     """
     ids, starts, ends = tokenizer.ragged(texts, offsets=True)
     places = ids.value_rowids(), starts.values, ends.values
@@ -195,12 +191,11 @@ def _read(tokenizer, texts, spans, words):
 
 
 def _joined(chunks):
-    """Join the results of `_read` for several chunks of texts."""
+    """Join the results of `_read` for chunks of texts."""
     if len(chunks) == 1:
         return chunks[0]
     pieces = units = 0
     for chunk in chunks:
-        # Indices count from the start of the chunk; make them count from the first text.
         chunk["first"] = chunk["first"] + pieces
         chunk["unit"] = np.where(chunk["unit"] < 0, -1, chunk["unit"] + units)
         pieces, units = pieces + len(chunk["ids"]), units + chunk["units"].shape[1]
@@ -208,14 +203,14 @@ def _joined(chunks):
 
 
 def units_touched(pieces, position, start, stop):
-    """Return the units of the text at `position` that a character span touches: `(low, high)`."""
+    """Return the units `(low, high)` of a text that a character span touches."""
     begin, end = pieces.unit_splits[position : position + 2]
     low = begin + np.searchsorted(pieces.ends[begin:end], start, side="right")
     return low, begin + np.searchsorted(pieces.starts[begin:end], stop)
 
 
 def joined_spans(words):
-    """Return the span of each word in the concatenation of the words."""
+    """Return the span of each word in the joined words."""
     ends = list(itertools.accumulate(map(len, words)))
     return list(zip([0, *ends], ends))
 

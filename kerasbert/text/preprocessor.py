@@ -1,6 +1,6 @@
-"""`BertPreprocessor`, the base class of all preprocessors, which convert texts to packed batches.
+"""`BertPreprocessor`, the base class of all preprocessors.
 
-Shapes: N examples, B batch, T tokens of the packed row.
+Shapes: N examples, B batch, T tokens per row.
 """
 
 from __future__ import annotations
@@ -59,33 +59,30 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
       `num_segments` above 0,
     - `padding_mask`: bool (B, T), true for tokens.
 
-    T is the length of the batch's longest row, rounded up to a bucket
-    (`kerasbert.text.batch_plans.BUCKETS`), but at most `sequence_length`. The result for a single
-    string has no batch axis. Inside `tf.data`, single strings are padded to `sequence_length`, so
-    batch the dataset before mapping.
+    T is that of the longest row, rounded up to a bucket (`kerasbert.text.batch_plans.BUCKETS`), at
+    most `sequence_length`. A single string gives no batch axis. Inside `tf.data`, single strings
+    are padded to `sequence_length`, so batch the dataset before mapping.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum number of tokens per row, special tokens included.
         truncate: string. How to truncate long pairs. "longest_first" shortens the longer text until
-            both fit, as in transformers. If both texts are truncated and the number of remaining
-            tokens is odd, the longer text keeps one token more; if both are equally long, the
-            second text does. "only_second" and "only_first" truncate the other text only if it is
-            too long by itself. KerasHub's "round_robin" is "longest_first", except that the first
-            text keeps one token more; its "waterfall" is "only_second".
+            both fit, as in transformers; an odd token goes to the longer text, or to the second of
+            equals. "only_second" and "only_first" truncate the other text only if it alone is too
+            long. KerasHub's "round_robin" is "longest_first", except that the first text keeps one
+            token more; its "waterfall" is "only_second".
         num_segments: int. With 0, `segment_ids` is omitted; with 1, it is all zeros.
-        normalize: string. Unicode normal form that is applied before tokenizing, "NFC" or "NFKC".
-            Offsets refer to the original texts. It is a setting of the tokenizer, and is saved in
-            presets, exports and files for `transformers`. `None` keeps the tokenizer's setting.
+        normalize: string. Unicode normal form applied before tokenizing, "NFC" or "NFKC". Offsets
+            refer to the original texts. It is saved with the tokenizer, also in exports and files
+            for `transformers`. `None` keeps the tokenizer's setting.
         languages, language: names of all languages of an encoder with language embeddings, and the
             name of the language of the texts, or two for pairs; see `kerasbert.text.languages`.
-            Segment ids are then indices of `languages`. Both are settings of the tokenizer, too.
+            Segment ids are then indices of `languages`. Both are saved with the tokenizer.
 
     Raises:
         ValueError: if a setting is invalid, such as a `sequence_length` without room for the
             special tokens, or if an input is not text.
-        ImportError: if TensorFlow is not installed, but the texts are in `tf.data` or the tokenizer
-            is a SentencePiece tokenizer.
+        ImportError: without TensorFlow, for texts in `tf.data` or a SentencePiece tokenizer.
 
     Example:
 
@@ -99,15 +96,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     Source: Devlin et al. 2019, arXiv 1810.04805, section 3; truncation as in transformers.
     """
 
-    # Constructor arguments that are in the config. The attributes have the same names.
+    # Constructor arguments and attributes that are in the config.
     settings = ROW_SETTINGS
-    # The tokenizer class that error messages name for keywords that are a tokenizer's arguments.
+    # Named in errors about keywords that are a tokenizer's arguments.
     usual_tokenizer = BertTokenizer
-    # Whether `assemble` has an argument `seed`, for tasks that draw at random in every epoch.
+    # Whether `assemble` has an argument `seed`, for random draws in every epoch.
     draws = False
-    # Whether texts that do not fit into a row are truncated, not divided by the task itself.
+    # Whether too long texts are truncated, not divided by the task.
     truncates = True
-    # What to do with texts that do not fit into a row, a setting of some subclasses.
+    # A setting of some subclasses, for texts that do not fit into a row.
     long = LongTexts()
     # Form of the rows; see `PACKINGS`.
     packing = "class_first"
@@ -154,7 +151,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     @property
     def room(self) -> int:
-        """Maximum number of tokens of a single text, without the special tokens of its row."""
+        """Maximum number of tokens of a single text, without special tokens."""
         return self.sequence_length - self.tokenizer.frame.count(1)
 
     @property
@@ -175,7 +172,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         Args:
             family: string. `None` for an encoder without a family.
-            where: string. Where the encoder was found, for the error message.
+            where: string. Source of the encoder, for the error.
         """
         needed = cls.packing if family is None else get_family(family).packing
         if needed != cls.packing:
@@ -195,14 +192,13 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         """Load from a local directory that `save_to_preset` wrote.
 
-        If the directory has the preprocessor of another task, only its tokenizer, length,
-        truncation and segments are loaded.
+        Of another task's preprocessor, only tokenizer, length, truncation and segments are loaded.
         """
         return load_preset(cls, directory, kwargs, BertPreprocessor)
 
     def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        # Keras' `__call__` would interpret the second text of `((a, b),)` as labels, and its error
-        # messages would list all arguments.
+        # Keras' `__call__` would take the second text of `((a, b),)` for labels, and list all
+        # arguments in errors.
         if not ops.in_graph():
             return self.call(x, y, sample_weight)
         return tf.autograph.experimental.do_not_convert(self.call)(x, y, sample_weight)
@@ -252,16 +248,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     # === Labels, for tasks to override ===
 
     def check_labels(self, y: Any, count: int) -> np.ndarray:
-        """Check the labels of `count` texts, and return them as an array of a 32-bit type."""
+        """Check the labels of `count` texts: an array of a 32-bit type."""
         y = np.asarray(label_rows(y, count))
         return y.astype({"int64": "int32", "float64": "float32"}.get(y.dtype.name, y.dtype))
 
     def check_labels_in_graph(self, y: Any) -> Tensor:
-        """Check a tensor of labels inside `tf.data` by assertions, and return it."""
+        """Check a tensor of labels inside `tf.data`, and return it."""
         return y
 
     def check_variety(self, segments: Any, y: Any = None, sample_weight: Any = None) -> None:
-        """Warn if a model can learn nothing from the examples."""
+        """Warn if examples teach nothing."""
 
     # === Tokens ===
 
@@ -269,8 +265,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         """Tokenize `x`, in any form that a call accepts, without special tokens.
 
         Returns:
-            A tuple of one `kerasbert.text.ops.Ragged` for texts, or two for pairs, each int32
-            (N, None). In a graph, they are `tf.RaggedTensor`.
+            A tuple of one or two (pairs) `kerasbert.text.ops.Ragged`, int32 (N, None);
+            `tf.RaggedTensor` in graphs.
         """
         if not ops.in_graph():
             return self._tokenize_columns(self.columns(x)[0])
@@ -286,7 +282,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return tuple(self._tokens(column) for column in columns)
 
     def _tokens(self, texts):
-        """Tokenize strings (N,), a list or a tensor, to the ragged int32 (N, None) of `pack`."""
+        """Tokenize strings (N,) to the ragged int32 (N, None) of `pack`."""
         return ops.cast(self.tokenizer.ragged(texts)[0], "int32")
 
     # === Packing ===
@@ -294,7 +290,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
         """Return the number of tokens in each packed row, with special tokens: int32 (N,).
 
-        With `truncated=False`, return the length that the row would have without truncation.
+        `truncated=False` returns lengths without truncation.
         """
         lengths = sum(_lengths(segments)) + self.tokenizer.frame.count(len(segments))
         return ops.minimum(lengths, self.sequence_length) if truncated else lengths
@@ -316,7 +312,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             length: int. T; by default the bucket of the longest row.
 
         Returns:
-            The dict that the docstring of the class describes.
+            The dict described at the class.
         """
         total = self.packed_lengths(segments)
         length = self.bucket(ops.reduce_max(total)) if length is None else length
@@ -341,7 +337,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
     ) -> Any:
         """Convert a batch of segments to `x`, `(x, y)` or `(x, y, sample_weight)`.
 
-        Tasks override this method. It must run both eagerly and in graphs.
+        Tasks override this method, which must also run in graphs.
         """
         return keras.utils.pack_x_y_sample_weight(self.pack(segments, length), y, sample_weight)
 
@@ -359,28 +355,26 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         shape_cost: float = 0,
         first_epoch: int = 0,
     ) -> Any:
-        """Batch examples of similar length for `fit`, in another order in every epoch.
+        """Batch examples of similar length for `fit`, shuffled in every epoch.
 
-        All texts are tokenized in this call, and only once. Each epoch has every example once.
+        All texts are tokenized once, in this call.
 
         Args:
             x: texts or pairs, as for a call.
             y: labels (N, ...).
             sample_weight: floats (N, ...).
             batch_size: int.
-            shuffle: bool. `False` keeps the given order, so a batch has examples of any length.
-            seed: int. `None` draws a seed from Python's generator, as Keras does, which is
-                reproducible after `keras.utils.set_random_seed`.
-            buckets: bool. `False` pads only to the batch's longest row, for models that are not
-                compiled for each shape.
+            shuffle: bool. `False` keeps the given order.
+            seed: int. `None` draws a seed from Python's generator, as Keras does.
+            buckets: bool. `False` pads only to the longest row, for models that are not compiled.
             shape_cost: number. Cost of one more compiled shape, in padding tokens per epoch; see
                 `kerasbert.text.batch_plans.cheap_shapes`.
-            first_epoch: int. Epoch of the first pass. With the same seed, a resumed training has
-                the batches of an uninterrupted one.
+            first_epoch: int. Epoch of the first pass. With the same seed, resumed training has the
+                same batches.
 
         Returns:
-            A `tf.data.Dataset`, or on JAX and PyTorch a `keras.utils.PyDataset`, of
-            `(x, y, sample_weight)`, without `y` and `sample_weight` if they are not given.
+            A `tf.data.Dataset`, or on JAX and PyTorch a `keras.utils.PyDataset`, of `(x, y,
+            sample_weight)`, of which the last two are optional.
         """
         segments, targets = self._examples(x, y, sample_weight)
         self.check_variety(segments, *targets)
@@ -413,17 +407,15 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         buckets: Any = True,
         few: int = 0,
     ) -> tuple[Any, Any]:
-        """Batch examples by length, the longest first, for `predict` and `evaluate`.
-
-        The other arguments are those of `batches`.
+        """Batch examples, the longest first, for `predict` and `evaluate`.
 
         Args:
-            few: int. If there are at most this number of rows, the dataset is a list of NumPy
-                batches, which avoids the overhead of a pipeline.
+            few: int. Up to this number of rows, the dataset is a list of NumPy batches, without the
+                overhead of a pipeline.
 
         Returns:
-            `(dataset, order)`. `kerasbert.data.restore_order(outputs, order)` puts the outputs into
-            the original order.
+            `(dataset, order)`. `kerasbert.data.restore_order(outputs, order)` restores the original
+            order.
         """
         check_whole("batch_size", batch_size)
         segments, targets = self._examples(x, y, sample_weight)
@@ -442,12 +434,12 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
         return [make(batch, *seed) for batch, seed in zip(rows, seeds)], order
 
     def _examples(self, x, y, sample_weight):
-        """Return segments and `[labels, weights]`, which are `None` if they are not given."""
+        """Return segments and `[labels, weights]`, which may be `None`."""
         columns, batched = self.columns(x)
         if not batched:
             raise ValueError("Got one text where a list is needed; pass a list.")
         targets = self._targets(y, sample_weight, columns)
-        # Texts that are too long for a row are truncated already here, to save memory.
+        # Too long texts are truncated already here, to save memory.
         segments = self._tokenize_columns(columns, most=self.sequence_length)
         looks_of(self).at_cut(self, columns, segments)
         return segments, list(targets)
@@ -457,7 +449,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         Args:
             dataset: yields `x`, `(x, y)` or `(x, y, sample_weight)`.
-            dynamic: bool. Whether random draws, such as masks, differ between passes.
+            dynamic: bool. Whether random masks differ between passes.
             anew: deprecated name of `dynamic`.
         """
         if anew is not None:
@@ -476,7 +468,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             batch = keras.utils.unpack_x_y_sample_weight(batch)
             return self._call_in_graph(*batch, seed=seed)
 
-        # Seeds depend on the position of a batch, so that the timing of threads has no effect.
+        # Seeds depend on a batch's position, not on the timing of threads.
         seed = random.randrange(2**31) if dynamic else 0
         seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=dynamic).batch(2)
         return map_ahead(tf.data.Dataset.zip((seeds, dataset)), make)

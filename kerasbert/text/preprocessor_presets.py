@@ -29,10 +29,7 @@ _FIELDS = {
 
 
 def checkpoint_arguments(cls, checkpoint, kwargs):
-    """Return the arguments of a preprocessor of class `cls` for a `Checkpoint`.
-
-    Those in `kwargs` replace the checkpoint's.
-    """
+    """Return the arguments of `cls` for a `Checkpoint`, replaced by those in `kwargs`."""
     settings = checkpoint.encoder_settings()
     parameters = inspect.signature(own_class(cls).__init__).parameters
     length = parameters["sequence_length"].default
@@ -54,9 +51,8 @@ def load_preset(cls, directory, kwargs, base):
     Args:
         cls: type. The requested class.
         directory: string.
-        kwargs: dict of arguments that replace those of the preset.
-        base: type. `BertPreprocessor`, which is not specific to a task. If `cls` is this class, the
-            saved class is used.
+        kwargs: dict of replaced arguments.
+        base: type. `BertPreprocessor`. As `cls`, it stands for the saved class.
     """
     saved_cls, config = as_called(_read_json(directory, "preprocessor.json"), cls)
     fits = saved_cls is not None and issubclass(saved_cls, cls)
@@ -64,7 +60,7 @@ def load_preset(cls, directory, kwargs, base):
     made.check_family(_family_in(directory), f" in '{directory}'")
     config = dict(config or {})
     check_fields(config, _FIELDS, os.path.join(directory, "preprocessor.json"))
-    # If the saved class is for another task, it is not used instead of the requested class.
+    # A class for another task does not replace the requested one.
     if not fits or cls is not base and own_class(saved_cls) is not own_class(cls):
         backbone = _read_json(directory, "config.json").get("config", {})
         config = {"num_segments": backbone.get("num_segments", 2), **config}
@@ -102,14 +98,14 @@ def _tokenizer_settings(cls, kwargs):
 
 
 def _family_in(directory):
-    """Return the family of a preset's encoder, or `None` if it has none."""
+    """Return the family of a preset's encoder, or `None`."""
     encoder = _read_json(directory, "config.json")
     cls = own_object(encoder.get("registered_name"))
     return getattr(cls, "family", None) or encoder.get("config", {}).get("family")
 
 
 def _read_json(directory, name):
-    """Return the content of a JSON file, or an empty dict if the file does not exist."""
+    """Return the content of a JSON file, or an empty dict without the file."""
     path = os.path.join(directory, name)
     if not os.path.exists(path):
         return {}

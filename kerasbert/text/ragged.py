@@ -17,7 +17,7 @@ def ranges(starts, lengths):
     """Return a row of consecutive numbers for each start and length.
 
     Returns:
-        `(values, row_splits)`, int64: the numbers of all rows, and their row splits.
+        `(values, row_splits)`, int64.
 
     >>> [x.tolist() for x in ranges(np.array([5, 2]), [1, 3])]
     [[5, 2, 3, 4], [0, 1, 4]]
@@ -27,7 +27,7 @@ def ranges(starts, lengths):
 
 
 class Ragged:
-    """NumPy rows of different lengths, with the methods of `tf.RaggedTensor` that are needed.
+    """NumPy rows of different lengths, with some methods of `tf.RaggedTensor`.
 
     Args:
         values: array (V, ...), or a `Ragged` of the inner rows.
@@ -100,7 +100,7 @@ class Ragged:
         return self
 
     def merge_dims(self, outer: int, inner: int) -> Ragged:
-        """Join the inner rows of each row. `outer` and `inner` must be 1 and 2."""
+        """Join the inner rows of each row; `outer` and `inner` must be 1 and 2."""
         return Ragged(self.values.values, self.values.row_splits[self.row_splits])
 
     def take(self, rows: Any) -> Ragged:
@@ -126,7 +126,7 @@ class Ragged:
             return Ragged(self.values[index], splits)
         if isinstance(key, slice):
             return self.take(np.arange(len(self))[key])
-        key = range(len(self))[key]  # Negative indices count from the end.
+        key = range(len(self))[key]  # Negative indices.
         return self.values[self.row_splits[key] : self.row_splits[key + 1]]
 
     def __iter__(self) -> Any:
@@ -142,7 +142,7 @@ class Ragged:
         return [values[a:b] for a, b in zip(splits[:-1], splits[1:])]
 
     def to_tensor(self, default_value: Any = 0, shape: Any = None) -> np.ndarray:
-        """Pad the rows at their ends, to the longest row or to `shape`."""
+        """Pad the rows to the longest row or to `shape`."""
         values = self.values
         if isinstance(values, Ragged):
             values = values.to_tensor(default_value, None if shape is None else shape[1:])

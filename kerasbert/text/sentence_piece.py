@@ -1,7 +1,7 @@
-"""`SentencePieceTokenizer`, base class of tokenizers with a SentencePiece model, as graphs.
+"""`SentencePieceTokenizer`, base class of tokenizers with a SentencePiece model.
 
 KerasHub's `SentencePieceTokenizer` uses the same op, but has no offsets, no special tokens in
-strings, no lowercasing for ALBERT, and does not use the ids of a `tokenizer.json`.
+strings, no lowercasing for ALBERT, and no ids of a `tokenizer.json`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# Shapes: S segments of all texts (added tokens and the text between them).
+# Shapes: S segments of all texts.
 
 VOCABULARY_FILE = "vocabulary.spm"
-# The normalization of ALBERT and XLNet, in this order.
+# The normalization of ALBERT and XLNet.
 _CLEANING = ("NFKD", "StripAccents", "Lowercase")
 WHITE_SPACE = r"[\t\n\f\r \x{85}\p{Z}]"
 
@@ -52,7 +52,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         **kwargs: see `AddedTokensTokenizer`.
     """
 
-    # The models remove control characters, and may have a separate piece "▁" before each word.
+    # Models remove control characters, and may have a piece "▁" before words.
     _around = SPACE + r"\p{Cc}\p{Cf}"
     _begins_next = True
 
@@ -80,7 +80,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             unknown = arguments["unk_token"]
             unknown = [None, names.index(unknown)] if unknown in names else ANY
             follow_model(files, cls, {"unk_id": unknown})
-        # The pieces are first put in the order of their ids, then the added tokens are appended.
+        # Pieces in the order of their ids, then the added tokens.
         proto = cls._in_order_of_ids(proto, arguments)
         kinds = proto.SentencePiece
         tokens = [piece.piece for piece in proto.pieces]
@@ -99,14 +99,14 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         arguments["proto"] = proto.SerializeToString()
         return check_rows(files, cls(**arguments | files.settings() | settings | overrides))
 
-    # Whether quotes, accents and capitals are normalized before the model reads the text.
+    # Whether quotes, accents and capitals are normalized first.
     _cleans = False
 
     @classmethod
     def _check_steps(cls, files):
         """Raise if a `tokenizer.json` normalizes or splits texts differently from the class.
 
-        In this class, white space ends words, so steps that join several spaces have no effect.
+        White space ends words, so steps that join spaces have no effect.
         """
         joins = [
             {"pattern": ({"Regex": regex},), "content": (" ", WORD_BEGIN)}
@@ -124,7 +124,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
             "Replace": [*joins, *hides, *(quotes if cls._cleans else ())],
         }
         if any(step["type"] == "Precompiled" for step in files.normalizers()):
-            known["NFC"] = [{}]  # The character map composes characters too.
+            known["NFC"] = [{}]  # The character map also composes characters.
         if cls._cleans:
             known |= {"NFKD": [{}], "StripAccents": [{}], "Lowercase": [{}]}
         steps = follow(files, "normalizer", cls, known)
@@ -160,7 +160,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     @classmethod
     def _settings(cls, files, proto):
-        """Return further arguments of the constructor, from the files and their model."""
+        """Return further arguments of the constructor."""
         return {}
 
     @classmethod
@@ -191,10 +191,10 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         self.set_proto(os.path.join(dir_path, VOCABULARY_FILE))
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"proto": None}  # The model is saved as an asset.
+        return super().get_config() | {"proto": None}  # Saved as an asset.
 
     def _without_extra(self):
-        """Return the SentencePiece model without added tokens at its end."""
+        """Return the SentencePiece model without its last added tokens."""
         proto = read_proto(self.proto)
         extra = {piece.piece for piece in proto.pieces if piece.type == piece.CONTROL}
         del proto.pieces[self._size_without(extra) :]
@@ -212,8 +212,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         charsmap = proto.normalizer_spec.precompiled_charsmap
         if charsmap:
             if proto.normalizer_spec.name != "user_defined":
-                # `transformers` applies the map to each character alone, so it composes no
-                # characters.
+                # `transformers` applies the map to single characters, so it composes none.
                 steps.append({"type": "NFC"})
             charsmap = base64.b64encode(charsmap).decode()
             steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
@@ -242,7 +241,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         }
 
     def _first_steps(self):
-        """Return the normalizers of the class that run before those of the model."""
+        """Return the class's normalizers, before those of the model."""
         return []
 
     def _as_text(self, token):
@@ -257,8 +256,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return token in self._pieces_of_text()
 
     def _normalize(self, text):
-        # As in `transformers`, any white space ends a word, whatever the model's rules are. The
-        # exception is U+000B, which the rules of XLM-R and ALBERT delete.
+        # As in `transformers`, any white space ends a word, except U+000B, which XLM-R's and
+        # ALBERT's rules delete.
         text = tf.strings.regex_replace(text, r"\x{0}", NUL)
         if self._composes():
             text = tf_text.normalize_utf8(text, "NFKC")
@@ -266,7 +265,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
 
     @once
     def _composes(self):
-        """Return whether to apply NFKC, which added tokens with `normalized` may need."""
+        """Return whether added tokens with `normalized` need NFKC."""
         normalized = any(token["normalized"] for token in self._added_tokens())
         return normalized and bool(read_proto(self.proto).normalizer_spec.precompiled_charsmap)
 
@@ -274,9 +273,8 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
     def _model(self):
         """Return the model with scores whose sums are exact.
 
-        Different segmentations often have equal scores ("0" "00" or "00" "0"), and the choice
-        between them must not depend on rounding in float32. Scores that are multiples of 2**-14
-        have exact sums in any order, up to 1024.
+        The choice between segmentations of equal score ("0" "00" or "00" "0") must not depend on
+        rounding in float32. Multiples of 2**-14 have exact sums up to 1024.
         """
         proto = self._to_run(read_proto(self.proto))
         for piece in proto.pieces:
@@ -284,7 +282,7 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return proto.SerializeToString(deterministic=True)
 
     def _to_run(self, proto):
-        """Return the model in the form that the op needs."""
+        """Return the model in the op's form."""
         return proto
 
     def _split(self, segments, known):
@@ -298,10 +296,10 @@ class SentencePieceTokenizer(AddedTokensTokenizer):
         return tuple(words.with_flat_values(x).merge_dims(1, 2) for x in (ids, starts, ends))
 
     def _split_words(self, words):
-        """Split words (U,) into pieces: ids, starts and ends in bytes, each ragged (U, pieces)."""
+        """Split words (U,): ids, starts and ends in bytes, each ragged (U, pieces)."""
         ops = keras_internals.sentencepiece_ops()
-        # The model is part of a graph op, because a SavedModel could lose track of an object. The
-        # name is unique, so that TensorFlow does not confuse the model with another one.
+        # The model is part of an op, because a SavedModel could lose track of an object. The unique
+        # name keeps models apart.
         name = f"kerasbert_{hashlib.sha256(self._model()).hexdigest()}"
         model = ops.sentencepiece_op(model=self._model(), shared_name=name)
         ids, splits, starts, ends = ops.sentencepiece_tokenize_with_offsets_op(

@@ -1,7 +1,4 @@
-"""Tokenizers with a SentencePiece model: XLM-R, CamemBERT, ALBERT, RemBERT, DeBERTa-v3, XLNet.
-
-CamemBERT's tokenizer differs from XLM-R's in its ids.
-"""
+"""Tokenizers with a SentencePiece model: XLM-R, CamemBERT, ALBERT, RemBERT, DeBERTa-v3, XLNet."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# The suffix of special tokens that CamemBERT's vocabulary has twice.
+# Suffix of CamemBERT's duplicate special tokens.
 _NOT_USED = "NOTUSED"
 
 
 def _set_pieces(proto, pieces, **ids):
-    """Replace the pieces of a model, and set the ids of special pieces, such as `unk_id`."""
+    """Replace a model's pieces, and set ids such as `unk_id`."""
     del proto.pieces[:]
     proto.pieces.extend(pieces)
     for name, id in ids.items():
@@ -41,9 +38,9 @@ def _control(proto, names):
 
 
 def original_order(tokenizer):
-    """Return the model of an `XLMRobertaTokenizer` in the order of the original file.
+    """Return an `XLMRobertaTokenizer`'s model in the original order.
 
-    Return `None` if reading that file would not restore the tokenizer's own model.
+    `None` if reading it would not restore the tokenizer's model.
     """
     proto = read_proto(tokenizer.proto)
     pieces = list(proto.pieces)
@@ -63,15 +60,15 @@ def original_order(tokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLMRobertaTokenizer(SentencePieceTokenizer):
-    """XLM-R's tokenizer, with ids as in fairseq.
+    """XLM-R's tokenizer, with fairseq's ids.
 
     They are `<s>` 0, `<pad>` 1, `</s>` 2 and `<unk>` 3; `<mask>` is the last id.
 
     Args:
-        proto: bytes of a SentencePiece model, or its path. Pieces of the original file
-            (`<unk>`, `<s>`, `</s>`, then the rest) are reordered as in fairseq.
-        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        **kwargs: `name`, and so on.
+        proto: bytes of a SentencePiece model, or its path. The original pieces (`<unk>`, `<s>`,
+            `</s>`, then the rest) are reordered as in fairseq.
+        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+            `AddedTokensTokenizer`.
     """
 
     num_separators = 2
@@ -103,14 +100,13 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
     @classmethod
     def _in_order_of_ids(cls, proto, special_tokens):
         special = [special_tokens[f"{role}_token"] for role in ROLES]
-        # Models with other first pieces are already in fairseq's order.
         if [piece.piece for piece in proto.pieces[:3]] == special[:3]:
             cls._reorder(proto, *special)
         return proto
 
     @staticmethod
     def _reorder(proto, unk, cls, sep, pad, mask):
-        """Put the pieces of an original XLM-R model into fairseq's order."""
+        """Put an original model's pieces into fairseq's order."""
         pieces = list(proto.pieces)
         pad_piece, mask_piece = _control(proto, (pad, mask))
         rest = [piece for piece in pieces[3:] if piece.piece not in (pad, mask)]
@@ -124,7 +120,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class CamembertTokenizer(XLMRobertaTokenizer):
-    """CamemBERT's tokenizer: like XLM-R's, but with `<pad>` 1, `<unk>` 3, `<s>` 5, `</s>` 6.
+    """CamemBERT's tokenizer: XLM-R's with `<pad>` 1, `<unk>` 3, `<s>` 5, `</s>` 6.
 
     Args: see `XLMRobertaTokenizer`.
     """
@@ -144,14 +140,14 @@ class CamembertTokenizer(XLMRobertaTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class AlbertTokenizer(SentencePieceTokenizer):
-    """ALBERT's tokenizer: normalizes text, then runs the SentencePiece model.
+    """ALBERT's tokenizer: normalization and a SentencePiece model.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
         lowercase: bool. Whether to lowercase texts.
         keep_accents: bool. `False` removes accents (after NFKD).
-        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        **kwargs: `name`, and so on.
+        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+            `AddedTokensTokenizer`.
     """
 
     _cleans = True
@@ -194,7 +190,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
     @classmethod
     def _settings(cls, files, proto):
         steps = [step.get("type") for step in files.normalizers()]
-        found = {}  # The constructor's defaults apply to what no file says.
+        found = {}  # For the rest, the constructor's defaults apply.
         if steps:
             found = {"lowercase": "Lowercase" in steps, "keep_accents": "StripAccents" not in steps}
         for name, key in (("lowercase", "do_lower_case"), ("keep_accents", "keep_accents")):
@@ -217,7 +213,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return steps
 
     def _segments(self, text):
-        # With the filler, the number of characters is the same, so that offsets are right.
+        # The filler keeps the number of characters, for the offsets.
         text = tf.strings.regex_replace(text, FILLER, "\ufffd")
         return super()._segments(tf.strings.regex_replace(text, "``|''", f'"{FILLER}'))
 
@@ -227,8 +223,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
             text = tf_text.normalize_utf8(text, "NFKD")
             text = tf.strings.regex_replace(text, r"\p{M}+", "")
         if self.lowercase:
-            # As in `transformers`, each letter is lowercased alone, so a final sigma and the
-            # Turkish i have no special rules.
+            # As in `transformers`, a final sigma and the Turkish i have no special rules.
             text = tf.strings.regex_replace(text, "\u03a3", "\u03c3")
             text = tf.strings.regex_replace(text, "\u0130", "i\u0307")
             text = tf.strings.lower(tf.strings.lower(text), encoding="utf-8")
@@ -237,13 +232,13 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class RemBertTokenizer(AlbertTokenizer):
-    """RemBERT's tokenizer: like ALBERT's, but it keeps upper case and accents.
+    """RemBERT's tokenizer: ALBERT's with upper case and accents.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
         lowercase, keep_accents: see `AlbertTokenizer`.
-        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        **kwargs: `name`, and so on.
+        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+            `AddedTokensTokenizer`.
     """
 
     def __init__(
@@ -284,8 +279,8 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
-        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        **kwargs: `name`, and so on.
+        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+            `AddedTokensTokenizer`.
     """
 
     def __init__(
@@ -336,16 +331,15 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class XLNetTokenizer(AlbertTokenizer):
-    """XLNet's tokenizer: like ALBERT's, but with `<sep>` and `<cls>`, and without lowercasing.
+    """XLNet's tokenizer: ALBERT's with `<sep>` and `<cls>`, and without lowercasing.
 
-    Rows end with these two tokens and are padded on the left; see
-    `XLNetTextClassifierPreprocessor`.
+    Rows end with these two and are padded on the left; see `XLNetTextClassifierPreprocessor`.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
         lowercase, keep_accents: see `AlbertTokenizer`.
-        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
-        **kwargs: `name`, and so on.
+        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+            `AddedTokensTokenizer`.
     """
 
     marks_last = True

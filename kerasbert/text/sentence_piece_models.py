@@ -12,7 +12,7 @@ WORD_BEGIN = "\u2581"
 
 
 def model_protos():
-    """Return the module that defines the protocol buffers of SentencePiece models."""
+    """Return the module of SentencePiece's protocol buffers."""
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError as error:
@@ -20,8 +20,8 @@ def model_protos():
             "SentencePiece models need two packages: run `pip install sentencepiece protobuf`."
         ) from error
     except Exception as error:
-        # sentencepiece 0.2.3 is built with protobuf 7, but does not require it when it is
-        # installed, so other packages may have installed an older protobuf.
+        # sentencepiece 0.2.3 needs protobuf 7 without requiring it, so an older one may be
+        # installed.
         raise ImportError(
             f"The installed sentencepiece is incompatible with the installed protobuf ({error}): "
             "run `pip install --upgrade protobuf`, or, if another package needs the older "
@@ -45,10 +45,10 @@ def read_proto(data):
 
 
 def check_proto(proto):
-    """Raise if SentencePiece would abort, or read outside its memory, with a model.
+    """Raise if SentencePiece would abort or read outside its memory.
 
     Raises:
-        ValueError: if a piece has no text or no finite score, if there is not exactly one unknown
+        ValueError: if a piece has no text or finite score, if there is not exactly one unknown
             piece, or if the character map is damaged.
     """
     unknown = [piece.piece for piece in proto.pieces if piece.type == piece.UNKNOWN]
@@ -72,10 +72,10 @@ def check_proto(proto):
 
 
 def _is_charsmap(data):
-    """Return whether no index in a character map is outside the map.
+    """Return whether all indices of a character map are inside it.
 
-    A map consists of the size of a double array (four bytes), the double array, which Darts has
-    built, and the strings to which the array's indices point. Each string ends with a zero byte.
+    A map has the size of a double array (four bytes), the double array (by Darts), and the
+    zero-terminated strings to which it points.
     """
     size = int.from_bytes(data[:4], "little")
     units, strings = data[4 : 4 + size], data[4 + size :]
@@ -133,10 +133,9 @@ def replace_step(old, new):
 
 
 def mark_control(pieces, names):
-    """Make the pieces with these names control pieces, which the model never matches.
+    """Make pieces control pieces, which the model never matches.
 
-    The model must not convert text to special tokens: they are either matched before the model
-    reads the text, or are ordinary text.
+    Special tokens are matched before the model reads the text, or are ordinary text.
     """
     names = set(names)
     for piece in pieces:
@@ -150,10 +149,9 @@ def found_in_text(piece):
 
 
 def scored_pieces(proto):
-    """Return pieces with scores, where pieces to which no text may be converted score lowest.
+    """Return pieces with scores, the lowest for those that text must not become.
 
-    A `tokenizer.json` has no piece types, and `transformers` matches "<s>" like any other piece, so
-    every other segmentation must have a higher score.
+    A `tokenizer.json` has no piece types, so any other segmentation must score higher.
     """
     lowest = min((piece.score for piece in proto.pieces if found_in_text(piece)), default=0.0)
     return [
@@ -163,10 +161,10 @@ def scored_pieces(proto):
 
 
 def hidden_pieces(proto):
-    """Return normalizer steps for control pieces that have a character that is no piece.
+    """Return normalizer steps for control pieces with a character that is no piece.
 
-    The text of such a piece has no other segmentation, so it would be matched in spite of its
-    score. The steps insert a filler after this character. Both become one unknown piece.
+    Such text has no other segmentation, so it would be matched in spite of its score. The steps
+    insert a filler after the character; both become one unknown piece.
     """
     found = (piece.piece for piece in proto.pieces if found_in_text(piece))
     single = {piece for piece in found if len(piece) == 1}

@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath, Tensor
     from kerasbert.checkpoints.checkpoint import Checkpoint
 
-# Shapes: N texts, P pieces of a text, V tokens in the vocabulary.
 
-# Special tokens that have a second name in KerasHub.
+# Special tokens with a second name in KerasHub.
 _NAMES = {"cls": ("cls", "start"), "sep": ("sep", "end")}
-# Types of the settings of all tokenizers; see `check_value`.
 SETTINGS = {
     **{f"{role}_token": "name?" for role in ROLES},
     "special_tokens_in_strings": "flag",
@@ -56,7 +54,7 @@ SETTINGS = {
     "normalize": "name?",
     "languages": "names?",
 }
-# Preprocessors tokenize in several threads, of which only one may trace a graph at a time.
+# Preprocessors tokenize in threads, of which only one may trace at a time.
 _tracing = threading.RLock()
 
 
@@ -66,7 +64,7 @@ def _check_form(form):
 
 
 def once(make):
-    """Cache a method's result until the tokenizer's vocabulary changes."""
+    """Cache a method's result until the vocabulary changes."""
 
     @functools.wraps(make)
     def made(self):
@@ -78,15 +76,15 @@ def once(make):
 
 
 def variant(tokenizer, key, changes):
-    """Return a tokenizer that shares this one's vocabulary, but has other attributes.
+    """Return a tokenizer with the same vocabulary, but other attributes.
 
     Args:
         tokenizer: a `SubwordTokenizer`.
         key: string. Name of the variant, which is made once.
-        changes: function without arguments that returns a dict of the other attributes.
+        changes: function that returns a dict of the other attributes.
     """
     if key not in tokenizer._graphs:
-        # `copy.copy` is not used, because Keras implements it by saving and loading.
+        # Keras implements `copy.copy` by saving and loading.
         other = object.__new__(type(tokenizer))
         other.__dict__.update({**tokenizer.__dict__, **changes()})
         other._forget_graphs()
@@ -95,7 +93,7 @@ def variant(tokenizer, key, changes):
 
 
 def in_languages(tokenizer, languages, language):
-    """Return a tokenizer with other languages that shares this one's vocabulary.
+    """Return a tokenizer with the same vocabulary, but other languages.
 
     An argument of `None` keeps the tokenizer's own.
     """
@@ -109,24 +107,22 @@ def in_languages(tokenizer, languages, language):
 class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     """Base class of tokenizers: text to token ids, eagerly and in TensorFlow graphs.
 
-    For Python inputs, outputs are Python objects: a list of ids for a `str`, a list of lists for a
-    list of strings. For a `tf.Tensor` or `tf.RaggedTensor` of any rank, outputs are a
-    `tf.RaggedTensor` with one more axis. Both use the same graph, which has only ops that an
-    unmodified TensorFlow Serving 2.12 supports.
+    Python inputs give Python objects: a list of ids for a `str`, a list of lists for a list of
+    strings. A `tf.Tensor` or `tf.RaggedTensor` gives a `tf.RaggedTensor` with one more axis. The
+    graph has only ops of an unmodified TensorFlow Serving 2.12.
 
-    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)`, which convert strings
-    (N,) to ragged (N, P); the inverse, `_detokenize(ids)`, and `_decode(rows)`, its form for lists;
-    `_word_edges(token)`; and the assets.
+    Subclasses define `_tokenize(text)` and `_tokenize_with_offsets(text)` of strings (N,) to ragged
+    (N, P); the inverse, `_detokenize(ids)`, and for lists `_decode(rows)`; `_word_edges(token)`;
+    and the assets.
     """
 
-    # Number of separators between the two texts of a pair.
+    # Separators between the two texts of a pair.
     num_separators = 1
-    # Whether the last of these separators is a start token, with which the second text begins.
+    # Whether the last of these is the second text's start token.
     begins_second = False
-    # Whether only control tokens are matched with `special_tokens_in_strings`, and other markers of
-    # the vocabulary stay text.
+    # Whether `special_tokens_in_strings` matches only control tokens, no other markers.
     _only_control = False
-    # Whether the methods for graphs apply the normal form themselves.
+    # Whether methods for graphs apply the normal form.
     _forms_in_graph = False
 
     def __init__(
@@ -146,8 +142,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         super().__init__(**kwargs)
         _check_form(normalize)
         self.normalize = normalize
-        # Names of languages, in the order of their ids, and the one of the texts, or the two of the
-        # texts of a pair; see `kerasbert.text.languages`.
+        # See `kerasbert.text.languages`.
         self.languages = list(languages) if isinstance(languages, tuple) else languages
         self.language = language
         check_languages(languages, language)
@@ -157,7 +152,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         self.sep_token = sep_token
         self.pad_token = pad_token
         self.mask_token = mask_token
-        # If `built` were false, Keras would read a batch in each `fit` to build the tokenizer.
+        # Otherwise, Keras would read a batch in each `fit` to build the tokenizer.
         self.built = True
         self._forget_graphs()
 
@@ -167,8 +162,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         super().__setattr__(name, value)
 
     def __call__(self, inputs: Tensor, **kwargs: Any) -> Any:
-        # Keras' own `__call__` is not used, because it traverses every string and changes the words
-        # of every error message.
+        # Keras' `__call__` traverses every string and changes error messages.
         return self.tokenize(inputs)
 
     def tokenize(self, inputs: Tensor) -> Any:
@@ -182,20 +176,20 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             scalar.
 
         Raises:
-            TypeError: if an input is not text. The message has its value and position.
+            TypeError: if an input is not text, with its value and position.
             ValueError: if `bytes` are not UTF-8.
         """
         return self._run("_tokenize", inputs)[0]
 
     def tokenize_with_offsets(self, inputs: Tensor) -> tuple[Any, Any, Any]:
-        """Convert text to token ids and their positions in the text.
+        """Convert text to token ids and their positions.
 
         Args:
             inputs: as for `tokenize`.
 
         Returns:
-            `(ids, starts, ends)`, all of the same shape. Starts and ends are in characters (code
-            points) of the original string: the token was made from `text[start:end]`.
+            `(ids, starts, ends)`, all of the same shape. A token was made from `text[start:end]`,
+            in characters (code points) of the original string.
         """
         return self._run("_tokenize_with_offsets", inputs)
 
@@ -203,7 +197,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         """Convert token ids to text.
 
         Args:
-            inputs: ids, (P,) or (N, P): lists, arrays or tensors, including ragged ones.
+            inputs: ids, (P,) or (N, P): lists, arrays, tensors or ragged tensors.
 
         Returns:
             `str` or a list of strings for Python inputs, else a string tensor.
@@ -231,7 +225,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return texts[0] if inputs.shape.rank == 1 else texts
 
     def get_vocabulary(self) -> list[str]:
-        """Return all tokens, in the order of their ids."""
+        """Return all tokens by id."""
         self._check_vocabulary()
         return list(self.vocabulary)
 
@@ -261,10 +255,9 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     def word_edges(self) -> np.ndarray:
         """Return which tokens begin a word, and after which tokens a word begins.
 
-        Words are those of BERT, even if the vocabulary marks other words: the parts between white
-        space, and each punctuation mark. In byte-pair and SentencePiece vocabularies, which mark
-        only white space, each piece in a script without spaces (Chinese, Japanese, Thai, ...) is a
-        word.
+        Words are BERT's: the parts between white space, and each punctuation mark. In byte-pair and
+        SentencePiece vocabularies, each piece in a script without spaces (Chinese, Japanese, Thai,
+        ...) is a word.
 
         Returns:
             bool array (V, 2), for `kerasbert.data.word_starts`.
@@ -294,7 +287,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
     @classmethod
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
-        # KerasHub's loader requires the encoder's config.json in the same directory.
+        # KerasHub's loader requires the encoder's config.json beside it.
         path = os.path.join(directory, "tokenizer.json")
         saved = read_json(path)
         name = saved.get("registered_name")
@@ -312,7 +305,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         return tokenizer
 
     def load_preset_assets(self, preset: AnyPath) -> None:
-        # `config_file` determines the folder, which must stay inside the preset.
+        # The folder of `config_file`, which must be inside the preset.
         folder, source = self.config_file.split(".")[0], os.path.join(preset, "tokenizer.json")
         inside(os.path.join(preset, "assets"), folder, source)
         for asset in self.file_assets:
@@ -322,9 +315,9 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     # Vocabulary and special tokens
 
     def _set_tokens(self, vocabulary):
-        """Set the vocabulary: the tokens in the order of their ids, or `None` for none yet."""
+        """Set the vocabulary, tokens by id, or `None` for none yet."""
         self._forget_graphs()
-        # Keras must not track these attributes, which takes 3 seconds for 256,000 tokens.
+        # Keras would take 3 seconds to track these attributes with 256,000 tokens.
         tokens = None if vocabulary is None else tuple(vocabulary)
         object.__setattr__(self, "vocabulary", tokens)
         object.__setattr__(self, "_token_ids", None if tokens is None else token_ids(tokens))
@@ -372,14 +365,14 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
             )
 
     def with_special_tokens(self) -> Self:
-        """Return a tokenizer with `special_tokens_in_strings` that shares this vocabulary."""
+        """Return a tokenizer with this vocabulary and `special_tokens_in_strings`."""
         if self.special_tokens_in_strings:
             return self
         changes = {"special_tokens_in_strings": True, "_only_control": True}
         return variant(self, "special tokens", lambda: changes)
 
     def with_normal_form(self, form: str) -> Self:
-        """Return a tokenizer with another `normalize` that shares this vocabulary.
+        """Return a tokenizer with this vocabulary and another `normalize`.
 
         Raises:
             ValueError: if `form` is not "NFC", "NFKC" or `None`.
@@ -392,11 +385,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
     # Graph execution
 
     def _forget_graphs(self):
-        # Keras and TensorFlow must not track this attribute, or they would save the functions too.
+        # Keras and TensorFlow would track this attribute, and save the functions.
         object.__setattr__(self, "_graphs", {})
 
     def graph(self, name: str) -> Callable[..., Any]:
-        """Return the method `name`, compiled for eager calls. It always runs on the CPU."""
+        """Return the method `name`, compiled for eager calls on the CPU."""
         self._check_vocabulary()
 
         def on_cpu(x):
@@ -413,8 +406,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
                 if name == "_detokenize":
                     shape = tf.RaggedTensorSpec([None, None], "int32")
                 function = tf.function(on_cpu, input_signature=[shape], autograph=False)
-                # This is a concrete function, because TensorFlow would warn of "retracing" if many
-                # tokenizers are made.
+                # A concrete function avoids warnings of "retracing" with many tokenizers.
                 with uninterrupted():
                     self._graphs[name] = function.get_concrete_function()
             return self._graphs[name]
@@ -424,7 +416,7 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
 
         Args:
             texts: list of strings (N,), or a string tensor (N,).
-            offsets: bool. Whether to return positions too; see `tokenize_with_offsets`.
+            offsets: bool. See `tokenize_with_offsets`.
 
         Returns:
             `(ids,)` or `(ids, starts, ends)`, int32 (N, P): `kerasbert.text.ops.Ragged` for a list,
@@ -448,11 +440,11 @@ class SubwordTokenizer(FromPreset, keras_hub.tokenizers.Tokenizer):
         """Raise unless the tokenizer can run in a TensorFlow graph.
 
         Raises:
-            ValueError: if it cannot. The message has the unsupported step.
+            ValueError: if it cannot, with the unsupported step.
         """
 
     def _run(self, name, inputs):
-        """Run `name`, which converts strings (N,) to one or more ragged (N, P), on nested texts."""
+        """Run `name`, from strings (N,) to one or more ragged (N, P), on nested texts."""
         self._check_vocabulary()
         if ops.is_tensor(inputs) or ops.in_graph():
             if not ops.is_tensor(inputs):

@@ -1,4 +1,4 @@
-"""Tagging schemes: conversion between entities and tags, and splitting texts into words.
+"""Tagging schemes, and splitting of texts into words.
 
 Shapes: C classes, W words.
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-# The letters for the first, middle and last word of an entity, and for the word of a single-word
-# entity. IOB1 and IOE are not supported, because their tags depend on neighboring entities.
+# Letters of the first, middle, last and only word of an entity. Tags of IOB1 and IOE depend on
+# neighboring entities, so these are not supported.
 SCHEMES = {
     **dict.fromkeys(("BIO", "IOB", "IOB2"), "BI"),
     **dict.fromkeys(("BIOES", "IOBES"), "BIES"),
@@ -37,9 +37,9 @@ SCHEMES = {
     "IO": "I",
 }
 OUTSIDE = "O"
-# Kinds of characters, by which texts are split into words.
+# Kinds of characters.
 SPACE, LETTER, MARK, ALONE = range(4)
-# For each letter, whether its word begins an entity, and whether it ends an entity.
+# For each letter: does its word begin, and end, an entity?
 _LETTERS = {
     "B": (True, False),
     "I": (False, False),
@@ -48,28 +48,27 @@ _LETTERS = {
     "S": (True, True),
     "U": (True, True),
 }
-# BMES and BMEWO have other letters for middle words and for single-word entities.
+# BMES and BMEWO have other letters for middle and only words.
 LETTERS = {**_LETTERS, "M": (False, False), "W": (True, True)}
-# ASCII separators, then full-width separators, then dashes by which editors replace "-".
+# ASCII, full-width, and dashes by which editors replace "-".
 SEPARATORS = "-_:/.－＿：／．–—‐‑−"
-# Pattern of a CJK character.
 CJK_CHARACTER = "[" + re.sub(r"\\x\{(\w+)\}", lambda match: chr(int(match[1], 16)), CJK) + "]"
-# Names that published taggers have for the tag of words outside all entities.
+# Names of the outside tag in published taggers.
 OUTSIDES = ("o", "-", "–", "—", "_", "0", "out", "outside", "none", "other")
 
 
 def is_outside(name):
-    """Return whether a name, in any case and character width, is one of the outside tag."""
+    """Return whether a name, in any case and width, is an outside tag."""
     return unicodedata.normalize("NFKC", name).lower() in OUTSIDES
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """The notation of tags, such as "B-PER", in a tag set.
+    """The notation of tags in a tag set, such as "B-PER".
 
     Args:
         separator: string, such as "-" or "_".
-        letter_first: bool. Whether the letter comes before the type: "B-PER" instead of "PER-B".
+        letter_first: bool. "B-PER" instead of "PER-B".
         outside: frozenset of the names of the outside tag.
     """
 
@@ -78,10 +77,10 @@ class Spelling:
     outside: frozenset
 
     def read(self, name):
-        """Return `(letter, type)` of a tag, the letter in upper case; `None` for other names."""
+        """Return `(letter, type)` of a tag, the letter capitalized; `None` for other names."""
         parts = name.split(self.separator, 1) if self.letter_first else None
         parts = parts or name.rsplit(self.separator, 1)[::-1]
-        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # The letter may be full-width.
+        letter = unicodedata.normalize("NFKC", parts[0]).upper()  # Letters may be full-width.
         if len(parts) != 2 or letter not in LETTERS or not parts[1]:
             return None
         return letter, parts[1]
@@ -91,8 +90,7 @@ def spelling_of(names):
     """Return the `Spelling` of tags, or `None` for other names, such as parts of speech.
 
     Tags may be "B-PER" or "PER-B", with the separator "-", "_", ":", "/" or ".", in any case and
-    character width. The outside tag may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or
-    "other".
+    width. The outside tag may be "O", "o", "-", "_", "0", "OUT", "outside", "none" or "other".
 
     >>> spelling_of(["-", "PER-B", "PER-I"]).read("PER-B")
     ('B', 'PER')
@@ -124,7 +122,7 @@ def spelling_of(names):
 
 
 def tag_names(labels: Any, scheme: str | None = None) -> list[str]:
-    """Return class names. With a scheme, entity types are expanded to tags.
+    """Return class names; a scheme expands entity types to tags.
 
     >>> tag_names(["PER", "LOC"], "BIO")
     ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
@@ -150,8 +148,8 @@ class TagSet:
 
     "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle word, "E-PER" (or "L-")
     the last word, "S-PER" (or "U-", "W-") the only word, and "O" a word outside all entities. Other
-    notations, such as "PER-B" and "-", must be the same for all names; see `spelling_of`. Any other
-    name, such as a part of speech, is an entity of one word.
+    notations, such as "PER-B" and "-", must not be mixed; see `spelling_of`. Any other name, such
+    as a part of speech, is an entity of one word.
 
     Args:
         names: list of C strings.
@@ -165,13 +163,13 @@ class TagSet:
         self.names = list(names)
         bare = set(self.names) <= {OUTSIDE, *LETTERS} and "B" in self.names
         spelling = None if bare else spelling_of(self.names)
-        # For each class, (type, begins, ends), or `None` for outside. If a type is written in
-        # several Unicode forms, the first is used for all classes.
+        # For each class, (type, begins, ends), or `None` for outside. The first Unicode form of a
+        # type is used for all classes.
         meanings = [self._meaning(name, bare, spelling) for name in self.names]
         types = {composed(m[0]): m[0] for m in reversed(meanings) if m is not None}
         self.meanings = [m and (types[composed(m[0])], *m[1:]) for m in meanings]
         self.outside = self.meanings.index(None) if None in self.meanings else None
-        # If classes have the same meaning, the first is used.
+        # Of classes with the same meaning, the first is used.
         self._numbers = {m: number for number, m in reversed(list(enumerate(self.meanings)))}
         self.types = list(dict.fromkeys(m[0] for m in self.meanings if m is not None))
 
@@ -197,8 +195,7 @@ class TagSet:
     def of_pieces(self) -> np.ndarray:
         """Return the classes of word pieces, int32 (C, 2, 2).
 
-        The indices are the word's class, whether the piece is the word's first, and whether it is
-        the last.
+        Indices: the word's class; is the piece the word's first; is it the last.
         """
         table = np.zeros((len(self.names), 2, 2), "int32")
         for number, meaning in enumerate(self.meanings):
@@ -213,10 +210,9 @@ class TagSet:
     def allowed(self) -> np.ndarray:
         """Return whether class j may follow class i, bool (C + 1, C + 1).
 
-        Row C is for the beginning and column C for the end of a text. A middle or last tag must
-        follow a first or middle tag of its type; if a type has a last tag, its entities must end
-        with a last or single tag. Types without a first tag, as in the scheme "IO" and for parts
-        of speech, may follow anything.
+        Row C is the beginning and column C the end of a text. A middle or last tag must follow a
+        first or middle tag of its type; entities of a type with a last tag must end with a last or
+        single tag. Types without a first tag, as in "IO" and parts of speech, may follow anything.
         """
         edge = None, True, True
         rows = [m or edge for m in (*self.meanings, None)]
@@ -239,8 +235,8 @@ class TagSet:
             numbers: ints (W,). The class of each word.
 
         Returns:
-            List of `(type, start, end)`, counted in words. As in the CoNLL script `conlleval`, a
-            middle or last tag begins an entity if the word before is not in an entity of its type.
+            List of `(type, start, end)`, in words. As in CoNLL's `conlleval`, a middle or last tag
+            begins an entity if the word before is not in one of its type.
         """
         found, open_type = [], None
         for place, number in enumerate(numbers):
@@ -256,7 +252,7 @@ class TagSet:
 
 
 def classes_of_pieces(names, count):
-    """Return `TagSet.of_pieces`. If there are no names, each piece has the class of its word."""
+    """Return `TagSet.of_pieces`; without names, each piece has the class of its word."""
     if names:
         return TagSet(names).of_pieces()
     return np.broadcast_to(np.arange(count)[:, None, None], (count, 2, 2))
@@ -265,14 +261,13 @@ def classes_of_pieces(names, count):
 def unit_probabilities(probabilities, first, count, names, label_pieces):
     """Combine the probabilities of pieces (P, C) to those of units (U, C).
 
-    A unit has the probabilities of its first piece or, with `label_pieces="all"`, the mean over its
-    pieces. In this mean, the "I-PER" of an inner piece counts as "B-PER", because only the first
-    piece begins an entity.
+    These are those of its first piece or, with `label_pieces="all"`, the mean over its pieces,
+    where the "I-PER" of an inner piece counts as "B-PER".
 
     Args:
         probabilities: floats (P, C).
-        first, count: ints (U,). First piece and number of pieces of each unit, at least one.
-        names: list of C strings, which is empty if the names are unknown.
+        first, count: ints (U,). First piece and number of pieces of each unit.
+        names: list of C strings, empty if unknown.
         label_pieces: string. "first" or "all".
     """
     if label_pieces == "first":
@@ -291,10 +286,10 @@ def unit_probabilities(probabilities, first, count, names, label_pieces):
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Split a text into words, and return a list of `(start, end)` in characters.
+    """Split a text into words: a list of `(start, end)` in characters.
 
-    For any model, words are those of BERT's tokenizer: white space ends a word, and each
-    punctuation mark and CJK character is a word.
+    Words are BERT's for any model: white space ends a word, and each punctuation mark and CJK
+    character is one.
 
     >>> word_spans("Ann's in 北京.")
     [(0, 3), (3, 4), (4, 5), (6, 8), (9, 10), (10, 11), (11, 12)]
@@ -307,8 +302,7 @@ def character_kinds():
     """Classify all characters as SPACE, LETTER, MARK (belongs to its neighbor) or ALONE (a word).
 
     Returns:
-        `(firsts, kinds)`, int32 (R,). For each run of code points of the same kind, its first code
-        point and its kind.
+        `(firsts, kinds)`, int32 (R,): first code point and kind of each run of one kind.
     """
     cjk = re.compile(CJK_CHARACTER)
 
@@ -319,7 +313,7 @@ def character_kinds():
             return SPACE
         if category[0] == "P" or (category[0] == "S" and char.isascii()) or cjk.match(char):
             return ALONE
-        # Accents and joiners belong to the character before them.
+        # Accents and joiners belong to the character before.
         return MARK if category[0] == "M" or category in ("Cc", "Cf") else LETTER
 
     runs = itertools.groupby(range(sys.maxunicode + 1), kind)

@@ -1,6 +1,6 @@
 """One-time warnings about texts: unknown words, normal forms, truncation, control tokens.
 
-The tokens of each batch are checked quickly. Only batches that seem wrong are checked closely.
+Each batch is checked quickly, and those that seem wrong closely.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from kerasbert.text import ops
 from kerasbert.text.batches import on_first_texts
 from kerasbert.text.tagging import word_spans
 
-# Maximum number of texts, and of characters per text, that are checked closely.
+# Texts, and characters per text, that are checked closely.
 TEXTS, CHARACTERS = 64, 2000
 # Minimum number and share of unknown words for a warning.
 LEAST, SHARE = 3, 0.1
@@ -28,7 +28,7 @@ _is_reported = contextvars.ContextVar("is_reported", default=True)
 
 @contextlib.contextmanager
 def unreported():
-    """Context manager that suppresses warnings about texts, for texts that are not the user's."""
+    """Context manager without warnings, for texts that are not the user's."""
     token = _is_reported.set(False)
     try:
         yield
@@ -37,12 +37,12 @@ def unreported():
 
 
 def is_reported():
-    """Return whether texts are the user's; see `unreported`."""
+    """Return whether texts are the user's."""
     return _is_reported.get()
 
 
 def report_control(tokenizer, texts):
-    """Warn once if a text has a control token that is treated as text.
+    """Warn once of a control token that is treated as text.
 
     Args:
         tokenizer: a `SubwordTokenizer`.
@@ -58,7 +58,6 @@ def report_control(tokenizer, texts):
     tokens = [token for token in tokenizer.control_tokens if token and token.encode() in every]
     if not tokens:
         return
-    # `setattr` is not used, because Keras would track the attribute.
     tokenizer.__dict__["_has_reported"] = True
     place, token = next(
         (i, token) for i, text in enumerate(texts) for token in tokens if token.encode() in text
@@ -77,15 +76,15 @@ class Looks:
     """The state of a preprocessor's checks."""
 
     def __init__(self):
-        self.is_told = False  # Whether unknown words or normal forms have been reported.
+        self.is_told = False  # Unknown words or normal forms have been reported.
         self.is_cut_told = False
-        self.share = TOKENS  # Share of unknown tokens above which a batch is checked closely.
-        self.is_composed = False  # Whether NFC was found not to change the tokens.
+        self.share = TOKENS  # Share of unknown tokens for a close check.
+        self.is_composed = False  # NFC does not change the tokens.
 
     # === Words and normal forms ===
 
     def at_tokens(self, tokenizer, texts, ids):
-        """Check texts (N,), which are strings or bytes, and the ids (any shape) of their tokens."""
+        """Check texts (N,), strings or bytes, and their token ids (any shape)."""
         if self.is_told or not len(texts) or not is_reported():
             return
         unknown = np.count_nonzero(ids == tokenizer.unk_token_id)
@@ -105,7 +104,7 @@ class Looks:
             return
         composed = _unknown_words(tokenizer, [unicodedata.normalize("NFC", t) for t in texts])[0]
         if 2 * composed < unknown:
-            return  # In NFC, most of these words are known, which `_forms` reports.
+            return  # Most of these words are known in NFC, which `_forms` reports.
         self.is_told = True
         example = _example(tokenizer, texts)
         out = (
@@ -122,7 +121,7 @@ class Looks:
         )
 
     def _forms(self, tokenizer, some, others):
-        """Warn if the tokens of texts would be different in NFC."""
+        """Warn if tokens would differ in NFC."""
         given = [text[:CHARACTERS] for text in others[:TEXTS]]
         composed = [unicodedata.normalize("NFC", text) for text in given]
         if tokenizer.tokenize(given) == tokenizer.tokenize(composed):
@@ -143,11 +142,11 @@ class Looks:
     # === Length ===
 
     def at_cut(self, preprocessor, columns, segments):
-        """Warn once about truncated texts, except in tasks that divide texts into windows.
+        """Warn once of truncated texts, except in tasks that divide texts.
 
         Args:
             preprocessor: a `BertPreprocessor`.
-            columns: list of columns of N texts. An example is quoted from the last one.
+            columns: list of columns of N texts; the last one gives the example.
             segments: tuple of the ragged tokens of each column.
         """
         if self.is_cut_told or not preprocessor.truncates or not is_reported():
@@ -180,12 +179,12 @@ class Looks:
 
 def looks_of(preprocessor):
     """Return the `Looks` of a preprocessor."""
-    # `setattr` is not used, because Keras would track the attribute.
+    # After `setattr`, Keras would track the attribute.
     return preprocessor.__dict__.setdefault("_looks", Looks())
 
 
 def looking(preprocessor, dataset):
-    """Return a `tf.data.Dataset` of texts whose first batch is checked when it is read."""
+    """Return a `tf.data.Dataset` whose first batch is checked when read."""
 
     def look(columns):
         looks_of(preprocessor).at_cut(
@@ -210,7 +209,7 @@ def _some(texts):
 
 
 def _unknown_words(tokenizer, texts):
-    """Return the number of words with an unknown token, and the number of all words."""
+    """Return the numbers of words with an unknown token and of all words."""
     rows = [row for row in tokenizer.tokenize(texts) if row]
     if not rows:
         return 0, 0
@@ -224,7 +223,7 @@ def _unknown_words(tokenizer, texts):
 
 
 def _example(tokenizer, texts):
-    """Return a word of the texts that has an unknown token, as an example."""
+    """Return a word with an unknown token, as an example."""
     words = dict.fromkeys(text[a:b][:30] for text in texts[:8] for a, b in word_spans(text)[:99])
     found = zip(words, tokenizer.tokenize(list(words)))
     return next((word for word, ids in found if tokenizer.unk_token_id in ids), texts[0][:30])

@@ -1,4 +1,4 @@
-"""Texts and labels read from any container. Error messages have the number of the row."""
+"""Texts and labels from any container; errors have the row's number."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ def text_columns(x):
         `(columns, batched)`: one or two lists of strings, and false for a single text.
 
     Raises:
-        ValueError: if an input is not text. The message has its position.
+        ValueError: if an input is not text, with its position.
 
     >>> text_columns((["Who?", "Where?"], ["Me.", "Here."]))
     ((['Who?', 'Where?'], ['Me.', 'Here.']), True)
@@ -59,10 +59,10 @@ def word_rows(x):
         x: a list, array, column or ragged string tensor (N, None). `[]` counts as a list of texts.
 
     Returns:
-        List of N lists of strings. `None` if `x` is anything else, such as texts.
+        List of N lists of strings, or `None` for anything else, such as texts.
 
     Raises:
-        ValueError: if a word is not text. The message has its position.
+        ValueError: if a word is not text, with its position.
 
     >>> word_rows([["Who", "?"], ["Me"]]), word_rows(["Who?"])
     ([['Who', '?'], ['Me']], None)
@@ -87,14 +87,13 @@ def word_rows(x):
 
 
 def choice_columns(x, names=("prompt", "prompts", "choices")):
-    """Read one prompt with its choices, or a column of prompts and a column of choices.
+    """Read one prompt with its choices, or columns of both.
 
     Args:
         x: a tuple of prompts (a column, as in `text_columns`) and choices (a list of nonempty lists
-            of strings), a list of such pairs, or a dict or table of `prompt` and `choices`. In
-            arrays, tensors and tables of choices, empty strings at the end of a row are padding.
-        names: strings. Words for one prompt, several prompts and choices, in dicts and error
-            messages.
+            of strings), a list of such pairs, or a dict or table of `prompt` and `choices`. Empty
+            strings at the end of an array's row are padding.
+        names: strings. Words for prompt, prompts and choices, in dicts and errors.
 
     Returns:
         `((prompts, choices), batched)`: list of strings, list of lists of strings, and false for a
@@ -145,7 +144,7 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
 
 
 def holds_lists(x):
-    """Return whether the second column is of lists of texts, such as choices.
+    """Return whether the second column has lists of texts, such as choices.
 
     >>> holds_lists((["Who?"], [["Me.", "You."]])), holds_lists((["Who?"], ["Me."]))
     (True, False)
@@ -153,7 +152,7 @@ def holds_lists(x):
     if (table := columns_of(x)) is not None:
         x = tuple(table.values())
     elif not isinstance(x, tuple):
-        # If `x` is a list of pairs, only its first pair is examined.
+        # Of a list of pairs, only the first is examined.
         x = next(iter(x), None) if isinstance(x, list) else None
     if not isinstance(x, (tuple, list)) or len(x) != 2:
         return False
@@ -169,8 +168,8 @@ def holds_lists(x):
 
 
 def _choices(choices):
-    """Return a list of each prompt's choices, without the padding of rectangular arrays."""
-    for method in ("to_list", "to_pylist"):  # Methods of ragged tensors and columns of lists.
+    """Return a list of each prompt's choices, without padding."""
+    for method in ("to_list", "to_pylist"):  # Ragged tensors, columns of lists.
         if hasattr(choices, method):
             return getattr(choices, method)()
     if hasattr(choices, "iloc"):
@@ -188,13 +187,13 @@ def _without_padding(row):
 
 
 def label_rows(y, count, name="labels"):
-    """Convert labels or weights to a list (N) of Python values, which may be nested lists.
+    """Convert labels or weights to a list (N) of Python values or nested lists.
 
     Args:
         y: any column that `text_columns` reads; a table or dict of one column of values, or of
-            several columns, whose rows are the values; or a `tf.data.Dataset` of labels or batches.
+            several, whose rows are the values; or a `tf.data.Dataset` of labels or batches.
         count: int. N.
-        name: string. Name of the values in error messages.
+        name: string. Name of the values in errors.
 
     Raises:
         ValueError: if the number of values is not N.
@@ -202,7 +201,7 @@ def label_rows(y, count, name="labels"):
     y = read_once(y)
     if keras.ops.is_tensor(y):
         y = keras.ops.convert_to_numpy(y)
-    elif hasattr(y, "numpy"):  # A TensorFlow tensor, if the backend is not TensorFlow.
+    elif hasattr(y, "numpy"):  # A TensorFlow tensor on another backend.
         y = y.numpy()
     try:
         rows = _items(y)
@@ -260,7 +259,7 @@ def label_list(labels):
         return [str(label) for label in labels]
     by_number = {}
     for key, value in labels.items():
-        # In JSON, keys are strings, even if they are numbers.
+        # JSON makes number keys strings.
         is_number = isinstance(key, str) and key.isdecimal() and isinstance(value, str)
         number, name = (key, value) if is_number or not isinstance(key, str) else (value, key)
         if isinstance(name, str) and (is_whole(number) or is_number):
@@ -274,14 +273,14 @@ def label_list(labels):
 
 
 def number_rows(y, count, fits, wanted):
-    """Convert labels that are single numbers, or lists of one number, to a list (N) of numbers.
+    """Convert numbers, or lists of one number, to a list (N) of numbers.
 
     Args:
-        fits: function of a number. It returns false if the label is invalid.
-        wanted: string. What the user should pass, for error messages.
+        fits: function of a number: is the label valid.
+        wanted: string. What to pass, for errors.
 
     Raises:
-        ValueError: if a label is anything else. The message has its position.
+        ValueError: if a label is anything else, with its position.
 
     >>> number_rows([1.5, [2]], 2, np.isfinite, "finite numbers")
     [1.5, 2]
@@ -298,7 +297,7 @@ def number_rows(y, count, fits, wanted):
 def numbers_in_graph(y, dtype, each):
     """Convert a label tensor (B,) or (B, 1) inside `tf.data` to (B,).
 
-    `each` is the noun for an example in error messages, such as "text".
+    `each` is the noun for an example in errors, such as "text".
     """
     y = tf.cast(y, dtype)
     if y.shape.rank == 2 and y.shape[1] == 1:
@@ -311,7 +310,7 @@ def numbers_in_graph(y, dtype, each):
 
 
 def assert_all(good, values, message):
-    """Assert inside `tf.data` that all values are good. The error message has the others."""
+    """Assert inside `tf.data` that all values are good; the error has the others."""
     tf.debugging.Assert(tf.reduce_all(good), [message, tf.boolean_mask(values, ~good)])
 
 
@@ -331,7 +330,7 @@ def weights(sample_weight, count):
 
 
 def dict_columns(x):
-    """Return a tuple of the dict's `text` and, if it exists, its `text_b`."""
+    """Return the dict's `text` and any `text_b` as a tuple."""
     if "text" not in x or set(x) - {"text", "text_b"}:
         raise ValueError(
             f"A dict of texts has the columns {sorted(map(str, x))}; name them 'text' and, "
@@ -344,7 +343,7 @@ def graph_columns(x):
     """Return a list of the one or two string tensors of a `tf.data` element.
 
     Raises:
-        ValueError: if the element has another number of columns, or columns that are not strings.
+        ValueError: for another number of columns, or columns that are not strings.
     """
     x = dict_columns(x) if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else (x,)
     columns = [ops.convert_to_tensor(column) for column in x]
@@ -360,7 +359,7 @@ def graph_columns(x):
 
 
 def columns_of(x):
-    """Return a dict or table as a dict of name to column, or `None` if `x` is anything else.
+    """Return a dict or table as a dict of name to column; `None` for others.
 
     Args:
         x: a dict, or a table of pandas, polars, pyarrow or `datasets`.
@@ -421,7 +420,7 @@ def _items(column):
             f"Got {_short(column)} as a column of texts, but it has {has}; pass a list of strings."
         )
     if hasattr(column, "numpy") and not hasattr(column, "tolist"):
-        column = column.numpy()  # A TensorFlow tensor. A scalar string is converted to bytes.
+        column = column.numpy()  # A TensorFlow tensor; a scalar string becomes bytes.
     for method in ("tolist", "to_list", "to_pylist"):
         if hasattr(column, method):
             return getattr(column, method)()

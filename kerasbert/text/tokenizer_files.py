@@ -1,4 +1,4 @@
-"""The tokenizer files of a checkpoint: `tokenizer.json`, configurations and vocabularies."""
+"""The tokenizer files of a checkpoint."""
 
 import inspect
 import os
@@ -18,10 +18,9 @@ from kerasbert.text.tokenizer_json import (
 from kerasbert.text.vocabulary_files import place_tokens
 
 ROLES = ("unk", "cls", "sep", "pad", "mask")
-# Names of the same roles in files of models that have begin and end tokens, but no class and
-# separator tokens.
+# Roles of models with begin and end tokens instead of class and separator.
 ALSO = {"cls": "bos", "sep": "eos"}
-# Usual names of special tokens, if a directory's files do not specify the names.
+# Usual special tokens, if files do not specify them.
 USUAL = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>"),
@@ -29,15 +28,14 @@ USUAL = {
     "pad": ("[PAD]", "<pad>"),
     "mask": ("[MASK]", "<mask>"),
 }
-# Kinds of models in a `tokenizer.json`, and other files that have the same model.
+# Kinds of models in a `tokenizer.json`, and other files of the same model.
 MODEL_FILES = {
     "WordPiece": ("vocab.txt",),
     "BPE": ("vocab.json",),
     "Unigram": (*("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "spm.model"),),
-    # A unigram or byte-pair model that splits unknown characters into bytes.
+    # Unigram or byte-pair model with byte fallback.
     "ByteFallback": ("tokenizer.model",),
 }
-# Types of the fields of configurations.
 _TOKENS = {f"{role}_token": "token?" for role in (*ROLES, "bos", "eos")}
 _CONFIG = {
     **_TOKENS,
@@ -59,17 +57,16 @@ _CONFIG = {
     "do_lowercase_and_remove_accent": "flag?",
     "do_lowercase": "flag?",
     "lang2id": "object?",
-    # Fields that kerasbert writes.
+    # Written by kerasbert.
     "normalize": "name?",
     "split_on": "name?",
 }
-# Classes of `transformers` that add special tokens as the `tokenizer.json` describes. Other classes
-# have their own rules.
+# Classes of `transformers` that add special tokens by the `tokenizer.json`, not by own rules.
 GENERIC = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 def _settings(token):
-    """Return a dict of an added token's content and of those of its settings that are true."""
+    """Return an added token's content and true settings as a dict."""
     names = ("lstrip", "rstrip", "normalized", "single_word", "special", "control")
     return {"content": token["content"], **{name: True for name in names if token.get(name)}}
 
@@ -95,12 +92,12 @@ class TokenizerFiles:
             check_content(self.json, self.directory)
 
     def path(self, *names):
-        """Return the path of the first of several files that exists, or `None`."""
+        """Return the path of the first existing file, or `None`."""
         paths = (os.path.join(self.directory, name) for name in names)
         return next(filter(os.path.isfile, paths), None)
 
     def read_json(self, name, kinds=()):
-        """Return a JSON object with checked fields, or an empty dict if there is no such file."""
+        """Return a JSON object with checked fields, or an empty dict without the file."""
         path = self.path(name)
         if path is None:
             return {}
@@ -142,7 +139,7 @@ class TokenizerFiles:
         ]
 
     def unnumbered_tokens(self, tokens):
-        """Return special tokens without an id in any file; those not in `tokens` are last."""
+        """Return special tokens without an id, those not in `tokens` last."""
         known = {token["content"] for token in self.added_tokens().values()}
         ids = {token: id for id, token in enumerate(tokens)}
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -156,7 +153,7 @@ class TokenizerFiles:
         return self.special_token(f"{role}_token") is not None
 
     def model_type(self):
-        """Return the model's kind, a key of `MODEL_FILES`, or `None` if no file determines it."""
+        """Return the model's kind, a key of `MODEL_FILES`, or `None`."""
         if self.model:
             return "ByteFallback" if self.model.get("byte_fallback") else model_kind(self.model)
         return next((kind for kind, names in MODEL_FILES.items() if self.path(*names)), None)
@@ -175,8 +172,8 @@ class TokenizerFiles:
         )
 
     def added_tokens(self):
-        """Return a dict of id to added token, which is a dict of `content` and its settings."""
-        # If several files have a token, the last of them is used, as in transformers.
+        """Return a dict of id to added token, a dict of `content` and settings."""
+        # As in transformers, the last file that has a token counts.
         named = {*self._roles().values(), *self._special_by_name()}
         tokens = {}
         for content, id in self.read_json("added_tokens.json").items():
@@ -197,8 +194,7 @@ class TokenizerFiles:
     def found_tokens(self, tokens):
         """Return the `added_tokens` argument for a tokenizer with these tokens.
 
-        Tokens with `control` by default stay text. They are the tokens with a role, such as
-        `[CLS]`, and, if transformers does not match special tokens (`split_special_tokens`), all
+        `control` marks tokens with a role, such as `[CLS]`, and with `split_special_tokens` all
         special tokens.
         """
         found = {token["content"]: token for token in self.added_tokens().values()}
@@ -214,12 +210,12 @@ class TokenizerFiles:
         ]
 
     def _roles(self):
-        """Return a dict of role, such as "cls", to the token that the files specify for it."""
+        """Return the files' dict of role, such as "cls", to token."""
         found = {role: self.special_token(f"{role}_token") for role in (*ROLES, "bos", "eos")}
         return {role: token for role, token in found.items() if token}
 
     def _special_by_name(self):
-        """Return a dict of content to further special tokens, to which the files give no id."""
+        """Return further special tokens without ids, by content."""
         found = {}
         for name, where in (
             ("special_tokens_map.json", self.special_tokens_map),
@@ -237,7 +233,7 @@ class TokenizerFiles:
         return found
 
     def _add(self, tokens, there, id, token, name):
-        """Insert an added token at its id. `there` has the earlier tokens of the same file."""
+        """Insert an added token at its id; `there` has the file's earlier ones."""
         path = self.path(name)
         check_value("an added token", token, "object", path)
         check_value("the content of an added token", token.get("content"), "name", path)
@@ -250,17 +246,17 @@ class TokenizerFiles:
         tokens[id] = token
 
     def with_added_tokens(self, tokens):
-        """Return the tokens in the order of their ids, with added tokens at their ids."""
+        """Return the tokens by id, with added tokens."""
         added = self.added_tokens().items()
         tokens = place_tokens(tokens, ((token["content"], id) for id, token in added))
         known = set(tokens)
-        # Tokens that have no id in any file get the next ids.
+        # Tokens without an id get the next ones.
         return [*tokens, *(token for token in self._special_by_name() if token not in known)]
 
     def special_tokens(self, cls, tokens):
-        """Return a dict of argument, such as "unk_token", to the special token.
+        """Return the special tokens by argument, such as "unk_token".
 
-        A token that the files do not specify is the class's default or another usual name.
+        Those not specified are the class's defaults or other usual names.
         """
         parameters = inspect.signature(cls).parameters
         tokens = set(tokens)
@@ -286,7 +282,7 @@ class TokenizerFiles:
         return token.get("content") if isinstance(token, dict) else token
 
     def settings(self):
-        """Return further arguments that all tokenizers have."""
+        """Return further arguments of all tokenizers."""
         split = self.config.get("split_special_tokens")
         found = {} if split is None else {"special_tokens_in_strings": not split}
         if numbers := self.config.get("lang2id"):
@@ -295,7 +291,7 @@ class TokenizerFiles:
         return found if form is None else {**found, "normalize": form}
 
     def normal_form(self):
-        """Return the Unicode normal form that is first applied to texts, or `None`."""
+        """Return the Unicode normal form of the first step, or `None`."""
         steps = [step.get("type") for step in self.steps("normalizer")]
         is_first = len(steps) > 1 and steps[0] in FORMS and steps[1] == "BertNormalizer"
         return self.config.get("normalize") or (steps[0] if is_first else None)

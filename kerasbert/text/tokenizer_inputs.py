@@ -10,7 +10,7 @@ def flattened(inputs, name):
 
     Args:
         inputs: a string, or a (nested) list or array of strings.
-        name: string. The tokenizer's class, for error messages.
+        name: string. The tokenizer's class, for errors.
 
     Returns:
         `(texts, nesting)`: list of strings, and the nested lists with 0 in place of each text.
@@ -26,12 +26,12 @@ def flattened(inputs, name):
 
 
 def nested(nesting, rows):
-    """Arrange rows, an iterator, in nested lists, as `nesting` from `flattened` describes."""
+    """Arrange rows, an iterator, in nested lists like `nesting` of `flattened`."""
     return next(rows) if nesting == 0 else [nested(one, rows) for one in nesting]
 
 
 def as_string_tensor(inputs, name):
-    """Convert texts as `flattened` does, but to a string tensor, ragged for nested lists."""
+    """Convert texts to a string tensor, ragged for nested lists."""
     texts, nesting = flattened(inputs, name)
     texts = nested(nesting, iter(texts))
     if isinstance(nesting, list) and any(isinstance(one, list) for one in nesting):
@@ -62,7 +62,7 @@ def _text(text, name, where=""):
     if isinstance(text, str):
         try:
             text.encode("utf-8")
-        except UnicodeEncodeError:  # The text has lone surrogates.
+        except UnicodeEncodeError:  # Lone surrogates.
             return re.sub("[\ud800-\udfff]", "\ufffd", text)
         return text
     if isinstance(text, bytes):
@@ -93,7 +93,7 @@ def check_ids(ids, size, place="position "):
 
 
 def called_from_graphs(tokenizer, name):
-    """Return `_encode` of a tokenizer as a function of string tensors that calls Python."""
+    """Return a tokenizer's `_encode` as a function of string tensors that calls Python."""
     count = 1 if name == "_tokenize" else 3
 
     def run(texts):

@@ -1,4 +1,4 @@
-"""Checks of a `tokenizer.json`: its fields, and whether a tokenizer class supports its steps."""
+"""Checks of a `tokenizer.json`: its fields, and its support by a tokenizer class."""
 
 import math
 import os
@@ -6,11 +6,11 @@ import reprlib
 
 from kerasbert.base.errors import check_fields, check_value
 
-# Marks settings of a `tokenizer.json` that may have any value, because the tokenizer applies them,
-# or because ids do not depend on them.
+# Marks settings that may have any value, because the tokenizer applies them or ids do not depend on
+# them.
 ANY = object()
-# All fields of a `tokenizer.json`, of its models and of its added tokens. Any other field raises an
-# error, because it could change ids in an unknown way.
+# All fields of a `tokenizer.json`, its models and added tokens. Others raise an error, because they
+# could change ids.
 _CONTENT_FIELDS = (
     *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer"),
     *("post_processor", "decoder", "model"),
@@ -59,8 +59,8 @@ _STEP = {
     "cls": "list?",
     "sep": "list?",
 }
-# For the parts of a `tokenizer.json`: a verb phrase for error messages, and the field that has the
-# steps of a sequence.
+# By part of a `tokenizer.json`: a verb phrase for errors, and the field with the steps of a
+# sequence.
 _PARTS = {
     "normalizer": ("normalizes text with", "normalizers"),
     "pre_tokenizer": ("splits words with", "pretokenizers"),
@@ -70,7 +70,7 @@ WAY_OUT = "load the model with preprocessor=None and pass token ids."
 
 
 class UnsupportedError(ValueError):
-    """Raised if files are valid, but have a step or an option that the class does not support."""
+    """Raised for valid files with a step or option that the class does not support."""
 
 
 def check_names(what, found, known, directory):
@@ -86,14 +86,14 @@ def check_names(what, found, known, directory):
 def model_kind(model):
     """Return the type of the model of a `tokenizer.json`."""
     kind = model.get("type")
-    if kind is None:  # Files of 2020 do not have the type.
+    if kind is None:  # Files of 2020 lack the type.
         kind = "BPE" if "merges" in model else "WordPiece"
         kind = "Unigram" if isinstance(model.get("vocab"), list) else kind
     return kind
 
 
 def check_content(content, directory):
-    """Raise if a `tokenizer.json` has unknown fields, or a model that is not valid for its kind."""
+    """Raise if a `tokenizer.json` has unknown fields or an invalid model."""
     path = os.path.join(directory, "tokenizer.json")
     check_names("a field", content, _CONTENT_FIELDS, directory)
     model = content.get("model")
@@ -129,10 +129,10 @@ def check_content(content, directory):
 
 
 def steps_of(content, name, path):
-    """Return the steps of a part of a `tokenizer.json`, in order and without nesting.
+    """Return the steps of a part of a `tokenizer.json`, without nesting.
 
     Args:
-        content: dict. The content of the file.
+        content: dict. The file's content.
         name: string. The part: "normalizer", "pre_tokenizer" or "post_processor".
         path: string. The file, for errors.
     """
@@ -151,7 +151,7 @@ def steps_of(content, name, path):
 
 
 def fits(value, values):
-    """Return whether a value of a `tokenizer.json` is one of `values`, where 0 is not `False`."""
+    """Return whether a value is one of `values`, where 0 is not `False`."""
     return values is ANY or any(value == x and type(value) is type(x) for x in values)
 
 
@@ -161,9 +161,9 @@ def follow(files, part, cls, known, orders=None):
     Args:
         files: `TokenizerFiles`.
         part: string. "normalizer", "pre_tokenizer" or "post_processor".
-        cls: type. The tokenizer's class, for error messages.
-        known: dict of a step's type to a list of its valid forms, each a dict of field to
-            allowed values or `ANY`.
+        cls: type. The tokenizer's class, for errors.
+        known: dict of type to a list of valid forms, each a dict of field to allowed values or
+            `ANY`.
         orders: list of valid lists of types, or `None` for any order.
 
     Raises:
@@ -171,7 +171,7 @@ def follow(files, part, cls, known, orders=None):
     """
     verb, inner = _PARTS[part]
     if part not in files.json:
-        return []  # If the file does not have the part, the class applies its default.
+        return []  # The class then applies its default.
     steps = files.normalizers() if part == "normalizer" else files.steps(part)
     kinds = [step.get("type") for step in steps]
     if any(kind not in known for kind in kinds) or orders and kinds not in orders:
@@ -195,7 +195,7 @@ def follow(files, part, cls, known, orders=None):
 
 
 def follow_model(files, cls, known):
-    """Raise if the model has an option that a class does not support.
+    """Raise if a class does not support an option of the model.
 
     Args:
         files: `TokenizerFiles`.

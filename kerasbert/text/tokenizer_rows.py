@@ -1,4 +1,4 @@
-"""The special tokens around texts, as the post-processor of a `tokenizer.json` describes them."""
+"""The special tokens around texts, from the post-processor of a `tokenizer.json`."""
 
 import reprlib
 
@@ -13,14 +13,14 @@ def check_rows(files, tokenizer):
 
     Args:
         files: `TokenizerFiles`.
-        tokenizer: the tokenizer that was made from them.
+        tokenizer: the tokenizer made from them.
 
     Raises:
         ValueError: if the rows differ.
     """
     by_itself = files.config.get("tokenizer_class") not in (None, "", *GENERIC)
     if "post_processor" not in files.json or by_itself and not files.json["post_processor"]:
-        return tokenizer  # The class in transformers determines the special tokens.
+        return tokenizer  # transformers' class determines the special tokens.
     found = [[token for token, _ in row] for row in _rows(files, type(tokenizer))]
     wanted = [[token for token, _ in row] for row in layouts(tokenizer)]
     _check_ids(files, tokenizer, wanted[1])
@@ -35,7 +35,7 @@ def check_rows(files, tokenizer):
 
 
 def _check_ids(files, tokenizer, row):
-    """Raise if the file's ids of the special tokens in a row differ from the tokenizer's."""
+    """Raise if the file's ids of special tokens differ from the tokenizer's."""
     for step in files.steps("post_processor"):
         named = step.get("special_tokens") or {}
         for token, part in named.items() if isinstance(named, dict) else ():
@@ -52,14 +52,13 @@ def frame_tokens(files, cls):
 
     Args:
         files: `TokenizerFiles`.
-        cls: type. The tokenizer's class, for error messages.
+        cls: type. The tokenizer's class, for errors.
 
     Returns:
-        A dict of lists of tokens with the fields of `Frame`. `None` if the files do not specify
-        the tokens, so that the class determines them.
+        A dict of lists of tokens with the fields of `Frame`; `None` if the class determines them.
 
     Raises:
-        UnsupportedError: if the layout of rows is not that of a `Frame`.
+        UnsupportedError: if rows have no layout of a `Frame`.
     """
     if "post_processor" not in files.json:
         return None
@@ -91,10 +90,10 @@ def frame_tokens(files, cls):
 
 
 def end_tokens(files):
-    """Return the arguments `cls_token`, `sep_token` and `begins_second`, from the file's rows.
+    """Return `cls_token`, `sep_token` and `begins_second` from the file's rows.
 
-    Files may have a `cls_token` and a `sep_token` that are in no row, while each row has the
-    `bos_token` and the `eos_token`.
+    Rows may have the `bos_token` and the `eos_token`, and not the files' `cls_token` and
+    `sep_token`.
     """
     steps = files.steps("post_processor")
     template = next((step for step in steps if step.get("type") == "TemplateProcessing"), {})
@@ -112,10 +111,7 @@ def end_tokens(files):
 
 
 def _rows(files, cls):
-    """Return the layouts of a text and of a pair, lists of `(token, segment)`.
-
-    The token is `None` for a text.
-    """
+    """Return the layouts of a text and a pair: lists of `(token, segment)`, `None` for a text."""
     ends = {"cls": ANY, "sep": ANY, "trim_offsets": ANY, "add_prefix_space": ANY}
     known = {
         "TemplateProcessing": [{"single": ANY, "pair": ANY, "special_tokens": ANY}],
@@ -159,12 +155,12 @@ def _end(files, step, name):
 
 
 def _adds_ends(config):
-    """Return whether a configuration adds the begin token and the end token to each row."""
+    """Return whether a configuration adds begin and end tokens to rows."""
     return [bool(config.get(f"add_{name}_token")) for name in ("bos", "eos")]
 
 
 def _in_template(part):
-    """Return `(token, segment)` of a part of a template; the token is `None` if it is a text."""
+    """Return `(token, segment)` of a part of a template, `None` for a text."""
     part = part if isinstance(part, dict) else {}
     found = part.get("SpecialToken", part.get("Sequence"))
     found = found if isinstance(found, dict) else {}

@@ -1,10 +1,10 @@
-"""Conversion of tokenizers to the files that `transformers` reads: the reverse of `from_files`.
+"""Tokenizer files for `transformers`, the reverse of `from_files`.
 
-The classes of transformers for single models have their own rules, but the generic class uses
-`tokenizer.json` as it is, and so returns the same tokens as kerasbert.
+transformers' generic class, unlike those of single models, follows `tokenizer.json`, and so returns
+kerasbert's tokens.
 
-`tokenizer.json` is built here as a dict. With the library `tokenizers`, this would need as much
-code, and its versions write different files: since 0.20, merges that older versions cannot read.
+`tokenizer.json` is built as a dict, because versions of the library `tokenizers` write different
+files: since 0.20, merges that older ones cannot read.
 """
 
 from kerasbert.base.strict_json import to_json
@@ -28,10 +28,9 @@ def transformers_files(
 ):
     """Return the files of a tokenizer.
 
-    With the files, `[MASK]`, `[SEP]` and so on are matched in texts if the tokenizer matches them.
-    Otherwise, these tokens are not among the added tokens of `tokenizer.json`, because added tokens
-    are always matched. They are only in the configuration, whose `split_special_tokens` tells
-    `transformers` not to match them.
+    `[MASK]`, `[SEP]` and so on are matched in texts if the tokenizer matches them. Otherwise they
+    are not added tokens of `tokenizer.json`, which are always matched, but only in the
+    configuration, whose `split_special_tokens` tells `transformers` not to match them.
 
     Args:
         tokenizer: a tokenizer of kerasbert.
@@ -39,11 +38,10 @@ def transformers_files(
         sequence_length: int. The encoder's maximum number of tokens.
         has_segments: bool. Whether the second text of a pair has another segment id.
         finds_special: bool. Whether to always match special tokens, as `fill_mask` does.
-        padded_to: "batch" or int. With the files, `tokenizers` truncates rows to `sequence_length`,
-            and pads them to the longest row of the batch or to this length. `None` writes no
-            settings for truncation and padding, so that the reader has to do both.
-        also: list of strings. Further tokens that are always matched, such as the query and text
-            tokens that readers of the files put before texts.
+        padded_to: "batch" or int. `tokenizers` then truncates rows to `sequence_length`, and pads
+            them to the longest row or to this length. `None` leaves both to the reader.
+        also: list of strings. Further tokens that are always matched, such as those that readers
+            put before queries and texts.
 
     Returns:
         A dict of file name to bytes.
@@ -75,8 +73,7 @@ def transformers_files(
     special = {f"{role}_token": getattr(tokenizer, f"{role}_token") for role in ROLES}
     special |= {"bos_token": tokenizer.cls_token, "eos_token": tokenizer.sep_token}
     config = {
-        # This is the generic class, or, if the files of the family usually have another tokenizer,
-        # the tokenizer's own class.
+        # The generic class, or the tokenizer's own if the family usually has another.
         "tokenizer_class": GENERIC_CLASS if is_usual else type(tokenizer).__name__,
         "model_max_length": sequence_length,
         "model_input_names": [
@@ -96,9 +93,8 @@ def transformers_files(
 
 
 def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to, also):
-    """Return the files of a `FastTokenizer`: its `tokenizer.json`, and a configuration."""
+    """Return a `FastTokenizer`'s `tokenizer.json` and configuration."""
     content = dict(tokenizer.content)
-    # Otherwise, a file without a normalizer must not get this field.
     if tokenizer.normalize is not None:
         content["normalizer"] = in_form_first(tokenizer.normalize, content.get("normalizer"))
     known = {token["content"] for token in tokenizer.added_tokens}
@@ -116,16 +112,16 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
     content |= {"truncation": None, "padding": None}
     control = set(tokenizer.control_tokens)
     if not finds_special:
-        # With this, `transformers` matches only added tokens that are not special.
+        # `transformers` then matches only added tokens that are not special.
         content["added_tokens"] = [
             {**token, "special": token["content"] in control} for token in content["added_tokens"]
         ]
     if padded_to is not None:
         content |= _rows(tokenizer, sequence_length, padded_to)
-        # The web page supports only this kind of post-processor.
+        # The only kind that the web page supports.
         content["post_processor"] = _post_processor(tokenizer, has_segments)
         if not finds_special:
-            # If the library is used without `transformers`, it always matches added tokens.
+            # Without `transformers`, the library always matches added tokens.
             vocabulary = content["model"]["vocab"]
             names = vocabulary if isinstance(vocabulary, dict) else [name for name, _ in vocabulary]
             hidden = control.intersection(names)
@@ -146,13 +142,13 @@ def _as_it_is(tokenizer, sequence_length, has_segments, finds_special, padded_to
 def _json_files(tokenizer, content, config, special, finds_special):
     config |= _languages(tokenizer)
     if tokenizer.special_tokens_in_strings or not finds_special:
-        # The field is omitted if special tokens are matched only because of `finds_special`, so
-        # that the tokenizer that is read from the files has the same settings.
+        # Omitted if only `finds_special` matches special tokens, so that reading restores the
+        # settings.
         config["split_special_tokens"] = not finds_special
     return {
         "tokenizer.json": _json(content),
         "tokenizer_config.json": _json(config),
-        # Readers that do not use `transformers` match the tokens in this file.
+        # Readers without `transformers` match the tokens in this file.
         "special_tokens_map.json": _json(special if finds_special else {}),
     }
 
@@ -162,8 +158,7 @@ def _content(tokenizer, finds_special, has_segments, also):
     described = tokenizer.described()
     model, settings = described.pop("model"), tokenizer.config_settings()
     if tokenizer.normalize is not None:
-        # The setting shows that the first step is `normalize`, because some tokenizers have a
-        # normal form among their own steps.
+        # Marks the first step as `normalize`, because some tokenizers have an own normal form.
         settings["normalize"] = tokenizer.normalize
         described["normalizer"] = in_form_first(tokenizer.normalize, described["normalizer"])
     added = _added_tokens(tokenizer, finds_special, also)
@@ -180,7 +175,7 @@ def _content(tokenizer, finds_special, has_segments, also):
 
 
 def _marian(tokenizer):
-    """Return Marian's files, because its class in transformers reads no `tokenizer.json`."""
+    """Return Marian's files; transformers' class reads no `tokenizer.json`."""
     special = {"unk": "unk", "eos": "sep", "pad": "pad"}
     settings = {
         f"{name}_token": getattr(tokenizer, f"{ours}_token") for name, ours in special.items()
@@ -197,7 +192,7 @@ def _marian(tokenizer):
 
 
 def _xlm(tokenizer, sequence_length, finds_special, padded_to):
-    """Return XLM's files, because its class in transformers reads no `tokenizer.json`."""
+    """Return XLM's files; transformers' class reads no `tokenizer.json`."""
     if padded_to is not None:
         tokenizer.described()  # Raises an error.
     if tokenizer.normalize is not None:
@@ -256,10 +251,10 @@ def _json(value):
 
 
 def _added_tokens(tokenizer, finds_special, also):
-    """Return control tokens, markers, added tokens and `also`, with their ids, sorted by id.
+    """Return control tokens, markers, added tokens and `also`, by id.
 
-    Tokens of `also` are not special. If special tokens are not matched, only control tokens are
-    marked as special, so that `transformers` still matches the other tokens.
+    If special tokens are not matched, only control tokens are marked special, so that
+    `transformers` matches the others.
     """
     found = {
         token: {"lstrip": tokenizer._strips_left(token), "special": True}
@@ -286,11 +281,11 @@ def _added_tokens(tokenizer, finds_special, also):
 
 
 def _post_processor(tokenizer, has_segments):
-    """Return the post-processor that puts special tokens around a text and around a pair."""
+    """Return the post-processor that adds special tokens to a text and a pair."""
     trims = tokenizer.trims_offsets()
     if not getattr(tokenizer, "marks_ends", True):
         return trims
-    # The second text has another segment, except if two separators mark it, as in RoBERTa.
+    # The second text has another segment, unless two separators mark it, as in RoBERTa.
     frame = tokenizer.frame
     second = int(has_segments and len(frame.between) < 2 or bool(frame.begin))
     single, pair = layouts(tokenizer, second)

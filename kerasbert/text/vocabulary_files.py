@@ -1,19 +1,18 @@
-"""Vocabularies: `vocab.txt` and `merges.txt`, and lists of tokens in the order of their ids."""
+"""Vocabularies: `vocab.txt`, `merges.txt`, and lists of tokens by id."""
 
 import re
 
 from kerasbert.base.errors import is_whole
 
-# Placeholder of an id without a token. A vocabulary may have as many placeholders as tokens, plus
-# `SPARE`.
+# For ids without a token, at most as many as tokens, plus `SPARE`.
 _NONE = "[no token {}]"
 SPARE = 10_000
 
 
 def read_vocabulary(path):
-    """Read a `vocab.txt`, which has one token per line, in the order of the ids.
+    """Read a `vocab.txt`, which has one token per line.
 
-    Only the line end is removed from a line, because a token may be an unusual Unicode space.
+    Only line ends are removed, because a token may be a Unicode space.
     """
     lines = _lines_of(path)
     while lines and not lines[-1]:
@@ -29,7 +28,7 @@ def read_merges(path):
 
 
 def _lines_of(path):
-    """Return the lines of a file without their line ends, which may be those of Unix or Windows."""
+    """Return the lines of a file without Unix or Windows line ends."""
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -47,19 +46,19 @@ def as_lines(tokens):
 
 
 def tokens_by_id(vocabulary):
-    """Convert a dict of token to id to a list in the order of the ids.
+    """Convert a dict of token to id to a list by id.
 
     Raises:
-        ValueError: if an id is not a whole number from 0, if two tokens have the same id, or if an
-            id is so large that most ids would have no token.
+        ValueError: if an id is not a whole number from 0, occurs twice, or is so large that most
+            ids would have no token.
     """
     return place_tokens([], vocabulary.items())
 
 
 def place_tokens(tokens, more):
-    """Insert further tokens, pairs of token and id, into a list of tokens in the order of ids.
+    """Insert pairs of token and id into a list of tokens by id.
 
-    Tokens that the list already has keep their places.
+    Tokens of the list keep their places.
     """
     tokens = list(tokens)
     known = set(tokens)
@@ -82,10 +81,10 @@ def place_tokens(tokens, more):
 
 
 def token_ids(tokens):
-    """Return a dict of token to id, for a list of tokens in the order of their ids.
+    """Return a dict of token to id for a list of tokens.
 
     Raises:
-        ValueError: if a token is not a string that UTF-8 can encode, or occurs twice.
+        ValueError: if a token is not valid UTF-8, or occurs twice.
 
     >>> token_ids(["a", "b"])
     {'a': 0, 'b': 1}

@@ -1,4 +1,4 @@
-"""Overlapping windows over long texts, and the window in which each token has the most context.
+"""Overlapping windows over long texts.
 
 Shapes: N texts, R windows, E tokens of all windows.
 """
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 def cut_windows(
     lengths: ArrayLike, size: Any, stride: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Divide texts into windows that start `stride` tokens apart, until one reaches the end.
+    """Divide texts into windows that start `stride` tokens apart.
 
     Args:
         lengths: ints (N,). Number of tokens of each text.
         size: int, or ints (N,). Maximum number of tokens per window.
-        stride: int. Distance between window starts. It is at most `size`, so that no token is
-            skipped.
+        stride: int. Distance between window starts, at most `size`.
 
     Returns:
-        `(rows, starts, ends)`, ints (R,): the text of each window, in order, the window's first
-        token, and the token after its last one. An empty text has one empty window.
+        `(rows, starts, ends)`, ints (R,): the text of each window, its first token, and the one
+        after its last. An empty text has one empty window.
 
     Raises:
-        ValueError: if the stride is below 1, or larger than `size`.
+        ValueError: if the stride is not from 1 to `size`.
 
     >>> [array.tolist() for array in cut_windows([3, 9], size=4, stride=3)]
     [[0, 1, 1, 1], [0, 0, 3, 6], [3, 4, 7, 9]]
@@ -56,17 +55,16 @@ def cut_windows(
 
 
 def windows_of(lengths, sizes, stride):
-    """Divide texts like `cut_windows`, with arrays or with tensors of a graph.
+    """Divide texts like `cut_windows`, also in graphs.
 
     Args:
         lengths: ints (N,). Number of tokens of each text.
-        sizes: ints (N,). Maximum number of tokens per window of each text, at least 1.
-        stride: int. Distance between window starts. If it is larger than the window size, the size
-            is used instead, so that no token is skipped.
+        sizes: ints (N,). Maximum number of tokens per window, at least 1.
+        stride: int. Distance between window starts, limited to the window size.
 
     Returns:
-        `(rows, starts, lengths)`, ints (R,) of the type of `lengths`: the text of each window, its
-        first token and its number of tokens. Each text has at least one window.
+        `(rows, starts, lengths)`, ints (R,) of the type of `lengths`: text, first token and number
+        of tokens of each window, at least one per text.
     """
     strides = ops.minimum(sizes, stride)
     counts = 1 - -ops.maximum(lengths - sizes, 0) // strides
@@ -78,17 +76,17 @@ def windows_of(lengths, sizes, stride):
 
 
 def take_windows(tokens, rows, starts, lengths):
-    """Return the tokens of each window, ragged (R, None), from those of the texts, (N, None)."""
+    """Return the tokens of each window, ragged (R, None), from texts (N, None)."""
     first = ops.cast(ops.gather(tokens.row_starts(), rows), "int32") + starts
     index = ops.ragged_range(first, first + lengths)
     return index.with_values(ops.gather(tokens.values, index.values))
 
 
 def window_tokens(starts: Tensor, ends: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """List the tokens of all windows, window by window.
+    """List the tokens of all windows.
 
     Returns:
-        `(windows, positions)`, ints (E,): the window of each token, and its position in its text.
+        `(windows, positions)`, ints (E,): the window of each token, and its position in the text.
 
     >>> [array.tolist() for array in window_tokens([0, 3], [2, 5])]
     [[0, 0, 1, 1], [0, 1, 3, 4]]
@@ -103,15 +101,14 @@ def window_tokens(starts: Tensor, ends: ArrayLike) -> tuple[np.ndarray, np.ndarr
 def most_context(rows: ArrayLike, starts: ArrayLike, ends: ArrayLike) -> np.ndarray:
     """Mark the window in which each token has the most context.
 
-    The context is the number of tokens before the token or after it, whichever is smaller, plus a
-    hundredth of the window's length. If the context is equal in several windows, the first of them
-    is chosen.
+    The context is the smaller number of tokens before or after the token, plus a hundredth of the
+    window's length. Of equal windows, the first is chosen.
 
     Args:
         rows, starts, ends: ints (R,), as from `cut_windows`.
 
     Returns:
-        bool (E,), in the order of `window_tokens`. Each token of each text is true in one window.
+        bool (E,), in the order of `window_tokens`.
 
     >>> most_context([0, 0], [0, 2], [4, 6]).tolist()
     [True, True, True, False, False, True, True, True]
@@ -121,7 +118,7 @@ def most_context(rows: ArrayLike, starts: ArrayLike, ends: ArrayLike) -> np.ndar
     rows, starts, ends = (np.asarray(array) for array in (rows, starts, ends))
     if len(np.unique(rows)) == len(rows):
         return np.ones((ends - starts).sum(), bool)
-    lengths = np.zeros(rows.max() + 1, "int64")  # The lengths of the texts.
+    lengths = np.zeros(rows.max() + 1, "int64")
     np.maximum.at(lengths, rows, ends)
     firsts = (np.cumsum(lengths) - lengths)[rows] + starts
     return _choose(firsts, ends - starts, lengths.sum())[1].values
@@ -131,14 +128,12 @@ def context_windows(firsts, lengths, count):
     """Find the window with the most context for each token, as `most_context` does.
 
     Args:
-        firsts, lengths: ints (R,). Each window's first token, counted over all texts, and the
-            window's length.
-        count: int. P, the number of tokens in all texts. Each token must be in a window.
+        firsts, lengths: ints (R,). Each window's first token, counted over all texts, and length.
+        count: int. P, the number of tokens in all texts, each in a window.
 
     Returns:
-        `(windows, places, chosen)`: for each token, its chosen window and its position in this
-        window, ints (P,); and for each token of each window, whether this is the token's chosen
-        window, ragged bools (R, None).
+        `(windows, places, chosen)`: each token's chosen window and position in it, ints (P,); and
+        whether a window is chosen for each of its tokens, ragged bools (R, None).
     """
     first, chosen, window, place = _choose(firsts, lengths, count)
     return ops.gather(window, first), ops.gather(place, first), chosen
@@ -147,12 +142,10 @@ def context_windows(firsts, lengths, count):
 def _choose(firsts, lengths, count):
     """Choose for each token the element with the most context.
 
-    Elements are the tokens of all windows, window by window.
-
     Returns:
-        `(chosen, is_chosen, windows, positions)`: for each token, its chosen element, ints (P,);
-        and for each element, whether it is chosen, ragged (R, None), its window, and its position
-        in the window.
+        `(chosen, is_chosen, windows, positions)`: each token's chosen element, ints (P,); and for
+        each element (token of a window), ragged (R, None): is it chosen, its window, its position
+        there.
     """
     firsts, lengths = ops.cast(firsts, "int64"), ops.cast(lengths, "int64")
     tokens = ops.ragged_range(firsts, firsts + lengths)  # (R, None)
@@ -163,7 +156,6 @@ def _choose(firsts, lengths, count):
     context += 0.01 * ops.cast(size, "float64")
     best = ops.unsorted_segment_max(context, token, count)
     element = ops.range(ops.size(token))
-    # If the context is equal in several windows, the first is chosen.
     first = ops.where(context == ops.gather(best, token), element, np.iinfo("int32").max)
     first = ops.unsorted_segment_min(first, token, count)
     return first, tokens.with_values(element == ops.gather(first, token)), window, place

@@ -1,4 +1,4 @@
-"""BERT's tokenizer (Devlin et al. 2019; `tokenization.py` of google-research/bert) as a graph."""
+"""BERT's tokenizer (Devlin et al. 2019; `tokenization.py` of google-research/bert)."""
 
 from __future__ import annotations
 
@@ -59,34 +59,33 @@ def _each(pattern):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTokenizer(AddedTokensTokenizer):
-    """WordPiece exactly as in google-research/bert, for BERT, ELECTRA and DistilBERT.
+    """WordPiece of google-research/bert, for BERT, ELECTRA and DistilBERT.
 
     It removes control characters, splits texts at white space, punctuation and CJK characters, and
-    splits words into the longest pieces in the vocabulary. Words of more than
-    `max_input_chars_per_word` characters, and words that pieces cannot make up, become `[UNK]`.
+    words into the longest pieces of the vocabulary. Words that are too long, or that pieces cannot
+    make up, become `[UNK]`.
 
     Args:
         vocabulary: list of tokens in the order of their ids, or the path of a `vocab.txt`.
         lowercase: bool. Whether to lowercase texts; `True` for "uncased" checkpoints.
         strip_accents: bool. Whether to remove accents (after NFD); `None` means as `lowercase`.
         split_on_cjk: bool. Whether each CJK character is a word.
-        split_on_punctuation: bool. Whether each punctuation character is a word. `False` for texts
-            that are already segmented into words, as for Japanese checkpoints.
+        split_on_punctuation: bool. Whether each punctuation character is a word. `False` for
+            segmented texts, as for Japanese checkpoints.
         split_characters: bool. Whether every character is a word (`subword_tokenizer_type`
             "character" of Japanese checkpoints).
-        split_on: string. Further characters that are words, written as in the brackets of a regular
-            expression, such as "ㄱ-ㆎ". For characters such as ㅋㅋ and emoji, which people write
-            directly after a word, so that the word would be unknown.
+        split_on: string. Further characters that are words, as in the brackets of a regular
+            expression, such as "ㄱ-ㆎ". People write ㅋㅋ and emoji directly after a word, which
+            would become unknown.
         suffix_indicator: string. Prefix of pieces that do not begin a word.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         extra_special_tokens: list of further tokens that `special_tokens_in_strings` matches.
-        added_tokens: see `AddedTokensTokenizer`.
-        max_input_chars_per_word: int. Maximum length of a word that is split into pieces: 200 in
+        added_tokens, **kwargs: see `AddedTokensTokenizer`.
+        max_input_chars_per_word: int. Maximum length of a word that is split: 200 in
             google-research/bert, 100 in most files of `transformers`.
         character_rules: string. "google" for google-research/bert, or "tokenizers" for the library,
-            which deletes characters for private use, knows no final sigma and has an older version
-            of Unicode. `from_files` follows the library where there is a `tokenizer.json`.
-        **kwargs: `name`, and so on.
+            which deletes private-use characters and has no final sigma and an older Unicode.
+            `from_files` follows the library where there is a `tokenizer.json`.
 
     Raises:
         ValueError: if a special token is not in the vocabulary, or a token occurs twice.
@@ -174,7 +173,7 @@ class BertTokenizer(AddedTokensTokenizer):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "vocabulary": None,  # The vocabulary is saved as an asset.
+            "vocabulary": None,  # Saved as an asset.
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
             "split_on_cjk": self.split_on_cjk,
@@ -184,12 +183,12 @@ class BertTokenizer(AddedTokensTokenizer):
             "extra_special_tokens": list(self.extra_special_tokens),
             "max_input_chars_per_word": self.max_input_chars_per_word,
             **({"split_on": self.split_on} if self.split_on else {}),
-            # Earlier versions know no other rules than Google's.
+            # Earlier versions have only Google's rules.
             **({} if self.character_rules == "google" else {"character_rules": "tokenizers"}),
         }
 
     def _file_tokens(self):
-        """Return the tokens without the added tokens at the end that the files list elsewhere."""
+        """Return the tokens without the last added tokens, which files list elsewhere."""
         extra = {token["content"] for token in self.added_tokens if token.get("extra")}
         return self.vocabulary[: self._size_without(extra)]
 
@@ -277,7 +276,7 @@ class BertTokenizer(AddedTokensTokenizer):
             f"\x01{id}" if token in extra else self._matchable(token, id)
             for id, token in enumerate(self.vocabulary)
         ]
-        check_process("tensorflow")  # Not in `try`: its error is not about the vocabulary.
+        check_process("tensorflow")  # Not in `try`: not about the vocabulary.
         try:
             with tf.init_scope(), tf.device("cpu"):
                 return tf_text.FastWordpieceTokenizer(
@@ -295,7 +294,7 @@ class BertTokenizer(AddedTokensTokenizer):
             ) from error
 
     def _matchable(self, token, id):
-        """Return a token, or, if no word can be converted to it, a name that is in no text."""
+        """Return a token, or a name that is in no text if no word can become it."""
         if self.character_rules == "tokenizers":
             if re.search(f"[{PRIVATE_USE}]", token):
                 return f"\x01{id}"
@@ -313,7 +312,7 @@ class BertTokenizer(AddedTokensTokenizer):
         return token
 
     def _normalize(self, text):
-        """Clean and optionally lowercase texts (N,), as Google's code or the library does."""
+        """Clean and optionally lowercase texts (N,)."""
         if self.character_rules == "tokenizers":
             flags = self.lowercase, self._strips, self.split_on_punctuation
             text = as_in_library(text, *flags)
@@ -326,16 +325,15 @@ class BertTokenizer(AddedTokensTokenizer):
         return tf.cond(tf.reduce_any(rare), lambda: self._rewrite(text), lambda: text)
 
     def _single_words(self):
-        """Return the characters that are words by themselves, for a regular expression."""
-        # A character class must not be empty, so it has `STAND_IN`, which is in no text.
+        """Return the characters that are words, for a regular expression."""
+        # `STAND_IN`, which is in no text, keeps the class from being empty.
         cjk = CJK if self.split_on_cjk else STAND_IN
         return cjk + (PUNCTUATION if self.split_on_punctuation else "")
 
     def _rare(self):
-        """Return a fast regular expression that matches all texts that may need `_rewrite`."""
-        # The expression excludes only some characters of PUNCTUATION and CJK, and its length is
-        # limited, because RE2 allows neither 201 repetitions of these large classes, nor many more
-        # repetitions of any class.
+        """Return a fast regular expression for all texts that may need `_rewrite`."""
+        # Only some characters of PUNCTUATION and CJK, and a limited length, because RE2 allows
+        # neither 201 repetitions of such large classes, nor many more of any.
         length = min(self.max_input_chars_per_word, MAX_WORD_CHARACTERS) + 1
         long_word = rf"[^{SPACE}!-/:-@\[-`{{-~、。一-鿿]{{{length}}}"
         capitals = "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b, _ in YOUNG_CAPITALS)
@@ -343,7 +341,7 @@ class BertTokenizer(AddedTokensTokenizer):
         return f"(?s).*{found}.*"
 
     def _rewrite(self, text):
-        """Lowercase newer capitals, and replace too long words by unknown words of equal length."""
+        """Lowercase newer capitals, and make too long words unknown, of equal length."""
         points = tf.strings.unicode_decode(text, "UTF-8")  # (N, None)
         rows = rows_of(points)
         points = points.flat_values  # (C,)
@@ -355,13 +353,11 @@ class BertTokenizer(AddedTokensTokenizer):
         characters, index = distinct(points)  # (U,)
         between = tf.strings.regex_full_match(characters, f"[{SPACE}{self._single_words()}]")
         between = tf.gather(between, index)  # (C,)
-        # A word begins at the start of a text, and after white space, punctuation and CJK
-        # characters.
         begins = tf.concat([[True], (rows[1:] != rows[:-1]) | between[:-1]], 0) & ~between
         word = tf.cumsum(tf.cast(between | begins, "int32"))  # (C,); 1, 2, ...
         size = tf.math.segment_sum(tf.cast(~between, "int32"), word)
         too_long = tf.gather(size, word) > self.max_input_chars_per_word
-        # No token has these characters, so a word with one of them is unknown to TF.Text.
+        # No token has these characters, so words with them are unknown.
         unknown = tf.constant([0, 0x02, 0x82, 0xFFFD, 0x10FFFF])
         unknown = tf.gather(unknown, tf.strings.length(characters))  # (U,), of equal byte lengths
         points = tf.where(begins & too_long, tf.gather(unknown, index), points)
@@ -387,20 +383,20 @@ class BertTokenizer(AddedTokensTokenizer):
         return pieces, tf.cast(starts, "int32"), tf.cast(ends, "int32")
 
     def _tighten(self, starts, ends, points):
-        # Only pieces of added tokens that include the white space beside them need this.
+        # Only for added tokens that include adjacent white space.
         strips, _ = self._white_space()
         return super()._tighten(starts, ends, points) if strips else (starts, ends)
 
     def _sizes(self, segments, known):
-        # Each character is normalized by itself, so its normalized bytes can be counted.
+        # Characters are normalized one by one, so their bytes can be counted.
         points = tf.strings.unicode_decode(segments, "UTF-8")  # (S, None), C in total
         row = rows_of(points)
         characters, index = distinct(points.flat_values)  # (U,)
         sizes = tf.strings.length(self._normalize(characters))  # (U,)
-        # A removed accent belongs to the letter before it, but not in the library.
+        # A removed accent belongs to the letter before, except in the library.
         accent = tf.strings.regex_full_match(characters, r"\p{Mn}") & (sizes == 0)
         accent &= self.character_rules == "google"
-        # An added token counts as one character, at the position of its first character.
+        # An added token counts as one character, its first.
         is_known = tf.gather(known >= 0, row)
         is_later = tf.concat([tf.zeros_like(is_known[:1]), row[1:] == row[:-1]], 0)
         whole = tf.where(is_later, 0, len(STAND_IN.encode()))

@@ -9,15 +9,15 @@ from kerasbert.text.vocabulary_files import read_vocabulary, tokens_by_id
 
 
 def wordpiece_arguments(files, cls):
-    """Return the arguments of a `BertTokenizer`, of the class `cls`, from `TokenizerFiles`."""
+    """Return the arguments of `cls`, a `BertTokenizer`, from `TokenizerFiles`."""
     files.require("WordPiece", cls)
     path = files.path("vocab.txt")
     tokens = read_vocabulary(path) if path else tokens_by_id(files.model["vocab"])
     rules, splits = _words_of(files, cls) if files.model else ({}, ())
     config = files.config
-    # If no file specifies the case, a checkpoint whose vocabulary has capitals is cased.
+    # Unless specified, a vocabulary with capitals is cased.
     cased = any(token[:1] != "[" and token != token.lower() for token in tokens)
-    # The generic class of transformers ignores the configuration if there is a tokenizer.json.
+    # With a tokenizer.json, transformers' generic class ignores the configuration.
     said = {} if rules and config.get("tokenizer_class") in GENERIC else config
     arguments = {
         "lowercase": said.get("do_lower_case", rules.get("lowercase", not cased)),
@@ -39,8 +39,7 @@ def wordpiece_arguments(files, cls):
             "in a TensorFlow graph; segment texts yourself, with a space between words.",
             stacklevel=3,
         )
-        # Texts are already segmented into words, which are not split further. Kana keep their
-        # diacritics.
+        # Words of segmented texts are not split further. Kana keep their diacritics.
         arguments["lowercase"] = config.get("do_lower_case", False)
         arguments |= {"split_on_cjk": False, "split_on_punctuation": False}
         arguments["strip_accents"] = False
@@ -77,7 +76,7 @@ def _words_of(files, cls):
 
 
 def _split_on(files):
-    """Return the characters that the first step of a `tokenizer.json` makes words, or ""."""
+    """Return the characters that the first step makes words, or ""."""
     first = next(iter(files.steps("pre_tokenizer")), {})
     pattern = first.get("pattern") if first.get("type") == "Split" else None
     pattern = pattern.get("Regex", "") if isinstance(pattern, dict) else ""
@@ -86,9 +85,8 @@ def _split_on(files):
 
 
 def _longest_word(files):
-    """Return the maximum length of a word that WordPiece splits into pieces."""
-    # If there is no tokenizer.json, the configuration has the limit. 200 is the default of
-    # Google's code.
+    """Return the maximum length of a word that WordPiece splits."""
+    # Without a tokenizer.json, the configuration has the limit. 200 is Google's default.
     said = files.config.get("max_input_chars_per_word")
     said = files.model.get("max_input_chars_per_word", said)
     others = ("config.json", "tokenizer_config.json", "tokenizer.json")

@@ -11,7 +11,7 @@ from kerasbert.training.report import duration
 METRICS = ("accuracy", "macro_f1")
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 _RESAMPLES = 1000
-_CLOSE = 0.02  # Largest difference between two scores that is called negligible.
+_CLOSE = 0.02  # Negligible difference between two scores.
 
 
 # === Scores ===
@@ -33,15 +33,13 @@ def resampled(y, predictions, groups, classes, seed=0):
 
     Args:
         y: int array (N,).
-        predictions: list of S lists of int arrays (N,), one array per seed. A system's scores are
-            means over its seeds.
-        groups: int array (N,), see `Labeled`. Whole groups are resampled, because equal texts are
-            not independent.
+        predictions: list of S lists of int arrays (N,), one per seed, over which scores are
+            averaged.
+        groups: int array (N,), see `Labeled`. Whole groups are resampled.
         classes: int. C.
 
     Returns:
-        `(values, samples)`: accuracy and macro-F1 on all texts (S, 2), and on each resample
-        (R, S, 2).
+        `(values, samples)`: accuracy and macro-F1, (S, 2), and on each resample, (R, S, 2).
 
     Source: Efron and Tibshirani 1993, the paired bootstrap.
     """
@@ -78,13 +76,11 @@ def calibration(y, rows, folds):
     Args:
         y: int array (N,).
         rows: floats (N, C). Out-of-fold probabilities.
-        folds: int array (N,). Each fold is scaled with the temperature that is fitted on the other
-            folds.
+        folds: int array (N,). Each fold is scaled with the temperature of the others.
 
     Returns:
-        `(facts, after)`: `facts` is a dict of `temperature` (fitted on all rows) and the expected
-        calibration errors before and after scaling, `error` and `error_after`. `after` are the
-        scaled probabilities (N, C).
+        `(facts, after)`: `facts` is a dict of `temperature` (of all rows) and expected calibration
+        errors, `error` and `error_after` scaling; `after` are the scaled probabilities (N, C).
     """
     after = np.empty_like(rows)
     for fold in np.unique(folds):
@@ -102,12 +98,11 @@ def calibration(y, rows, folds):
 
 
 def wrong_labels(y, rows):
-    """Find labels that are probably wrong, the least probable label first, by confident learning.
+    """Find probably wrong labels, the least probable first, by confident learning.
 
-    A class is confident for a row if its probability for this row is at least its mean probability
-    for the rows that are labeled with it. A row is listed if its label is neither its most probable
-    class nor its most probable confident class. The suggestion is the most probable confident
-    class.
+    A class is confident for a row if its probability is at least its mean over the rows labeled
+    with it. A row is listed if its label is neither its most probable class nor its most probable
+    confident class, which is suggested.
 
     Args:
         y: int array (N,).
@@ -127,7 +122,7 @@ def wrong_labels(y, rows):
     classes = np.unique(y)
     usual = np.full(rows.shape[1], np.inf)
     usual[classes] = [rows[y == number, number].mean() for number in classes]
-    # Because of rounding, the mean of equal probabilities may be slightly above them.
+    # By rounding, a mean of equal probabilities may be above them.
     sure = np.where(rows >= usual - 1e-6, rows, 0.0)
     looks = sure.argmax(axis=1)
     own = rows[np.arange(len(y)), y]
@@ -140,9 +135,8 @@ def wrong_labels(y, rows):
 def agreed(systems):
     """Combine systems by the geometric mean of their probabilities.
 
-    The combination is confident about a row only if all systems are. Of 500 TREC questions with 21
-    wrong labels, 33 rows had to be listed to find 16 of the wrong labels. With the probabilities of
-    the best single system, 52 rows had to be listed.
+    It is confident only if all systems are. Of 500 TREC questions with 21 wrong labels, 33 rows had
+    to be listed to find 16 of these, and 52 with the best single system.
 
     Args:
         systems: list of floats (N, C). Calibrated probabilities.
@@ -156,14 +150,14 @@ def agreed(systems):
 
 
 def contradictions(y, groups, known):
-    """Find rows whose text has another label in other rows at least as often as the row's label.
+    """Find rows whose text has another label at least as often in other rows.
 
     Args:
         y, groups: int arrays (N,). Classes, and groups of equal texts.
         known: list of rows to leave out.
 
     Returns:
-        List of `(row, class)`, where the class is the other label.
+        List of `(row, class)` with the other label.
 
     >>> contradictions(np.array([0, 1, 1, 0]), np.array([5, 5, 5, 6]), [])
     [(0, 1)]
@@ -185,8 +179,8 @@ def contradictions(y, groups, known):
 def most_useful(rows, features, count):
     """Choose rows to label next, which are uncertain and differ from each other.
 
-    The `5 * count` rows with the smallest margins are divided into `count` k-means clusters. From
-    each cluster, the row with the smallest margin is chosen.
+    Of the `5 * count` rows with the smallest margins, in `count` k-means clusters, the smallest of
+    each cluster is chosen.
 
     Args:
         rows: floats (P, C). Probabilities of P unlabeled rows.
@@ -210,7 +204,7 @@ def most_useful(rows, features, count):
 
 
 def margins_of(rows):
-    """Return each row's difference between its two largest probabilities: floats (P,)."""
+    """Return the difference of each row's two largest probabilities: floats (P,)."""
     ordered = np.sort(rows, axis=1)
     return ordered[:, -1] - ordered[:, -2]
 
@@ -219,11 +213,11 @@ def margins_of(rows):
 
 
 def choose(arms, samples, metric):
-    """Choose the cheapest arm that is not significantly worse than the best one.
+    """Choose the cheapest arm that is not significantly worse than the best.
 
     Args:
-        arms: dict of name to results, the cheapest arm first. `choose` adds `behind` to each arm's
-            results: by how much its score is below the best arm's, with an interval.
+        arms: dict of name to results, the cheapest arm first. `choose` adds `behind`, the distance
+            to the best score, with an interval.
         samples: dict of name to floats (R, 2), the scores on resamples.
         metric: string.
 
@@ -280,11 +274,11 @@ def recommend(arms, chosen, baseline, metric):
 
 
 def curve_sentence(curve, samples, metric):
-    """Return a sentence on how much more labels would help, judged by the last doubling of labels.
+    """Return a sentence on the use of more labels, by the last doubling.
 
     Args:
-        curve: list of points, dicts of `share`, `labels` and the metric's name. The last point is
-            for all labels.
+        curve: list of points, dicts of `share`, `labels` and the metric's name. The last has all
+            labels.
         samples: list of floats (R, 2), one array per point.
         metric: string.
     """

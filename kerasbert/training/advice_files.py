@@ -1,4 +1,4 @@
-"""The files that `advise` writes at the end: the report, rows to label or check, and figures."""
+"""The files of `advise`: the report, rows to label or check, and figures."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from kerasbert.visualize.calibration import label_curves, reliability_diagram
 
 
 def write_advice(runs, found):
-    """Compare the arms, write all files, and return the content of `advice.json`.
+    """Compare the arms and write all files; return the content of `advice.json`.
 
     Args:
         runs: a `CrossValidation`.
@@ -155,8 +155,7 @@ def _labels(runs, found, name, share):
 def _command(runs, name):
     """Return the command that trains an arm, or `None` if no command does."""
     settings, arm = runs.settings, ARMS[name](runs.arms, 0, "")
-    # No command trains the frozen arm for text pairs: only `advise` fits a head to the embeddings
-    # of both texts.
+    # Only `advise` fits a head to the embeddings of text pairs.
     if not arm.method or (name == "frozen" and len(runs.labeled.rows.x) > 1):
         return None
     given = zip(("--text", "--text-b"), settings.columns or ())
@@ -181,7 +180,7 @@ def _calibrate(runs, name, rows):
 
 
 def _labels_to_check(labeled, rows):
-    """Return a list of dicts that describe rows whose label may be wrong."""
+    """Return a list of dicts of rows with suspicious labels."""
     named = advice.wrong_labels(labeled.y, rows)
     named += advice.contradictions(labeled.y, labeled.groups, [row for row, _ in named])
     return [
@@ -198,7 +197,7 @@ def _labels_to_check(labeled, rows):
 
 
 def _rows_to_label(runs, name):
-    """Return a list of dicts that describe the unlabeled rows most useful to an arm."""
+    """Return a list of dicts of the unlabeled rows most useful to an arm."""
     labeled, pool = runs.labeled, runs.labeled.pool
     if not len(pool):
         return []
@@ -227,7 +226,7 @@ def _rows_to_label(runs, name):
 
 
 def _write_rows(path, rows):
-    """Write a CSV file for Excel, or remove an earlier file if there are no rows.
+    """Write a CSV file for Excel, or remove it without rows.
 
     Returns:
         List of the name of the file, or an empty list.

@@ -1,4 +1,4 @@
-"""`advise`: compare methods on a file's labels, and choose rows to label or check.
+"""`advise`: comparison of methods on a file's labels.
 
 Files in the output folder, each written atomically:
 
@@ -39,11 +39,11 @@ from kerasbert.training.settings import takes_settings
 def advise(
     data: AnyPath, preset: AnyPath | None, output: AnyPath, *, settings: AdviseSettings
 ) -> dict[str, Any]:
-    """Recommend a method to classify a file's texts, and choose rows to label or check.
+    """Recommend a method to classify a file's texts, and rows to label or check.
 
     Cross-validates TF-IDF, the frozen encoder, SetFit, LoRA adapters and full fine-tuning on the
-    same folds, for each seed and share of the labels. To resume after an interruption, repeat the
-    call. A later call with more arms, seeds or shares adds runs.
+    same folds, for each seed and share of the labels. Repeat the call to resume it; more arms,
+    seeds or shares add runs.
 
     Args:
         data: string. A table of texts and labels, see `kerasbert.tasks.file_task`. Rows with an
@@ -55,8 +55,8 @@ def advise(
         The content of `advice.json`: a dict of `advice` (sentences), `recommended` (an arm),
         `command` (which trains this arm), `arms` (scores, costs and calibration), `baseline`,
         `learning_curve`, `check_labels`, `label_next`, `data`, `notes` and `files`. Intervals cover
-        95 % of 1,000 bootstrap resamples of the texts, which are the same for all arms. They do not
-        include how scores vary with the training rows.
+        95 % of 1,000 bootstrap resamples of the texts, the same for all arms, without the variation
+        over training rows.
 
     Raises:
         ValueError: if data, preset or settings are unsuitable, before anything is written.
@@ -92,7 +92,7 @@ def advise(
             settings=settings,
         )
         if chosen != ("tfidf",):
-            # The preset is loaded here, so that a damaged one raises before anything is written.
+            # A damaged preset raises before anything is written.
             _ = runs.arms.embedder
         runs.check_output()
         runs.begin()
@@ -101,7 +101,7 @@ def advise(
 
 @dataclass
 class CrossValidation(RunFolder):
-    """The runs of `advise`, with their shared state. Further arguments are those of `RunFolder`.
+    """The runs of `advise`, with their shared state.
 
     Args:
         labeled: the rows.
@@ -120,8 +120,7 @@ class CrossValidation(RunFolder):
         self.arms = Arms(
             labels=self.labeled.labels,
             settings=self.settings,
-            # The folder is named by a hash of all texts, because other unlabeled rows, too, need
-            # new embeddings.
+            # By a hash of all texts, because other unlabeled rows need new embeddings.
             folder=self.path("vectors", digest_of(*rows.x, *pool.x)),
             texts=[text for column in (*rows.x, *pool.x) for text in column],
         )
@@ -130,7 +129,7 @@ class CrossValidation(RunFolder):
         }
 
     def run(self):
-        """Do all runs, and return a dict of `(arm, share, seed)` to a list of a result per fold."""
+        """Do all runs: a dict of `(arm, share, seed)` to a result per fold."""
         settings, labeled = self.settings, self.labeled
         plan = [
             (name, share, seed)
@@ -166,10 +165,7 @@ class CrossValidation(RunFolder):
         return found
 
     def train(self, run, name, seed, learned, asked):
-        """Train an arm on the rows `learned` and predict `asked`, and return the results.
-
-        The results of a finished run are loaded.
-        """
+        """Train an arm on `learned` and predict `asked`, or load the results of a finished run."""
         self.check_interrupt()
         path, folder = self.path("runs", f"{run}.npz"), self.path("runs", run)
         if not os.path.exists(path):
@@ -199,12 +195,12 @@ class CrossValidation(RunFolder):
                     megabytes=arm.megabytes,
                 )
         if names_in(folder):
-            remove(folder)  # Checkpoints of the finished training.
+            remove(folder)
         with reading(path, "remove it and run the same command again"), np.load(path) as file:
             return {key: file[key] for key in file.files}
 
     def rows_of(self, parts, seed):
-        """Combine the results of all folds: out-of-fold probabilities (N, C) in row order."""
+        """Combine the folds' out-of-fold probabilities (N, C) in row order."""
         rows = np.empty((len(self.labeled), len(self.labeled.labels)))
         for fold, part in enumerate(parts):
             rows[self.folds[seed] == fold] = part["rows"]

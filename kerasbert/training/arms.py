@@ -1,10 +1,9 @@
 """The text classifiers ("arms") that `advise` compares, the cheapest first.
 
 Each arm has `fit(x, y)` and `predict_proba(x)`, which returns (N, C). `x` is a list of texts or a
-tuple of two lists, and `y` are class indices. After `fit`, an arm has its size in `megabytes`. It
-also has the time of work that was done before `fit`, so that `advise` can add it to the costs:
-`seconds_before`, the training before an interruption, and `seconds_per_text`, the embedding of one
-text.
+tuple of two lists, and `y` are class indices. After `fit`, an arm has its size in `megabytes`.
+Costs before `fit` are `seconds_before`, the training before an interruption, and
+`seconds_per_text`, the embedding of one text.
 """
 
 import functools
@@ -29,14 +28,13 @@ from kerasbert.training.advise_settings import AdviseSettings
 from kerasbert.training.resuming import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 
-_BLOCK = 2048  # Number of texts per file of embeddings.
-# Few rows are trained for at least this number of updates, but for at most _MOST epochs.
+_BLOCK = 2048  # Texts per file of embeddings.
+# Few rows are trained for at least this number of updates, up to _MOST epochs.
 _UPDATES = 300
 _MOST = 20
-# Maximum number of SetFit's pairs of each kind. There are 20 of each kind per text, or fewer if
-# there are many texts, because SetFit is for few labels.
+# SetFit's pairs of each kind: 20 per text, up to this, because SetFit is for few labels.
 _PAIRS = 10_000
-_PAIR_BATCH, _PAIR_RATE = 16, 2e-5  # Defaults of the package setfit.
+_PAIR_BATCH, _PAIR_RATE = 16, 2e-5
 
 
 @dataclass
@@ -78,7 +76,7 @@ class Arm:
 
     # The name in tables, and the `method` of `finetune`.
     title = method = ""
-    # Seconds of training before an interruption, and seconds to embed one text.
+    # Before an interruption; to embed one text.
     seconds_before = seconds_per_text = 0.0
 
     def __init__(self, shared, seed, folder):
@@ -86,13 +84,12 @@ class Arm:
         Args:
             shared: an `Arms`.
             seed: int.
-            folder: string. The folder of checkpoints, from which an interrupted training resumes.
-                It need not exist.
+            folder: string. Folder of checkpoints to resume from, which need not exist.
         """
         self.shared, self.seed, self.folder = shared, seed, folder
 
     def prepare(self):
-        """Do the work whose results all runs share, so that no run's time includes it."""
+        """Do the work that all runs share, outside of their times."""
 
     def options(self, count):
         """Return the options of `kerasbert finetune` that train in the same way on `count` rows."""
@@ -102,7 +99,7 @@ class Arm:
 class Tfidf(Arm):
     """Logistic regression on words, word pairs and character n-grams.
 
-    Character n-grams help with word endings and with languages that are written without spaces.
+    Character n-grams help with word endings and languages without spaces.
     """
 
     title = "TF-IDF"
@@ -121,7 +118,7 @@ class Tfidf(Arm):
         self.model = LogisticRegression(C=10.0, max_iter=1000).fit(self._features(x), y)
 
     def predict_proba(self, x):
-        # A small share of the labels may have no example of some classes.
+        # A small share may lack some classes.
         found = np.zeros((len(_columns(x)[0]), len(self.shared.labels)))
         found[:, self.model.classes_] = self.model.predict_proba(self._features(x))
         return found
@@ -175,11 +172,11 @@ class Frozen(Arm):
 
 
 class Trained(Arm):
-    """Base class of arms that train with Keras' `fit` and resume after the last complete epoch."""
+    """Base class of arms with Keras' `fit`, resumed after the last complete epoch."""
 
     def _from_preset(self, kind, **arguments):
-        """Load a separate copy of the model. The seed determines the weights of a new head."""
-        gc.collect()  # Free the memory of the previous model and its optimizer.
+        """Load a separate copy of the model, with a new head by the seed."""
+        gc.collect()  # Free the memory of the previous model.
         keras.utils.set_random_seed(self.seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "New, random weights")
@@ -209,7 +206,7 @@ class Trained(Arm):
 
 
 class SetFit(Trained):
-    """An embedder trained on pairs of texts of the same or different classes, and a logistic head.
+    """An embedder trained on pairs of texts of equal or different classes, and a logistic head.
 
     Source: Tunstall et al. 2022, arXiv 2209.11055.
     """
@@ -245,10 +242,8 @@ class Tuned(Trained):
 
     @property
     def rate(self):
-        """The learning rate of the settings, or else the preset's, or else a default.
-
-        The default depends on the encoder's width, because small encoders need a higher rate (Turc
-        et al. 2019, arXiv 1908.08962).
+        """The learning rate of the settings, else of the preset, else by the encoder's width: small
+        encoders need a higher rate (Turc et al. 2019, arXiv 1908.08962).
         """
         given = self.shared.settings.learning_rate
         given = given or presets.finetuning_learning_rate(self.shared.settings.preset)
@@ -286,7 +281,7 @@ class Tuned(Trained):
 
 
 class Lora(Tuned):
-    """Like `Tuned`, but trains only adapters of the encoder, at ten times the learning rate."""
+    """Like `Tuned`, but trains only adapters, at ten times the learning rate."""
 
     title = "LoRA adapters"
     method = "lora"
@@ -307,7 +302,7 @@ ARMS = {"tfidf": Tfidf, "frozen": Frozen, "setfit": SetFit, "lora": Lora, "full"
 
 
 class Vectors:
-    """Mean-pooled embeddings of all texts, which are computed once and stored in files.
+    """Mean-pooled embeddings of all texts, computed once and stored in files.
 
     Args:
         shared: an `Arms`.
@@ -327,7 +322,7 @@ class Vectors:
                 seconds += float(file["seconds"])
                 self.megabytes = float(file["megabytes"])
         self._vectors = np.concatenate(blocks)
-        self.seconds = seconds / len(texts)  # Seconds to embed one text.
+        self.seconds = seconds / len(texts)
 
     def of(self, texts):
         """Return the embeddings of texts, float32 (N, D)."""
@@ -335,7 +330,7 @@ class Vectors:
 
     def _make(self, path, texts):
         embedder = self.shared.embedder
-        embedder.embed(texts[:2])  # A warm-up, so that the time below does not include compilation.
+        embedder.embed(texts[:2])  # Without the time of compilation.
         start = time.perf_counter()
         vectors = embedder.embed(texts)
         seconds = time.perf_counter() - start
@@ -345,7 +340,7 @@ class Vectors:
 
 
 class _Keep(EpochCheckpoints):
-    """Callback for checkpoints per epoch that also have the training's duration so far."""
+    """Callback for checkpoints with the training's duration so far."""
 
     def __init__(self, folder, epochs):
         super().__init__(folder)
@@ -359,7 +354,7 @@ class _Keep(EpochCheckpoints):
 
 
 def probabilities(vectors, head):
-    """Return class probabilities (N, C) of vectors (N, D) for a head from `logistic_head`."""
+    """Return class probabilities (N, C) of vectors (N, D) by `logistic_head`."""
     kernel, bias = head
     return scipy.special.softmax(vectors @ kernel + bias, axis=1).astype("float64")
 

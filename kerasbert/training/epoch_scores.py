@@ -15,11 +15,11 @@ from kerasbert.training.evaluation import answer_all
 from kerasbert.training.recording import Pulse
 from kerasbert.training.resuming import EpochCheckpoints, find_checkpoint
 
-_POINTS = 20  # Number of points of the loss curve per epoch.
+_POINTS = 20  # Points of the loss curve per epoch.
 
 
 class EpochScores(EpochCheckpoints):
-    """Callback that scores each epoch, and saves checkpoints from which the run can resume.
+    """Callback that scores each epoch, saves checkpoints, and stops the run.
 
     Args:
         search: a `GridSearch`.
@@ -35,14 +35,13 @@ class EpochScores(EpochCheckpoints):
         self.patience = search.shared["early_stopping"]
         self.every = max(steps // _POINTS, 1)
         self.history = []
-        self.best = []  # With early stopping, the weights of the best epoch; otherwise empty.
-        # Keras' progress bar is shown only on a terminal or in a notebook, because in a file or
-        # pipe it would print a line per batch.
+        self.best = []  # Weights of the best epoch, with early stopping.
+        # In a file or pipe, Keras' progress bar would print a line per batch.
         self.in_line = sys.stdout.isatty() or "ipykernel" in sys.modules
         self.steps = steps
 
     def kept(self):
-        """Return the row of the epoch to keep: the last, or with early stopping the best."""
+        """Return the epoch to keep: the last, or with early stopping the best."""
         return max(self.history, key=self.search.rank) if self.patience else self.history[-1]
 
     def is_over(self):
@@ -61,7 +60,7 @@ class EpochScores(EpochCheckpoints):
 
     @contextlib.contextmanager
     def until_it_diverges(self):
-        """Context manager that catches a `NonFiniteError` and records it for the current epoch."""
+        """Context manager that records a `NonFiniteError` for the current epoch."""
         try:
             yield
         except NonFiniteError as error:
@@ -76,8 +75,8 @@ class EpochScores(EpochCheckpoints):
 
     def on_train_batch_end(self, batch, logs=None):
         self.search.check_interrupt()
-        # The loss in `logs` is the mean of the epoch so far. It is read only at some batches,
-        # because reading it waits for the device.
+        # The mean of the epoch so far, read only at some batches, because reading waits for the
+        # device.
         count = batch + 1
         if count % self.every == 0:
             total = float(logs["loss"]) * count
@@ -97,12 +96,12 @@ class EpochScores(EpochCheckpoints):
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, "loss": _finite(logs["loss"]), "scores": {}}
-        if row["loss"] is not None:  # It is `None` if the head could not be fitted.
+        if row["loss"] is not None:  # `None` for a head that could not be fitted.
             task, dev, size = self.search.task, self.search.dev, self.point["batch_size"]
             verbose = self.search.verbose and not self.in_line
             found, _ = answer_all(task, self.method.ready(), dev, size, verbose)
             scores = {name: float(value) for name, value in task.score(dev, found).items()}
-            # The scores are added to `logs`, where other callbacks can read them.
+            # For other callbacks.
             logs.update((f"val_{name}", value) for name, value in scores.items())
             scores = {name: _finite(value) for name, value in scores.items()}
             row["scores"] = scores if None not in scores.values() else {}
@@ -122,7 +121,7 @@ class EpochScores(EpochCheckpoints):
     # === The state of an unfinished run ===
 
     def start(self, model):
-        """Load the run's checkpoint, if there is one, and return the number of complete epochs."""
+        """Load the run's checkpoint, if any; return the number of complete epochs."""
         epoch, facts, self.best = self.resume(model)
         self.history = facts.get("history", [])
         return epoch
@@ -137,6 +136,6 @@ class EpochScores(EpochCheckpoints):
 
 
 def _finite(value):
-    """Return a number as a float, or `None` if it is NaN or infinite, which JSON does not have."""
+    """Return a number as a float, or `None` for NaN and infinity, which JSON lacks."""
     value = math.nan if value is None else float(value)
     return value if math.isfinite(value) else None

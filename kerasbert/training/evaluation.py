@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
 
-# A file in the folder of a fine-tuned preset: the task, method and scores of its training.
+# File with a fine-tuned preset's task, method and scores.
 RECORD = "finetuning.json"
-_CHUNK = 2048  # Number of examples between updates of the progress bar.
+_CHUNK = 2048  # Examples between updates of the progress bar.
 
 
 def evaluate(
@@ -46,18 +46,17 @@ def evaluate(
     Args:
         model: string or model. The `model` folder of `finetune`, another preset with the task's
             head, or a task model.
-        data: string. A file in the format of the training files, or a folder with the official
-            files of `task`; `None` loads them with the `datasets` library.
-        task: string or `Task`. `None` means the task that the model was trained on, or, if this
-            task was not recorded, a task for files.
+        data: string. A file in the format of the training files, or a folder of official files;
+            `None` means the `datasets` library.
+        task: string or `Task`. `None` means that of the model's training, or a task for files.
         split: string. The split of a folder or the library.
-        columns: list of strings. Text columns of the file, if they are not the task's.
-        label: string or list of strings. Label column of the file, if it is not the task's; or 0/1
-            columns, one for each class.
+        columns: list of strings. Text columns, if not the task's.
+        label: string or list of strings. Label column, if not the task's; or a 0/1 column per
+            class.
         encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string, such as "mixed_bfloat16"; `None` means Keras' global policy.
-        limit: int. Maximum number of examples. The first ones are used.
+        limit: int. Maximum number of examples, from the start.
         verbose: bool. Whether to show progress.
 
     Returns:
@@ -98,12 +97,12 @@ def predict(
     limit: int | None = None,
     verbose: Any = True,
 ) -> dict[str, Any]:
-    """Predict examples, and optionally write them in the task's submission format.
+    """Predict examples, and optionally write a submission.
 
     Args:
-        model, data, task, columns, encoding, batch_size, precision, limit, verbose: see
-            `evaluate`. A file needs no labels. A `.txt` file has one text per line, unless its
-            first line has the names of columns.
+        model, data, task, columns, encoding, batch_size, precision, limit, verbose: see `evaluate`.
+            Files need no labels. A `.txt` file has one text per line, unless its first line names
+            columns.
         output: string. Folder for the submission files; `None` writes none.
         split: string. The split of a folder or the library.
 
@@ -133,8 +132,6 @@ def predict(
 
 def open_model(source, task=None, precision=None):
     """Load a model, and return `(model, task, threshold)`.
-
-    `threshold` is the "no answer" threshold, or `None`.
 
     Raises:
         ValueError: if the model does not fit the task.
@@ -166,7 +163,7 @@ def open_model(source, task=None, precision=None):
 
 
 def answer_all(task, model, examples, batch_size=32, verbose=True):
-    """Do what `Task.answers` does, and show progress if there are many examples."""
+    """Run `Task.answers`, with progress for many examples."""
     if not verbose or len(examples) <= _CHUNK:
         return task.answers(model, examples, batch_size)
     parts = [slice(start, start + _CHUNK) for start in range(0, len(examples), _CHUNK)]
@@ -179,7 +176,7 @@ def answer_all(task, model, examples, batch_size=32, verbose=True):
 
 
 def _shown(parts):
-    """Yield the parts, and show progress with a bar on a terminal, otherwise with lines."""
+    """Yield the parts, and show progress by a bar on a terminal, else by lines."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track
@@ -193,7 +190,7 @@ def _shown(parts):
 
 
 def _file_or_folder(data):
-    """Return `(file, folder)`, of which `data` is one and the other `None`, or both are `None`."""
+    """Return `(file, folder)`, at most one not `None`."""
     if data is None:
         return None, None
     path = os.path.expanduser(os.fspath(data))
@@ -232,8 +229,7 @@ def _with_columns(task, columns, label):
             f"'{task.name}' reads one label column."
         )
     if isinstance(label, (list, tuple)) or (label is not None and isinstance(task.label, tuple)):
-        # The file may have lists of labels or 0/1 columns, even if the training files had the
-        # other.
+        # The file may have lists of labels or 0/1 columns, whichever the training files had.
         task = replace(task, label=label if isinstance(label, str) else tuple(label))
     elif label is not None:
         names[task.label] = label

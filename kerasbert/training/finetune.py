@@ -40,16 +40,15 @@ from kerasbert.training.settings import takes_settings
 def finetune(
     task: Any, preset: AnyPath, output: AnyPath, *, settings: FinetuneSettings
 ) -> dict[str, Any]:
-    """Fine-tune a preset with each setting of a grid, and keep the model that is best on dev.
+    """Fine-tune a preset with each setting of a grid, and keep the best model on dev.
 
     Runs train as in BERT's paper, with `kerasbert.optimizers.AdamW`, linear warmup and decay to 0,
-    on batches of rows of similar length. To resume after an interruption, repeat the call: it keeps
-    finished runs, and continues after the last complete epoch to the same weights as an
-    uninterrupted call. A later call with more values or seeds adds runs.
+    on batches of similar length. Repeat the call to resume it after the last complete epoch, to the
+    same weights; more values or seeds add runs.
 
     Args:
-        task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or
-            a task for your own files from `kerasbert.tasks.file_task`.
+        task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or a
+            task from `kerasbert.tasks.file_task`.
         preset: string, as for `from_preset`.
         output: string. The output folder.
 
@@ -58,12 +57,12 @@ def finetune(
         main score), `best` (run), `kept` (names of the runs in the saved model), `scores` (of the
         saved model on dev), `classes` (on dev, see `Task.scores_by_class`), `test_scores` (`None`
         if the test set has no labels), `grid` (means over seeds), `runs`, `published`, `examples`,
-        `model` (folder), `predictions` (paths), `pictures` (paths) and `notes`. A call with `part`,
-        or a launched process that ends before the others, returns only `task`, `preset`, `method`,
+        `model` (folder), `predictions` (paths), `pictures` (paths) and `notes`. Calls with `part`,
+        and launched processes that end before others, return only `task`, `preset`, `method`,
         `metric`, `best` and `runs`.
 
     Raises:
-        BlockingIOError: if another process writes to the folder or to one of its parts.
+        BlockingIOError: if another process writes to the folder or a part.
         ValueError: if data, preset or settings are unsuitable, before anything is written.
 
     Sources: Devlin et al. 2019, arXiv 1810.04805, appendix A.3; Hu et al. 2021, arXiv 2106.09685
@@ -99,15 +98,14 @@ def _in_folder(place, settings, launched=False):
         others = []
         if settings.part is None:
             others = [os.path.join(parts, name) for name in names_in(parts)]
-            # If launched processes have left no parts, one of them has already combined the parts,
-            # and its results must not be overwritten.
+            # Without parts, another launched process has combined them; keep its results.
             settings = replace(
                 settings, overwrite=settings.overwrite and bool(others or not launched)
             )
         for part in others:
             stack.enter_context(in_use(part, "finetune"))
         results = _finetune(place, folder, others, settings, launched)
-    # The folder may be missing, or may still have parts of other processes.
+    # The folder may be missing, or have parts of other processes.
     with contextlib.suppress(OSError):
         os.rmdir(parts)
     return results
@@ -118,12 +116,12 @@ def _finetune(place, output, parts, settings, launched):
 
     Args:
         place: string. The folder of all runs.
-        output: string. The folder of all runs, or the folder of the part to do.
+        output: string. The folder of all runs, or of the part to do.
         parts: list of paths. Folders of the parts to take over.
         launched: bool. Whether a launcher started several processes.
 
     Returns:
-        `(results, is_last)`: the results, and whether the runs of all parts are done.
+        `(results, is_last)`: the results, and whether all parts are done.
     """
     task, preset = settings.task, settings.preset
     task = get_task(task) if isinstance(task, str) else task
@@ -192,8 +190,7 @@ def _finetune(place, output, parts, settings, launched):
                 there = runs_in(place)
                 points = [point for point in points if run_name(point) not in there]
         for part in parts:
-            # With `overwrite`, parts are removed, except those that launched processes have just
-            # written.
+            # `overwrite` removes parts, except those of launched processes.
             if launched or not settings.overwrite:
                 search.take_over(part)
             remove(part)
@@ -224,7 +221,7 @@ def _finetune(place, output, parts, settings, launched):
 
 
 def _with_rate(task, preset, method, notes):
-    """Return the task with the preset's learning rate, unless the task has its own rates."""
+    """Return the task with the preset's learning rate, unless it has its own."""
     rate = None if method == "frozen" else presets.finetuning_learning_rate(preset)
     official = builtin_tasks().get(task.name)
     rates = task.settings.learning_rates
@@ -261,7 +258,7 @@ def _check_setfit(task, train):
 
 
 def _check_classes(task, train, method):
-    """Raise if the method fits a logistic regression, but there is only one class."""
+    """Raise for a logistic regression on one class."""
     needs = {
         "setfit": "SetFit needs two classes",
         "frozen": "logistic regression needs two classes",
@@ -297,7 +294,7 @@ def _train_and_dev(task, data, dev_share, notes):
 
 
 def _limited(splits, limit, notes):
-    """Return at most `limit` examples of each split, drawn at random. A split may be `None`."""
+    """Draw at most `limit` examples of each split, which may be `None`."""
     parts, said = [], []
     for name, examples in splits.items():
         if limit is not None and examples is not None and len(examples) > limit:
@@ -314,7 +311,7 @@ def _limited(splits, limit, notes):
 
 
 def _test(task, data, notes):
-    """Return the test set, or `None` if it is missing, because not all test sets are published."""
+    """Return the test set, or `None` if it is unpublished."""
     if "test" not in task.splits:
         return None
     try:
@@ -337,7 +334,7 @@ def _hash(*splits):
 
 
 def _sample_weights(task, y, class_weights):
-    """Return the weight of each training example, or `None` without `class_weights`."""
+    """Return each training example's weight, or `None`."""
     if class_weights is None:
         return None
     if not task.has_one_class:

@@ -1,4 +1,4 @@
-"""The files that `finetune` writes at the end: results, predictions, figures and the best model."""
+"""The files of `finetune`: results, predictions, figures and the best model."""
 
 import csv
 import glob
@@ -29,7 +29,7 @@ def write_results(search, notes):
     runs = search.done()
     best = search.best(runs)
     if search.rank(best) == -math.inf:
-        # Earlier versions did not record the step at which a run diverged.
+        # Earlier versions did not record the step of divergence.
         said = best["history"][-1].get("diverged") or "Their losses are not finite."
         raise ValueError(
             f"All runs diverged. {said} Pass learning rates below {best['learning_rate']:g} "
@@ -109,7 +109,7 @@ def _take_model(search, chosen):
 
 
 def _draw(search, runs, best, predictions, notes):
-    """Draw the learning curves and, if each text has one class, the confusion matrix."""
+    """Draw the learning curves and, for exclusive classes, the confusion matrix."""
     task = search.task
     figures = {"learning_curve.png": lambda: finetuning_curves(runs, best["run"], task.main_metric)}
     if task.has_one_class:
@@ -120,7 +120,7 @@ def _draw(search, runs, best, predictions, notes):
 
 
 def _write_card(search, directory, results):
-    """Write the model card, and add the scores to the record in the preset's folder."""
+    """Write the model card, and add the scores to the preset's record."""
     task, best, base = search.task, results["best"], search.shared["preset"]
     path = os.path.join(directory, RECORD)
     write_json(path, read_json(path) | {"scores": results["scores"], "best": best})
@@ -154,13 +154,13 @@ def _write_card(search, directory, results):
     limits += [note for note in results["notes"] if note.startswith("With limit=")]
     if limits:
         card["limits"] = " ".join(limits)
-    # The card has no parent folders, because they mean nothing on other machines.
+    # Parent folders mean nothing on other machines.
     place = f"{os.path.basename(os.path.normpath(search.output))}/model"
     write_card(directory, place, card, f"{name.rpartition('/')[2]}-{task.name}")
 
 
 def _training_of(search, run):
-    """Return a phrase for the model card that describes how a run was trained."""
+    """Return a phrase on a run's training, for the model card."""
     method = search.shared["method"]
     if method == "frozen" and search.task.has_one_class:
         return "logistic regression on the frozen encoder"

@@ -16,21 +16,20 @@ from kerasbert.base.errors import (
 from kerasbert.training.settings import Settings, numbers, setting, two_numbers
 
 METHODS = ("full", "lora", "frozen", "setfit")
-# Defaults of the package setfit 1.2. A learning rate that is recorded in a preset replaces them.
+# Defaults of setfit 1.2; a preset's learning rate takes precedence.
 _SETFIT = {"batch_sizes": (16,), "learning_rates": (2e-5,), "epochs": (1,)}
-# A head fitted by logistic regression has neither learning rate nor epochs.
+# Logistic regression has neither learning rate nor epochs.
 _AT_ONCE = {"batch_sizes": (32,), "learning_rates": (0.0,), "epochs": (1,)}
-# Training only the head needs a high learning rate.
 _HEAD = {"learning_rates": (1e-3,)}
 
 
-# Panel of the command's help for the settings that make the grid of runs.
+# Panel of the help for the grid's settings.
 _SEARCH = "Search, with lists such as 16,32"
 
 
 @dataclass(frozen=True)
 class FinetuneSettings(Settings):
-    """The checked arguments of `finetune`. Lists become tuples.
+    """The checked arguments of `finetune`.
 
     >>> FinetuneSettings("rte", "a", "b", epochs=[2, 3, 2], seeds=1).epochs
     (2, 3)
@@ -260,7 +259,7 @@ class FinetuneSettings(Settings):
         self._choose_method()
 
     def _choose_method(self):
-        """Check the method and the settings that belong to one method."""
+        """Check the method and its settings."""
         from kerasbert.training.setfit import SAMPLING
 
         method = self.method or ("full" if self.lora_rank is None else "lora")
@@ -302,7 +301,7 @@ class FinetuneSettings(Settings):
         self.choose(method=method)
 
     def of(self, task):
-        """Return the task with the given settings, and otherwise the settings of the method."""
+        """Return the task with the given settings, else those of the method."""
         names = {one.name for one in dataclasses.fields(task.settings)}
         given = {x: value for x, value in vars(self).items() if x in names and value is not None}
         own = _SETFIT if self.method == "setfit" else {}

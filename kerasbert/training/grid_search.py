@@ -22,7 +22,7 @@ from kerasbert.training.methods import REGULARIZATION, method_of
 from kerasbert.training.resuming import find_checkpoint
 from kerasbert.training.run_folder import RunFolder
 
-# Folder for the parts, if a search is divided with `part` or a launcher.
+# Folder of the parts of a divided search.
 PARTS = "parts"
 GRID = ("batch_size", "learning_rate", "epochs", "seed")
 _NAMED = "batch {batch_size}, rate {learning_rate}, epochs {epochs}, seed {seed}"
@@ -60,7 +60,7 @@ def _read_runs(folder):
 
 @dataclass
 class GridSearch(RunFolder):
-    """The runs of `finetune`, with their shared state. Further arguments are those of `RunFolder`.
+    """The runs of `finetune`, with their shared state.
 
     Args:
         weights: list of floats, one per training example, or `None`.
@@ -79,7 +79,7 @@ class GridSearch(RunFolder):
     def check_output(self):
         """Raise if the folder has other files, or runs with other settings."""
         super().check_output()
-        # If a search was stopped in its first epoch, there is nothing to resume.
+        # A search stopped in its first epoch has nothing to resume.
         self.overwrite = self.overwrite or not names_in(self.path("runs"))
 
     def recorded(self, folder):
@@ -87,23 +87,23 @@ class GridSearch(RunFolder):
         there = super().recorded(folder)
         # Version 0.1 did not record the method.
         method = "full" if there.get("lora_rank") is None else "lora"
-        # Earlier versions kept one model, truncated texts, and had no regularization.
+        # Earlier versions kept one model, truncated texts, and did not regularize.
         earlier = {"keep": 1, "long": None, "label_smoothing": 0.0, "r_drop": 0.0}
         return {"method": method, **earlier, **there}
 
     def take_over(self, part):
-        """Take over a part's runs and checkpoints, and its model if it is the best so far."""
+        """Take over a part's runs, checkpoints, and model if it is the best."""
         found = _read_runs(part)
         runs = os.path.join(part, "runs")
         begun = {name for name in names_in(runs) if find_checkpoint(os.path.join(runs, name))}
         if not found and not begun:
-            return  # The part was stopped in its first epoch.
+            return  # Stopped in its first epoch.
         self.compare(part)
         self.begin()
         for path, run in found:
             others = self.done()
             model = os.path.join(inside(os.path.dirname(path), run["run"], path), "model")
-            # If runs have equal scores, the part has the model of the run that finished first.
+            # Of equal scores, the part has the first model.
             if os.path.isdir(model) and run in self.chosen([*others, run]):
                 with new_folder(os.path.join(self.folder_of(run), "model")) as folder:
                     link_files(model, folder)
@@ -147,18 +147,18 @@ class GridSearch(RunFolder):
         return sorted(found, key=lambda run: [run[name] for name in GRID])
 
     def rank(self, run):
-        """Return a run's score, negated if lower is better, or `-inf` if the run has no score."""
+        """Return a run's score, negated if lower is better, or `-inf` without one."""
         score = run["scores"].get(self.task.main_metric)
         if score is None:
             return -math.inf
         return -score if self.task.mode == "min" else score
 
     def best(self, runs):
-        """Return the best run, and of equally good runs the first to finish, which has a model."""
+        """Return the best run, of equals the first to finish, which has a model."""
         return max(sorted(runs, key=lambda run: run["finished"]), key=self.rank)
 
     def chosen(self, runs):
-        """Return a list of the runs to keep, the best first; runs without a score are left out."""
+        """Return the runs to keep, best first, without those without a score."""
         scored = [run for run in runs if self.rank(run) > -math.inf]
         scored.sort(key=lambda run: (-self.rank(run), run["finished"]))
         return scored[: self.shared["keep"]]
@@ -190,9 +190,8 @@ class GridSearch(RunFolder):
             used = [name for name in (*REGULARIZATION, "reinitialize_layers") if self.shared[name]]
             record |= {key: self.shared[key] for key in (*recorded, *used)}
             write_json(os.path.join(preset, RECORD), record)
-        # With this file, the run counts as finished.
         write_json(self.path("runs", f"{name}.json"), run)
-        if self.rank(run) > -math.inf:  # The last checkpoint of a diverged run is kept.
+        if self.rank(run) > -math.inf:  # Keep the last checkpoint of a diverged run.
             watch.forget()
         self._keep_best(self.done())
         value = run["scores"].get(self.task.main_metric)
@@ -200,8 +199,8 @@ class GridSearch(RunFolder):
         self.say(f"{said}, {report.duration(run['seconds'])}")
 
     def train_one(self, point, folder):
-        """Train a model with the settings of a grid point, and return it and its `EpochScores`."""
-        gc.collect()  # Free the memory of the previous model and its optimizer.
+        """Train a model for a grid point; return it and its `EpochScores`."""
+        gc.collect()  # Free the memory of the previous model.
         self.check_interrupt()
         keras.utils.set_random_seed(point["seed"])
         with warnings.catch_warnings():

@@ -44,7 +44,7 @@ class Rows:
         return Rows(columns, [self.places[row] for row in rows], self.unit, self.names)
 
     def keys(self):
-        """Return a key per row that ignores case, character width and extra spaces."""
+        """Return a key per row, without case, width and extra spaces."""
         return [tuple(map(plain, texts)) for texts in zip(*self.x)]
 
 
@@ -57,8 +57,8 @@ class Labeled:
         y: int array (N,). Indices into `labels`.
         labels: tuple of the C classes.
         groups: int array (N,). Rows with equal texts have the same number.
-        pool: the unlabeled `Rows`, without repeated texts and without texts of labeled rows.
-        notes: list of sentences about rows that are omitted or repeated.
+        pool: the unlabeled `Rows`, without repeated or labeled texts.
+        notes: sentences about omitted or repeated rows.
     """
 
     rows: Rows
@@ -77,7 +77,7 @@ class Labeled:
         return digest_of(*self.rows.x, named)
 
     def folds(self, count, seed):
-        """Return each row's fold (N,), stratified by class. Rows of equal texts share a fold."""
+        """Return each row's fold (N,), stratified by class and shared by equal texts."""
         from sklearn.model_selection import StratifiedKFold
 
         _, first, inverse = np.unique(self.groups, return_index=True, return_inverse=True)
@@ -90,7 +90,7 @@ class Labeled:
     def subset(self, rows, share, seed):
         """Draw a share of some rows, at least one row per class.
 
-        With the same seed, a larger share contains all rows of a smaller share.
+        With the same seed, a larger share contains a smaller one.
 
         Args:
             rows: int array of row indices.
@@ -135,7 +135,7 @@ def read_labeled(data, settings):
         A `Labeled`.
 
     Raises:
-        ValueError: if the labels are not classes, or if there are too few labels.
+        ValueError: if labels are not classes, or too few.
     """
     task = file_task(
         train=data,
@@ -206,7 +206,7 @@ def _drawn(rows, limit, what, notes):
 
 
 def _check_classes(source, labels):
-    """Raise if all labels are the same class, or if they are scores or free text."""
+    """Raise if labels are all equal, scores or free text."""
     counts = Counter(labels)
     if len(counts) == 1:
         raise ValueError(
@@ -233,10 +233,10 @@ def _check_classes(source, labels):
 
 
 def _frequent(marked, labels, keys, folds, source, notes):
-    """Keep the rows of classes with at least one distinct text per fold."""
+    """Keep rows of classes with a distinct text per fold."""
     texts = {}
     for i in marked:
-        # Equal texts are in the same fold, and count for the class of the first of them.
+        # Equal texts share a fold, and count for the first one's class.
         texts.setdefault(keys[i], labels[i])
     counts = Counter(texts.values())
     rare = {labels[i]: counts[labels[i]] for i in marked if counts[labels[i]] < folds}

@@ -22,13 +22,11 @@ class Whole:
         point: dict of `batch_size`, `learning_rate`, `epochs` and `seed`.
     """
 
-    # Further arguments of the optimizer, and further arguments of `compile`.
     optimizer, compiled = {}, {}
 
     def __init__(self, search, point):
         self.search, self.train, self.point = search, search.train, point
-        # `model` is the model that predicts, and `trained` is the model that `fit` trains.
-        # `trained` is `None` if nothing is trained by gradient steps.
+        # `model` predicts, and `fit` trains `trained`, or nothing if `None`.
         self.model = self.trained = self.make()
         self.data = (self.train.x, self.train.y, search.weights)
         self.prepare()
@@ -58,7 +56,7 @@ class Whole:
         return int(batches.cardinality())
 
     def ready(self):
-        """Return the model as it is trained so far, ready to predict."""
+        """Return the model so far, ready to predict."""
         return self.model
 
     def finish(self):
@@ -93,7 +91,7 @@ class Features(Whole):
         return 1
 
     def fit_head(self):
-        """Fit the head, and return its loss, or `None` if an embedding is not finite."""
+        """Fit the head; return its loss, or `None` for embeddings that are not finite."""
         vectors = self.embedder.embed(self.train.x, self.point["batch_size"])
         if not np.isfinite(vectors).all():
             return None
@@ -107,9 +105,9 @@ class Features(Whole):
 
 
 class SetFit(Features):
-    """Trains the embedder on pairs of texts of the same or different classes, then the head."""
+    """Trains the embedder on pairs of texts, then the head."""
 
-    optimizer = {"epsilon": 1e-8}  # The value that the package setfit uses.
+    optimizer = {"epsilon": 1e-8}  # As in setfit.
     compiled = {"loss": CosineRegression(), "metrics": None}
 
     def prepare(self):
@@ -141,10 +139,10 @@ def method_of(name, task):
 
 
 def classifier_of(embedder, labels):
-    """Make a classifier with an embedder's encoder, whose logits are linear in its embeddings.
+    """Make a classifier that is linear in an embedder's embeddings.
 
     Raises:
-        ValueError: if the classification head does not support the embedder's pooling or layers.
+        ValueError: if the head does not support the embedder's pooling or layers.
     """
     pooling, encoder = embedder.pooling, embedder.backbone
     if isinstance(pooling, list) or pooling == "tokens" or embedder.layers_used != "last":

@@ -4,7 +4,6 @@ from collections import namedtuple
 
 from kerasbert.base.errors import check_whole
 
-# A part of pre-training in which all rows have the same length.
 Phase = namedtuple("Phase", ["sequence_length", "steps", "batch_size"])
 
 
@@ -39,7 +38,7 @@ def checked_phases(phases, accumulate):
 def warmup_of(steps):
     """Return the number of warmup steps: a hundredth of the steps, as for BERT.
 
-    It is at least 1 / (1 - beta_2) = 1,000, or a fifth of the steps if that is less.
+    At least 1 / (1 - beta_2) = 1,000, or a fifth of the steps.
 
     Ma and Yarats 2021, arXiv 1910.04209, recommend 2 / (1 - beta_2) for Adam.
 

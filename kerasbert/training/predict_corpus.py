@@ -1,4 +1,4 @@
-"""Predictions for a whole corpus as JSON lines, on one machine or, with Apache Beam, on many."""
+"""Predictions for a whole corpus as JSON lines, also with Apache Beam."""
 
 from __future__ import annotations
 
@@ -36,33 +36,29 @@ def predict_corpus(
     batch_size: int = 32,
     options: Any = None,
 ) -> dict[str, Any]:
-    """Predict every example of a corpus and write shards of JSON lines, each atomically.
+    """Predict a corpus, and write shards of JSON lines, each atomically.
 
-    If the call is repeated, it writes only shards that are missing or damaged, as it detects by the
-    hashes in the manifest. `predictions-00000-00000.jsonl` is the first shard of the first file.
-    Each line has `file`, the example's `id`, `prediction`, and `probabilities` if `predict` returns
-    them. Values and order are those of `predict`.
+    A repeated call writes only missing or damaged shards, by the manifest's hashes.
+    `predictions-00000-00000.jsonl` is the first shard of the first file. Lines have `file`, `id`,
+    `prediction` and any `probabilities` of `predict`.
 
     Args:
         model: string, as for `kerasbert.predict`; without `options` also a model.
-        corpus: path of a file or a folder, a pattern, or a list of these. Files are as for
-            `predict`: tables, or plain text with one text per line. A worker reads a whole file
-            into memory.
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are tables, or
+            plain text with one text per line; each is read into a worker's memory.
         output: path of the folder.
         task, columns, encoding, precision: as for `predict`.
-        rows: int. Maximum number of examples per shard. A shard's examples are sorted by length
-            for prediction, to minimize padding.
+        rows: int. Maximum number of examples per shard, which are batched by length.
         batch_size: int.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
-            Paths are then those that Beam reads (`gs://`, `s3://`, `hdfs://`). `None` runs without
-            Beam.
+            Paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.
 
     Returns:
         The number of examples.
 
     Raises:
-        ValueError: if a file cannot be read, or if the folder has predictions of another model,
-            other settings or another corpus, even one of the same size.
+        ValueError: if a file cannot be read, or the folder has predictions of another model,
+            settings or corpus.
         ImportError: if Beam is not installed.
 
     >>> import tempfile
@@ -105,7 +101,7 @@ def predict_corpus(
         output,
         what="predictions",
         by="predict_corpus",
-        model=json.loads(to_json(described)),  # The form in which the manifest stores it.
+        model=json.loads(to_json(described)),  # As stored in the manifest.
         settings=settings,
         endings=_ENDINGS,
         read=functools.partial(_read, task=task, settings=settings),
@@ -178,8 +174,7 @@ def _answered(model, task, shard, part, size):
     """Predict the examples of a part, and yield the bytes of its shard's file."""
     name, first, examples = part
     predictions, probabilities = task.answers(model, examples, size)
-    # If the examples are documents whose sentences are predicted, there is no id per sentence, so
-    # the sentences are numbered.
+    # Sentences of documents have no ids, so they are numbered.
     has_ids = len(examples.ids) == len(predictions)
     ids = examples.ids if has_ids else range(first, first + len(predictions))
     lines = []
@@ -188,7 +183,7 @@ def _answered(model, task, shard, part, size):
         if probabilities is not None:
             row["probabilities"] = probabilities[place]
         lines.append(to_json(row, ensure_ascii=False) + "\n")
-    # A lone surrogate cannot be UTF-8, so it is written as a JSON escape.
+    # Lone surrogates become JSON escapes.
     yield "".join(lines).encode("utf-8", "backslashreplace")
 
 

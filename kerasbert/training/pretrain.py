@@ -52,7 +52,7 @@ from kerasbert.training.resuming import (
 )
 from kerasbert.training.settings import takes_settings
 
-# Number of examples of a periodic evaluation.
+# Examples of a periodic evaluation.
 SAMPLE = 2000
 
 
@@ -60,31 +60,28 @@ SAMPLE = 2000
 def pretrain(
     corpus: Corpus | dict[int, Corpus], output: AnyPath, *, settings: PretrainSettings
 ) -> dict[str, Any]:
-    """Pre-train an encoder on masked tokens and sentence pairs, from text to a preset.
+    """Pre-train an encoder from text, and save it as a preset.
 
     Trains a new encoder, or continues training a preset on text of your domain. The recipe is
-    BERT's (linear warmup and decay, nine tenths of the steps at length 128, the rest at 512),
-    except that new encoders use Muon, which is ahead of Adam in equal time
-    (benchmarks/notes/recipe.md). `optimizer="adamw"` selects BERT's optimizer, with decoupled
-    weight decay and no bias correction.
+    BERT's (linear warmup and decay, nine tenths of the steps at length 128, the rest at 512), but
+    with Muon for new encoders, which is ahead of Adam in equal time (benchmarks/notes/recipe.md).
+    `optimizer="adamw"` is BERT's, with decoupled weight decay and no bias correction.
 
     The folder `output` has `preset`, for `from_preset`, with its model card; `log.jsonl` and
-    `curves.png`; the newest checkpoint; and the `vocabulary` and `examples` that were made for the
-    training. To resume an interrupted training from its checkpoint, repeat the call. It ends with
-    the same weights as an uninterrupted call. They are bit-identical on the same machine and
-    backend if the backend is deterministic, as on CPUs. Ctrl-C stops after writing a checkpoint.
+    `curves.png`; the newest checkpoint; and the `vocabulary` and `examples` made for it. Repeat the
+    call to resume from the checkpoint, to the same weights, bit-identical on the same deterministic
+    backend and machine, as on CPUs. Ctrl-C stops after writing a checkpoint.
 
-    Processes that are started by a launcher (see `kerasbert.distribution.join`) train together,
-    with the same batches as a single process. Each process reads its part of a batch. The first
-    process writes to `output`, which all processes must be able to access. Training can resume from
-    a checkpoint with another number of processes.
+    Processes of a launcher (see `kerasbert.distribution.join`) each read their part of the batches
+    of a single process. The first writes to `output`, which all must be able to access. Training
+    can resume with another number of processes.
 
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples: a folder of `write_examples`,
             or a dict of sequence length to such folders (or TFRecord files).
         output: path of a folder, or a URL such as "s3://bucket/mini". To a URL, files are
-            transferred atomically after each checkpoint and at the end. If two trainings write to
-            the same URL, the one that was started last continues, and the other stops.
+            transferred atomically after each checkpoint and at the end. Of two trainings with the
+            same URL, the one started first stops.
 
     Returns:
         A dict: `model`, a `BertPretrainer` or `ElectraPretrainer`; `preset`, its folder; `steps`;
@@ -94,10 +91,9 @@ def pretrain(
         ValueError: if settings are invalid, or if `output` has a training with other settings.
         ImportError: if `tensorboard` is requested but not installed.
         ConnectionError: if another process has ended.
-        FloatingPointError: if a loss is NaN or infinite. The message has the step and likely
-            causes. The last finite checkpoint is kept, and the same call with a lower learning rate
-            resumes from it.
-        KeyboardInterrupt: if the training is stopped. The same call resumes it.
+        FloatingPointError: if a loss is NaN or infinite, with step and likely causes. The same call
+            with a lower learning rate resumes from the last finite checkpoint.
+        KeyboardInterrupt: if the training is stopped; the same call resumes it.
 
     Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.2; LAMB You et al. 2020, arXiv
     1904.00962; replaced tokens Clark et al. 2020, arXiv 2003.10555; higher masking rates Wettig et
@@ -114,12 +110,12 @@ def _pretrain(corpus, place, copies, settings, group):
     processes, output = group.processes, place.folder
 
     def first(function):
-        """Call a function in the first process, then share its files with the others."""
+        """Call a function in the first process, and share its files."""
         processes.first(lambda: (function(), place.push()))
         if not processes.is_first:
             place.pull()
 
-    # All processes use the files of the first process, in a place that all can access.
+    # All processes use the first one's files.
     processes.first(place.own)
     if not processes.is_first:
         place.pull()
@@ -161,8 +157,8 @@ def _pretrain(corpus, place, copies, settings, group):
     optimizer = pretraining_optimizer(settings, start, model.backbone)
     model.compile(optimizer, jit_compile=settings.jit_compile)
     model.optimizer.build(model.trainable_variables)
-    # Keras overwrites the weights with their averages at the end of each call of `fit`. Here, `fit`
-    # is called several times, so this is done below instead, after the last phase.
+    # Keras overwrites the weights with their averages after each `fit`, but several follow here; so
+    # it is done after the last phase.
     model.optimizer.finalize_variable_values = lambda weights: None
     if is_kept:
         load_optimizer(earlier, model)
@@ -185,7 +181,7 @@ def _pretrain(corpus, place, copies, settings, group):
         line,
         processes,
     )
-    # The weights are checked by `save_checkpoint`, because a check per line of the log is slow.
+    # `save_checkpoint` checks the weights, because a check per line of the log is slow.
     check = StopAtNonFinite(
         weights=False,
         place=lambda epoch, batches: f"step {recorder.after(batches):,} of {settings.total:,}",
@@ -220,15 +216,14 @@ def _train(model, number, data, recorder, callbacks, settings):
     every, parts = settings.log_every, settings.accumulate
     start = sum(one.steps for one in before)
     end = start + phase.steps
-    # Keras' epochs, which are intervals here, are numbered across phases.
+    # Keras' epochs, here intervals, are numbered across phases.
     number_of_first = sum(-(-one.steps // every) for one in before)
     seed = int(np.random.SeedSequence((settings.seed, number)).generate_state(1)[0])
     facts = {"phase": number + 1, "sequence_length": phase.sequence_length}
     tokens = None
     while recorder.step < end:
         done, left = recorder.step - start, end - recorder.step
-        # One call of `fit` trains whole intervals. An interval that is partly done, or a shorter
-        # last interval, is trained by a separate call.
+        # One call of `fit` trains whole intervals; a partly done or shorter one has its own call.
         inside = done % every
         length = min(every - inside, left)
         intervals = 1 if inside else max(1, left // every)
@@ -253,10 +248,10 @@ def _train(model, number, data, recorder, callbacks, settings):
 
 def _save(place, write, model, step):
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    # The position in the schedule, which counts batches, not updates.
+    # The schedule counts batches, not updates.
     batches = int(keras.ops.convert_to_numpy(optimizer.iterations))
     batches *= optimizer.gradient_accumulation_steps or 1
-    # The previous checkpoint is kept until a loss after the new checkpoint is known to be finite.
+    # Keep the previous checkpoint until a loss after the new one is finite.
     save_checkpoint(place.folder, model, step, write=write, keep_older=True, batches=batches)
     if write:
         place.push()
@@ -272,7 +267,7 @@ def _check_scores(scores, step):
 
 
 def _diverged(error, step, place, processes, settings):
-    """Keep the last checkpoint that is followed by a finite loss, and return the error to raise.
+    """Keep the last checkpoint before a finite loss; return the error to raise.
 
     Args:
         error: the `NonFiniteError` that ended the training.
@@ -283,8 +278,7 @@ def _diverged(error, step, place, processes, settings):
         return error
     newest = find_checkpoint(place.folder)
     if newest and checkpoint_facts(newest)["step"] == step - 1:
-        # The checkpoint's weights are finite, but the next loss was not, so an earlier checkpoint
-        # is kept instead.
+        # The loss after this checkpoint was not finite, so an earlier one is kept.
         os.remove(newest)
     remove_older(place.folder)
     facts = {"step": step, "learning_rate": settings.learning_rate, "error": str(error)}

@@ -8,8 +8,8 @@ from kerasbert.base.errors import PRECISIONS, check_choice, check_value, check_w
 from kerasbert.training.phases import checked_phases, warmup_of
 from kerasbert.training.settings import Settings, setting, two_numbers
 
-# Peak learning rates: BERT's rate for AdamW, a rate for LAMB with batches of several hundred rows,
-# and the rate that `benchmarks/recipe.py` found for new encoders with Muon.
+# Peak learning rates: BERT's AdamW, LAMB with several hundred rows, Muon for new encoders
+# (`benchmarks/recipe.py`).
 RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 3e-3}
 
 
@@ -17,7 +17,7 @@ RATES = {"adamw": 1e-4, "lamb": 1e-3, "muon": 3e-3}
 class PretrainSettings(Settings):
     """The checked arguments of `pretrain`.
 
-    Two objects are equal if a training with one can be resumed with the other.
+    Equal objects can resume each other's training.
 
     >>> settings = PretrainSettings("books", "out", steps=1000, optimizer="lamb")
     >>> settings.phases[0], settings.learning_rate, settings.warmup_steps, settings.log_every
@@ -417,7 +417,7 @@ class PretrainSettings(Settings):
         return checked_phases(phases, self.accumulate)
 
     def check_replicas(self, replicas):
-        """Raise a `ValueError` if the rows of a batch cannot be divided equally among devices."""
+        """Raise a `ValueError` if devices cannot divide a batch equally."""
         for number, phase in enumerate(self.phases):
             rows = phase.batch_size // self.accumulate
             if rows % replicas:
@@ -429,7 +429,7 @@ class PretrainSettings(Settings):
 
     @property
     def replaces(self):
-        """Whether the encoder learns to detect tokens that a jointly trained generator replaced."""
+        """Whether the encoder learns to detect replaced tokens."""
         return self.objective == "replaced_tokens"
 
     @property
@@ -469,10 +469,9 @@ class PretrainSettings(Settings):
         return masker if rates is None else {**masker, "mask_selection_rate": rates[1]}
 
     def hiding_in(self, number):
-        """Return the masking settings (`hiding`) of a phase.
+        """Return a phase's masking settings, for `read_examples`.
 
-        If the masking rate changes, `mask_selection_rate` is a tuple of the first rate, the last
-        rate and the number of batches, in the form that `read_examples` takes.
+        A changing `mask_selection_rate` is a tuple of first rate, last rate and number of batches.
         """
         rates = self.changing_rate
         if rates is None:

@@ -19,12 +19,12 @@ from kerasbert.training.pretraining_folder import SETTINGS, as_saved
 from kerasbert.training.recording import Pulse, mean_scores, short_names
 
 EXAMPLES = "examples"
-# Approximate number of shards: with many shards, a small share of them can be held out.
+# Approximate number of shards, so that a small share can be held out.
 SHARDS = 100
 
 
 def train_vocabulary(corpus, examples, output, settings, line):
-    """Train a vocabulary on the corpus, unless the output folder already has one."""
+    """Train a vocabulary, unless the output folder has one."""
     if examples is not None:
         raise ValueError(
             "The examples were made with a vocabulary: pass it as `vocabulary` (a vocab.txt, or a "
@@ -58,7 +58,7 @@ def given_examples(corpus):
         return {int(length): files for length, files in corpus.items()}
     if not isinstance(corpus, (str, os.PathLike)):
         return None
-    # The corpus may be a folder of examples, or a folder of such folders.
+    # A folder of examples, or of such folders.
     corpus, found = as_path(corpus), {}
     for folder in (corpus, *folders_in(corpus)):
         manifest = read_manifest(folder)
@@ -68,7 +68,7 @@ def given_examples(corpus):
 
 
 def made_examples(output, settings):
-    """Return a dict of sequence length to the folder to which `make_examples` writes."""
+    """Return a dict of sequence length to the folder of `make_examples`."""
     return {length: join(output, EXAMPLES, str(length)) for length in settings.lengths}
 
 
@@ -77,14 +77,14 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
     arguments = {"objective": settings.rows, "copies": settings.copies, "seed": settings.seed}
     arguments |= {"cut_sentences": settings.cut_sentences, **settings.read}
     if settings.masking == "static":
-        # The setting `unit` of `mask_tokens` is called `mask_unit` in `write_examples`.
+        # `unit` of `mask_tokens` is `mask_unit` of `write_examples`.
         names = {"unit": "mask_unit"}
         arguments |= {names.get(name, name): x for name, x in (settings.hiding or {}).items()}
     told = False
     for length, folder in made_examples(output, settings).items():
         manifest = read_manifest(folder)
         if resumed and manifest is not None and manifest["complete"]:
-            continue  # Existing examples are not compared with the corpus, to save reading it.
+            continue  # Not compared with the corpus, to save reading it.
         if not told:
             reading = {x: arguments[x] for x in arguments.keys() & set(READING)}
             for text in describe_files(corpus, **reading):
@@ -112,7 +112,7 @@ def make_examples(corpus, output, tokenizer, settings, resumed, line):
 def split(examples, settings, line):
     """Hold out a share of the shards, and return a dict of length to `(training, held out)`.
 
-    Both are dicts of arguments of `read_examples`. The second is `None` if nothing is held out.
+    Both are arguments of `read_examples`, or `None` if nothing is held out.
     """
     parts, share = {}, settings.held_out
     for length in settings.lengths:
@@ -167,7 +167,7 @@ def _check_manifest(manifest, folder, length, settings):
 
 
 def _split_list(items, share):
-    """Take a share of several items, at least one and evenly spaced, and return `(rest, taken)`.
+    """Take a share of items, at least one and evenly spaced: `(rest, taken)`.
 
     >>> _split_list([0, 1, 2, 3, 4, 5], 0.3)
     ([0, 2, 3, 5], [1, 4])
@@ -195,7 +195,7 @@ class Data:
         self.settings = {"tokenizer": tokenizer, "shard": group.shard, **settings}
 
     def training(self, phase, accumulate, seed, start, masker):
-        """Return a phase's batches from index `start` on, of which `accumulate` make an update."""
+        """Return a phase's batches from `start` on, `accumulate` per update."""
         batches = read_examples(
             **self.parts[phase.sequence_length][0],
             batch_size=phase.batch_size // accumulate,
@@ -206,7 +206,7 @@ class Data:
         return backend.of_this_process(batches)
 
     def held_out(self, phase, accumulate, examples=None):
-        """Return the held-out batches, or `None`. Order and masks are the same each time."""
+        """Return the held-out batches, always with the same order and masks, or `None`."""
         batches, size = self._held_out(phase, accumulate)
         if examples is not None and batches is not None:
             batches = batches.take(max(1, examples // size))
@@ -214,8 +214,7 @@ class Data:
 
     def _held_out(self, phase, accumulate):
         part, size = self.parts[phase.sequence_length][1], phase.batch_size // accumulate
-        # The batches are larger than in training, because small batches are slow, and because
-        # memory is free if there are no gradients.
+        # Larger batches are faster, and fit into memory without gradients.
         size *= -(-4096 // (phase.sequence_length * size))
         if part is None:
             return None, size
@@ -234,7 +233,7 @@ class Data:
         return float(np.concatenate(lengths).mean()) * phase.batch_size
 
     def scores(self, model, phase, accumulate, second):
-        """Return a dict of losses and metrics on all held-out examples, and majority baselines."""
+        """Return losses and metrics on all held-out examples, and majority baselines."""
         batches = self.held_out(phase, accumulate)
         if batches is None:
             return {}

@@ -1,4 +1,4 @@
-"""The output folder of `pretrain`: saved settings, checks of an earlier training, the preset."""
+"""The output folder of `pretrain`."""
 
 import json
 import os
@@ -17,14 +17,13 @@ from kerasbert.training.resuming import find_checkpoint
 from kerasbert.upload import write_card
 
 SETTINGS = "settings.json"
-# A file that is written if a training diverges. The next call may then change the settings in
-# `_MAY_CHANGE`.
+# Written if a training diverges; the next call may then change `_MAY_CHANGE`.
 DIVERGED = "diverged.json"
 _MAY_CHANGE = ("learning_rate", "schedule", "warmup_steps", "decay_share", "weight_decay")
 
 
 def fetched(given, copies, left_out=()):
-    """Return a local path as it is, or copy the file or folder of a URL into `copies`."""
+    """Return a local path, or copy a URL's files into `copies`."""
     if not isinstance(given, (str, os.PathLike)):
         return given
     url = as_path(given).rstrip("/")
@@ -42,7 +41,7 @@ def fetched(given, copies, left_out=()):
 
 
 def earlier_run(preset, optimizer_state):
-    """Return `(preset, checkpoint)`, where `preset` may be given as the output of a training."""
+    """Return `(preset, checkpoint)` of a preset or the output of a training."""
     if preset is None:
         return None, None
     given = os.path.expanduser(os.fspath(preset))
@@ -64,11 +63,10 @@ def earlier_run(preset, optimizer_state):
 
 
 def is_resumed(output, settings):
-    """Return whether `output` has a training with these settings; raise if they differ."""
+    """Return whether `output` has a training; raise if its settings differ."""
     before = json_in(output, SETTINGS)
     if not before:
         return False
-    # Earlier versions did not have these settings.
     before = {"schedule": "linear", "cut_sentences": False, **before}
     names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
     if os.path.exists(os.path.join(output, DIVERGED)):
@@ -84,15 +82,15 @@ def is_resumed(output, settings):
 
 def write_settings(output, settings):
     write_text(os.path.join(output, SETTINGS), to_json(settings, indent=1))
-    # From now on, all settings must stay the same again.
+    # From now on, settings must stay the same.
     remove(os.path.join(output, DIVERGED))
 
 
 def as_saved(settings):
-    """Return settings as they are after writing to JSON and reading, to compare them."""
+    """Return settings as if saved and read, to compare."""
 
     def described(value):
-        """Return a string for a value of a type that JSON lacks."""
+        """Return a string for a value that JSON lacks."""
         if isinstance(value, os.PathLike):
             return os.fspath(value)
         return getattr(value, "__qualname__", type(value).__name__)
@@ -101,7 +99,7 @@ def as_saved(settings):
 
 
 def start_over(output):
-    """Remove a training's files, except vocabulary and examples, which later checks may reuse."""
+    """Remove a training's files, except vocabulary and examples."""
     for name in (SETTINGS, LOG, CURVES, "preset", GENERATOR, "tensorboard", DIVERGED):
         remove(os.path.join(output, name))
     while newest := find_checkpoint(output):
@@ -139,8 +137,7 @@ def write_preset(model, output, log, scores, settings, card, line):
 
 def _recipe(settings, log, curves):
     """Describe a training in Markdown, for the model card."""
-    # Local folder names and options that are not set are left out, because they mean nothing to
-    # other users.
+    # Local folder names and unset options mean nothing to others.
     named = ["corpus", "preset", "teacher", "vocabulary"]
     if settings["vocabulary"] or settings["preset"]:
         named += ["vocabulary_size", "lowercase"]  # They describe only a trained vocabulary.

@@ -26,12 +26,12 @@ from kerasbert.text.languages import language_numbers
 from kerasbert.text.subword import in_languages
 from kerasbert.tokenizers import tokenizer_from_files
 
-# The folder of the generator that is trained with an ELECTRA encoder.
+# The folder of ELECTRA's generator.
 GENERATOR = "generator"
 
 
 def tokenizer_of(vocabulary, lowercase):
-    """Load the tokenizer of a file, a folder or a preset; return a tokenizer or `None` as it is."""
+    """Load the tokenizer of a file, folder or preset; return others unchanged."""
     if not isinstance(vocabulary, (str, os.PathLike)):
         return vocabulary
     path = os.path.expanduser(os.fspath(vocabulary))
@@ -48,7 +48,7 @@ def tokenizer_of(vocabulary, lowercase):
 
 
 def pretraining_model(preset, tokenizer, settings, teacher=None):
-    """Make a new model, or load a preset's model, with new heads if the preset lacks heads."""
+    """Make a new model, or load a preset's, with new heads for missing ones."""
     length = max(settings.lengths)
     names = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim", "family")
     size = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
@@ -111,7 +111,7 @@ def pretraining_model(preset, tokenizer, settings, teacher=None):
 
 
 def _with_languages(tokenizer, settings, preset):
-    """Return the tokenizer of a training on translations, which has the languages' names."""
+    """Return the tokenizer for translations, with the languages' names."""
     if tokenizer is None:
         tokenizer = BertPreprocessor.from_preset(preset).tokenizer
     if tokenizer.languages is None:
@@ -121,7 +121,7 @@ def _with_languages(tokenizer, settings, preset):
 
 
 def _loaded(preset, arguments):
-    """Load a preset's encoder and the heads that the preset has; other heads are new."""
+    """Load a preset's encoder and heads; missing heads are new."""
     if "preprocessor" in arguments:
         arguments.pop("sequence_length")
     if (rate := arguments.pop("dropout", None)) is not None:
@@ -131,7 +131,7 @@ def _loaded(preset, arguments):
     except NoHeadError:
         pass
     with warnings.catch_warnings():
-        # The warning names all heads, even those that the preset has.
+        # The warning also names the preset's heads.
         warnings.simplefilter("ignore")
         model = BertPretrainer.from_preset(preset, new_head=True, **arguments)
     new = "its heads are"
@@ -146,7 +146,7 @@ def _loaded(preset, arguments):
 def _with_dropout(model, rate, arguments):
     """Return a copy of a model with another dropout rate in its encoder.
 
-    The argument `dropout` of `from_preset` would change the head's dropout rate.
+    `dropout` of `from_preset` is that of the head.
     """
     config = {**model.backbone.get_config(), "dropout": rate}
     settings = {**model.get_config(), "preprocessor": model.preprocessor}
@@ -161,7 +161,7 @@ def _with_dropout(model, rate, arguments):
 
 
 def _loaded_electra(preset, preprocessor, generator, encoder):
-    """Load a preset's encoder and detector, and the generator in the folder beside it, if any."""
+    """Load a preset's encoder and detector, and any generator beside it."""
     new, masked, beside = [], None, os.path.join(os.path.dirname(preset), GENERATOR)
     if os.path.basename(preset) == "preset" and os.path.isdir(beside):
         if generator:
@@ -179,7 +179,7 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
         detector = BertReplacedTokenDetector.from_preset(preset, **encoder)
     except NoHeadError:
         with warnings.catch_warnings():
-            # Keras warns that the weights of a masked-LM head are not used.
+            # A masked-LM head is not used.
             warnings.simplefilter("ignore")
             detector = BertReplacedTokenDetector.from_preset(preset, new_head=True, **encoder)
         new.append("the head of the detector")
@@ -197,14 +197,14 @@ def _loaded_electra(preset, preprocessor, generator, encoder):
 
 
 def _copy(source, target):
-    """Copy weights into a part of a pre-trainer. Weights are matched by their paths."""
+    """Copy weights by path into a part of a pre-trainer."""
     values = {weight.path: weight for weight in source.weights}
     for weight in target.weights:
         weight.assign(values[weight.path.removeprefix("generator/")])
 
 
 def pretraining_optimizer(settings, start, backbone):
-    """Make the optimizer and its schedule. Both count batches, the schedule from `start` on."""
+    """Make the optimizer and its schedule, which counts batches from `start` on."""
     parts = settings.accumulate
     steps = settings.total * parts, settings.warmup_steps * parts
     rate = float(settings.learning_rate)
@@ -215,7 +215,7 @@ def pretraining_optimizer(settings, start, backbone):
         schedule = LinearDecay(rate, *steps, start=start)
     own = {}
     if settings.ema_momentum is not None:
-        # Keras updates the average after each batch, of which there are `parts` per weight update.
+        # Keras updates the average after each batch, `parts` times per weight update.
         own = {"use_ema": True, "ema_momentum": settings.ema_momentum ** (1 / parts)}
     if settings.optimizer == "adamw":
         own["bias_correction"] = False

@@ -1,4 +1,4 @@
-"""Training progress: the console line, the log file of JSON lines, and the curves drawn from it."""
+"""Training progress: the console line, the log and the curves."""
 
 import contextlib
 import math
@@ -21,28 +21,27 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 
 
-# Number of steps after which the processes tell each other whether one of them must stop.
+# Steps after which the processes tell each other whether one must stop.
 ASK_EVERY = 10
 
 
 class Recorder(keras.callbacks.Callback):
-    """Callback that counts steps, writes the log and checkpoints, and stops on request.
+    """Callback that writes the log and checkpoints, and stops on request.
 
-    Keras' epochs are the intervals between lines of the log. Metrics are read, and checkpoints are
-    written, only at the end of an interval, because on JAX and PyTorch each reading waits for the
-    device.
+    Keras' epochs are the intervals between lines of the log, at whose ends metrics are read and
+    checkpoints written, because on JAX and PyTorch reading waits for the device.
 
     Args:
         folder: path. The folder of the log.
-        step: int. Number of steps that were done before. Lines of the log after it are removed.
+        step: int. Number of steps done before; later lines of the log are removed.
         total: int. Number of steps of the whole training.
         accumulate: int. Number of batches per step.
-        checkpoint_every: int. Number of steps between checkpoints, a multiple of an interval.
+        checkpoint_every: int. Steps between checkpoints, a multiple of an interval.
         save: function of the model and the step that writes a checkpoint.
         second: string. Short name of the second task, such as "nsp".
         line: a `Line`.
-        processes: `kerasbert.distribution.Processes`. The first process writes the log. A signal
-            to any process stops all of them, at the next multiple of ten steps.
+        processes: `kerasbert.distribution.Processes`. The first writes the log. A signal to any
+            stops all, at the next multiple of ten steps.
     """
 
     def __init__(
@@ -79,8 +78,8 @@ class Recorder(keras.callbacks.Callback):
         self.stopped = signal.Signals(number).name
         self.line.say("stopping after this step, to save it; interrupt again to stop at once")
 
-    # The methods below are called by Keras. On JAX, reading `self.model` synchronizes the weights,
-    # which takes time; `model_of` does not.
+    # Keras calls the methods below. On JAX, reading `self.model` synchronizes the weights, unlike
+    # `model_of`.
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches, self._before = 0, self.step
@@ -103,8 +102,8 @@ class Recorder(keras.callbacks.Callback):
             self._clock = time.perf_counter(), self.step
         self.line.tick(self.step, self.total)
         if self.processes.count > 1:
-            # All processes must stop after the same step, so a request to stop has to wait until
-            # they ask each other.
+            # All processes must stop after the same step, so a request waits until they ask each
+            # other.
             if self.step % ASK_EVERY:
                 return
             if self.processes.any(self.stopped):
@@ -114,8 +113,7 @@ class Recorder(keras.callbacks.Callback):
             keras_internals.model_of(self).stop_training = True
 
     def on_test_begin(self, logs=None):
-        # Reading a variable waits until the device has finished its steps. The time is then taken,
-        # so that it does not include the evaluation.
+        # Reading a variable waits for the device's steps. The time is taken before the evaluation.
         keras.ops.convert_to_numpy(self.model.optimizer.iterations)
         self._pace = self._seconds_and_steps()
 
@@ -125,7 +123,7 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self.processes.is_first:
-            # Older checkpoints are not needed, because the losses after the newest are finite.
+            # Losses after the newest checkpoint are finite.
             remove_older(os.path.dirname(self.path))
         values = short_names(logs, self.second)
         values = mean_scores(values, self.processes)
@@ -149,7 +147,7 @@ class Recorder(keras.callbacks.Callback):
             self.save(self.model, self.step)
 
     def _seconds_and_steps(self):
-        """Return seconds and number of steps since timing began in this interval."""
+        """Return seconds and steps of this interval."""
         start, first = self._clock
         return time.perf_counter() - start, self.step - first
 
@@ -164,7 +162,7 @@ def short_names(scores, second):
     def short(name):
         before = "held_out_" if name.startswith("val_") else ""
         name = name.removeprefix("val_")
-        # If a model has one output, Keras' names do not contain the name of this output.
+        # With one output, Keras' names lack its name.
         if name in ("accuracy", "perplexity"):
             name = f"mlm_{name}"
         return before + name.replace("nsp_logits_", f"{second}_").replace("_logits_", "_")
@@ -185,10 +183,10 @@ def mean_scores(scores, processes):
 
 @contextlib.contextmanager
 def lasting_interrupt():
-    """Context manager that yields a function, which raises `KeyboardInterrupt` after Ctrl-C.
+    """Context manager of a function that raises `KeyboardInterrupt` after Ctrl-C.
 
-    Without it, Python may lose the exception: in a destructor or the callback of a weak reference,
-    it only prints an exception, and the destruction of a model takes time.
+    Python only prints exceptions in destructors and callbacks of weak references, and destroying a
+    model takes time.
     """
     before = signal.getsignal(signal.SIGINT)
     came = []
@@ -201,17 +199,17 @@ def lasting_interrupt():
         if came:
             raise KeyboardInterrupt
 
-    # In a background job, SIGINT is ignored, and `before` is not a function.
+    # A background job ignores SIGINT.
     with handled_signals(handle, [signal.SIGINT] if callable(before) else []):
         yield check
 
 
 class Pulse:
-    """Reports the progress of long work by lines, for files and pipes, which cannot show a bar.
+    """Reports progress by lines, for files and pipes.
 
     Args:
         say: function that prints a text.
-        every: float. Minimum number of seconds between lines, and before the first line.
+        every: float. Minimum seconds between lines, and before the first.
     """
 
     EVERY = 30.0
@@ -242,7 +240,7 @@ class Line:
         self.console = Console(file=sys.stderr, highlight=False)
         self.bar = None
         if verbose and self.console.is_terminal:
-            # The bar does not refresh itself in a thread, which would slow down the training.
+            # The bar does not refresh in a thread, which would slow down the training.
             self.bar = Progress(
                 TextColumn("{task.completed:,}/{task.total:,}"),
                 BarColumn(),
@@ -270,7 +268,7 @@ class Line:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def tick(self, step, total):
-        """Show the current step: in a bar, at most once a second; otherwise as `Pulse` does."""
+        """Show the current step, in a bar at most once per second, else like `Pulse`."""
         if not self.bar:
             self.pulse.tick(lambda: f"{step:,}/{total:,}")
         elif time.monotonic() - self._shown > 1:
@@ -320,7 +318,7 @@ def draw_curves(log, path):
         path: string. The PNG to write.
 
     Returns:
-        Whether a picture was written. `False` if matplotlib is not installed or the log is empty.
+        Whether a picture was written: not without matplotlib, or for an empty log.
     """
     if not log:
         return False

@@ -18,9 +18,9 @@ def over_seeds(runs, metric, mode="max"):
         mode: string. "min" if a lower score is better.
 
     Returns:
-        List of dicts of the three settings, `seeds` (number of runs), `diverged` (number of runs
-        that diverged), `mean`, `deviation` (sample standard deviation) and `best`. The last three
-        are `None` if too few scores are finite.
+        List of dicts of the three settings, `seeds` and `diverged` (numbers of runs), `mean`,
+        `deviation` (sample standard deviation) and `best`, the last three `None` if too few scores
+        are finite.
 
     >>> runs = [
     ...     {"batch_size": 16, "learning_rate": 5e-5, "epochs": 2, "scores": {"accuracy": x}}
@@ -51,7 +51,7 @@ def over_seeds(runs, metric, mode="max"):
 
 
 def grid_table(results):
-    """Make a rich table of the grid points, in which the best run's grid point is marked."""
+    """Make a rich table of the grid points, with the best marked."""
     metric, best = results["metric"], results["best"]
     table = Table(title=f"{metric} on dev, method {results['method']}")
     for name in ("batch", "learning rate", "epochs", "mean", "", "seeds", "deviation", "best"):
@@ -98,7 +98,7 @@ def score_table(results):
 
 
 def class_tables(results):
-    """Return a list of a rich table of the scores by class, or an empty list if there are none."""
+    """Return a list of a rich table of any scores by class."""
     if not results.get("classes"):
         return []
     table = Table(title=f"by class, {results.get('split', 'dev')}")
@@ -114,7 +114,7 @@ def class_tables(results):
 
 
 def advice_table(results):
-    """Make a rich table of the methods that `advise` tried; the recommended method is marked."""
+    """Make a rich table of the methods of `advise`, with the recommended one marked."""
     head, *rows = _advice_rows(results)
     data = results["data"]
     table = Table(
@@ -203,7 +203,7 @@ def _within(found):
 
 
 def _markdown(rows):
-    """Format rows as a Markdown table with escaped cells. The first row is the header."""
+    """Format rows, the header first, as a Markdown table with escaped cells."""
     cells = [[_plain(cell)[:200] for cell in row] for row in rows]
     cells.insert(1, ["---"] * len(cells[0]))
     return ["| " + " | ".join(row) + " |" for row in cells]

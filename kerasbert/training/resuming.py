@@ -1,6 +1,6 @@
-"""Training checkpoints: everything on which the next step depends, in one safetensors file.
+"""Training checkpoints: the whole state in one safetensors file.
 
-Files are written atomically. A resumed training takes the same steps as an uninterrupted one.
+A resumed training takes the same steps as an uninterrupted one.
 """
 
 import collections
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, **facts):
-    """Write `checkpoint-<step>.safetensors`, then remove older checkpoints.
+    """Write `checkpoint-<step>.safetensors`, atomically, then remove older ones.
 
     The file has the weights, and the states of the optimizer and of dropout.
 
@@ -46,20 +46,18 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         model: a compiled model whose optimizer is built.
         step: int.
         kept: list of further arrays, which `load_checkpoint` returns.
-        write: bool. If there are several processes, only one passes `True`. If weights are sharded
-            over their devices, all processes must call this function: the file has whole weights,
-            which are gathered one at a time, so that training can resume on any number of processes
-            and any mesh.
+        write: bool. Of several processes, only one passes `True`. With sharded weights, all must
+            call this function: the file has whole weights, gathered one at a time, so that training
+            can resume on any number of processes and any mesh.
         keep_older: bool. Whether to keep earlier checkpoints.
-        **facts: further values that JSON has, such as numbers and lists. `load_checkpoint` returns
-            them.
+        **facts: further JSON values, which `load_checkpoint` returns.
 
     Returns:
         The path.
 
     Raises:
-        OSError: if the disk is full. Earlier checkpoints are kept.
-        FloatingPointError: if a weight is not finite. Earlier checkpoints are kept.
+        OSError: if the disk is full; earlier checkpoints are kept.
+        FloatingPointError: if a weight is not finite; earlier checkpoints are kept.
     """
     path = os.path.join(folder, f"checkpoint-{step:09}.safetensors")
     kept = {f"{_KEPT}{number:06}": array for number, array in enumerate(kept)}
@@ -74,9 +72,8 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         }
     text = to_json(header).encode()
     text += b" " * (-len(text) % 8)
-    # The tensors are written one at a time. The safetensors library needs all arrays at once, which
-    # took 512 MB more for 512 MB of variables on TensorFlow. One at a time, it is 16 MB, the size
-    # of the largest tensor.
+    # One at a time: all arrays at once, as safetensors needs them, took 512 MB more for 512 MB of
+    # variables on TensorFlow, instead of 16 MB, the largest tensor.
     values = (backend.whole(x) if hasattr(x, "path") else x for x in tensors.values())
     if not write:
         collections.deque(values, maxlen=0)
@@ -110,11 +107,11 @@ def load_checkpoint(path, model):
     """Load a checkpoint into a model and its optimizer.
 
     Returns:
-        `(facts, kept)`: a dict of `step` and the `facts` that were passed to `save_checkpoint`, and
-        the list of arrays that was passed to it as `kept`.
+        `(facts, kept)`: a dict of `step` and the facts of `save_checkpoint`, and its list of arrays
+        `kept`.
 
     Raises:
-        ValueError: if the file is damaged, or its variables are not exactly those of the model.
+        ValueError: if the file is damaged, or its variables are not the model's.
     """
     variables, states = _variables(model), backend.random_states()
     with _open(path) as file:
@@ -127,10 +124,10 @@ def load_checkpoint(path, model):
 
 
 class EpochCheckpoints(keras.callbacks.Callback):
-    """Callback that saves a checkpoint per epoch, from which training resumes bit-identically.
+    """Callback that saves a checkpoint per epoch, to resume bit-identically.
 
     Before `fit` on raw texts, call `keras.utils.set_random_seed` with the training's seed, then
-    call `resume`, and pass the epoch that `resume` returns to `fit` as `initial_epoch`.
+    `resume`, and pass its epoch to `fit` as `initial_epoch`.
 
     Args:
         folder: path. The folder of this training; it need not exist.
@@ -141,11 +138,10 @@ class EpochCheckpoints(keras.callbacks.Callback):
         self.folder = folder
 
     def resume(self, model):
-        """Load the newest checkpoint, if there is one, into a compiled model.
+        """Load the newest checkpoint, if any, into a compiled model.
 
         Returns:
-            `(epoch, facts, kept)`: the number of complete epochs, and the `facts` and `kept` that
-            were passed to `keep`.
+            `(epoch, facts, kept)`: the number of complete epochs, and `facts` and `kept` of `keep`.
         """
         path, facts, kept = find_checkpoint(self.folder), {}, []
         if path is not None:
@@ -168,21 +164,17 @@ class EpochCheckpoints(keras.callbacks.Callback):
 
 
 def random_mark():
-    """Return a function that resets the global random generators to their current state.
+    """Return a function that restores the global random generators.
 
-    On PyTorch, `fit` draws from these generators when it builds a model and begins to read data,
-    and dropout draws from them in each step. After a reset, the draws of a step are the same in two
-    calls of `fit` as in a single call.
+    On PyTorch, `fit` draws from them to build a model and read data, and dropout in each step.
+    After a reset, two calls of `fit` draw like a single one.
     """
     states = backend.random_states()
     return lambda: backend.set_random_states(states)
 
 
 def load_optimizer(path, model):
-    """Load from a checkpoint only the optimizer's moments and step count.
-
-    Accumulated gradients are not loaded.
-    """
+    """Load a checkpoint's optimizer moments and step count."""
     variables = {
         name: variable
         for name, variable in _variables(model).items()
@@ -205,20 +197,19 @@ def checkpoint_facts(path):
 
 
 def _variables(model):
-    """Return the variables that a step depends on, as a dict by name."""
+    """Return the variables of a step by name."""
     weights = model.weights
     known = {id(weight) for weight in weights}
-    # Dropout states have no stable names, so they are numbered.
+    # Dropout states have no stable names.
     seeds = [variable for variable in model.variables if id(variable) not in known]
     named = [(f"weight/{weight.path}", weight) for weight in weights]
     named += [(f"seed/{number}", seed) for number, seed in enumerate(seeds)]
-    # The names do not contain the optimizer's own name, because Keras adds a counter to it.
+    # Without the optimizer's own name, to which Keras adds a counter.
     inner = getattr(model.optimizer, "inner_optimizer", None)
     own = {id(variable) for variable in (inner.variables if inner else ())}
     for variable in model.optimizer.variables:
         kind = "scaled" if inner and id(variable) not in own else "optimizer"
-        # If the outer optimizer built the variable, its path begins with the outer optimizer's
-        # name, and the inner optimizer's name follows.
+        # The outer optimizer's name may precede the inner one's.
         path = variable.path
         if kind == "optimizer" and inner:
             path = path[max(path.find(f"{inner.name}/"), 0) :]
@@ -234,7 +225,7 @@ def _dtype(tensor):
 
 
 def _checkpoints(folder):
-    """Return the paths of a folder's checkpoints. Incomplete files have other names."""
+    """Return the paths of a folder's checkpoints."""
     paths = glob.glob(os.path.join(glob.escape(folder), "checkpoint-*.safetensors"))
     return [path for path in paths if re.search(r"checkpoint-\d+\.safetensors$", path)]
 
@@ -257,10 +248,10 @@ def _facts(file, path):
 
 
 def _check(path, file, variables, others=()):
-    """Raise unless a file's tensors have exactly the names, shapes and types of the variables.
+    """Raise unless a file's tensors have the names, shapes and types of the variables.
 
     Args:
-        others: list of prefixes. Tensors whose names begin with them are ignored.
+        others: list of prefixes of ignored tensors.
     """
     found = {name for name in file.keys() if not name.startswith(tuple(others))}
     missing, extra = sorted(variables.keys() - found), sorted(found - variables.keys())

@@ -1,4 +1,4 @@
-"""`RunFolder`: the output folder of `finetune` and `advise`, in which finished runs are kept."""
+"""`RunFolder`: the output folder of `finetune` and `advise`."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ SETTINGS = "settings.json"
 
 @dataclass
 class RunFolder:
-    """An output folder whose finished runs are not trained again by the next call.
+    """An output folder, whose finished runs are not repeated.
 
     Args:
         output: string. Path of the folder.
@@ -28,7 +28,7 @@ class RunFolder:
     verbose: bool
     check_interrupt: Callable
 
-    # Names of entries that are not results, and a term for `shared["data"]` in errors.
+    # Entries that are not results, and a term for `shared["data"]` in errors.
     others, data_term = frozenset(), "examples"
 
     def say(self, text):
@@ -64,16 +64,16 @@ class RunFolder:
         return read_json(os.path.join(folder, SETTINGS))
 
     def begin(self):
-        """Create the folder. Call this only when the data have been read and the model was made."""
+        """Create the folder, after data and model are ready."""
         if self.overwrite:
-            # Runs are removed first, so that an interrupted removal leaves nothing to resume.
+            # First, so that an interrupted removal leaves nothing to resume.
             remove(self.path("runs"))
             for name in names_in(self.output):
                 if name not in {SETTINGS, *self.others}:
                     remove(self.path(name))
             self.overwrite = False
         os.makedirs(self.output, exist_ok=True)
-        # The settings are written first, to mark the folder as one with runs.
+        # First, to mark the folder as one with runs.
         write_json(self.path(SETTINGS), self.shared)
         os.makedirs(self.path("runs"), exist_ok=True)
 

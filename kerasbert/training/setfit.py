@@ -1,4 +1,4 @@
-"""The two stages of SetFit: contrastive text pairs, and a logistic head on the embeddings.
+"""The two stages of SetFit: contrastive text pairs, and a logistic head.
 
 Source: Tunstall et al. 2022, arXiv 2209.11055, and setfit 1.2.
 
@@ -9,11 +9,10 @@ import numpy as np
 
 from kerasbert.base.errors import is_whole
 
-# The ways to sample from all pairs.
 SAMPLING = ("oversampling", "undersampling", "unique")
-# Maximum number of texts of which all pairs are listed.
+# Texts of which all pairs are listed.
 MOST_TEXTS = 5000
-# The logit of a class without examples, by which its probability is 0.
+# Logit of a class without examples, with probability 0.
 NEVER = -1e4
 
 
@@ -23,20 +22,18 @@ def contrastive_pairs(classes, pairs=20, seed=0):
     Args:
         classes: N names or numbers, one per text.
         pairs: int or string. An int is the number of random pairs of each text with texts of its
-            class, and also the number with texts of other classes, as in the paper. A string is the
-            way to sample from all pairs, including each text with itself, as in setfit. There are
-            two kinds of pairs: of the same class, and of different classes. "oversampling" uses all
-            pairs, and repeats pairs of the rarer kind until both kinds are equally frequent;
-            "undersampling" uses only as many pairs of each kind as there are of the rarer kind;
-            "unique" uses each pair once.
+            class, and with others, as in the paper. A string samples from all pairs, each text with
+            itself included, as in setfit. "oversampling" repeats pairs of the rarer kind (same
+            class or different classes) until both are equally frequent; "undersampling" takes only
+            as many of each kind as there are of the rarer; "unique" takes each pair once.
         seed: int.
 
     Returns:
-        `(first, second, is_same)`: two arrays of text indices (P,), and float32 (P,), which is 1
-        if both texts are of the same class, else 0.
+        `(first, second, is_same)`: two arrays of text indices (P,), and float32 (P,), 1 for equal
+        classes, else 0.
 
     Raises:
-        ValueError: if there is a single class, or if there are too many texts to list all pairs.
+        ValueError: for a single class, or too many texts to list all pairs.
 
     Example:
 
@@ -67,7 +64,7 @@ def _drawn(classes, pairs, random):
     starts = (np.cumsum(counts) - counts)[classes[first]]
     sizes = counts[classes[first]]
     same = order[starts + random.integers(sizes)]
-    # In `order`, texts of other classes are before and after the texts of the same class.
+    # In `order`, other classes are before and after the class.
     place = random.integers(len(classes) - sizes)
     other = order[np.where(place < starts, place, place + sizes)]
     return np.tile(first, 2), np.concatenate([same, other])
@@ -103,8 +100,8 @@ def logistic_head(vectors, classes, num_classes, sample_weight=None):
         sample_weight: floats (N,). The weight of each example.
 
     Returns:
-        `(kernel, bias)`: float32 (D, C) and (C,). The softmax of `vectors @ kernel + bias` is equal
-        to the regression's `predict_proba`. A class without examples has the bias -1e4.
+        `(kernel, bias)`: float32 (D, C) and (C,). The softmax of `vectors @ kernel + bias` is the
+        regression's `predict_proba`. A class without examples has the bias -1e4.
 
     Example:
 
@@ -116,7 +113,7 @@ def logistic_head(vectors, classes, num_classes, sample_weight=None):
 
     head = LogisticRegression(max_iter=1000).fit(vectors, classes, sample_weight)
     coefficients, intercept = head.coef_, head.intercept_
-    if len(coefficients) == 1:  # If there are two classes, only the second has coefficients.
+    if len(coefficients) == 1:  # Of two classes, only the second has coefficients.
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
         intercept = np.array([0.0, *intercept])
     kernel = np.zeros((vectors.shape[1], num_classes), "float32")

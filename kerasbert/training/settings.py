@@ -1,4 +1,4 @@
-"""Settings of a training, each declared once for Python, the command line and saved files."""
+"""Settings, declared once for Python, the command line and saved files."""
 
 import dataclasses
 import functools
@@ -24,17 +24,14 @@ def setting(
     """Declare a setting: a field of a dataclass that is derived from `Settings`.
 
     Args:
-        default: the setting's default. If it is a bool, the option is a flag that sets the
-            opposite.
-        text: string. The description in the docstring of the function that takes the setting. Its
-            first sentence is the help of the option, in which settings in backticks are shown as
-            options.
-        panel: string. Panel of the command's help that has the option.
+        default: the setting's default. The option of a bool is a flag for the opposite.
+        text: string. The description for the function's docstring. Its first sentence is the
+            option's help, with settings in backticks as options.
+        panel: string. Panel of the option in the help.
         free: bool. Whether the setting may change when a training is resumed.
-        option: bool. Whether `takes_options` gives the command an option for it.
-        **shown: further properties of the option: `name`, if it differs from the setting's name;
-            `help`, if it differs from the first sentence; `type`, or, for a list separated by
-            commas, `numbers`, the type of its items; `value` that a flag sets; `choices`,
+        option: bool. Whether the command has an option.
+        **shown: further properties of the option: another `name` or `help`; `type`, or, for a list
+            separated by commas, `numbers`, the type of its items; `value` of a flag; `choices`,
             `metavar` and `min`.
     """
     metadata = {"text": text, "panel": panel, "option": option, **shown}
@@ -50,13 +47,13 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def compared(self):
-        """Return a dict of the settings that must be the same for all runs in a folder."""
+        """Return the settings that all runs in a folder share."""
         fields = settings_in(self)
         return {one.name: getattr(self, one.name) for one in fields if one.compare}
 
 
 def settings_in(kind):
-    """Return the fields of a dataclass that `setting` declared, without the required arguments."""
+    """Return the fields of a dataclass that `setting` declared."""
     return [one for one in dataclasses.fields(kind) if "text" in one.metadata]
 
 
@@ -66,8 +63,8 @@ def takes_settings(
     """Make a function take a dataclass's fields as its arguments.
 
     The function receives the required fields, and the checked object as `settings`. Type checkers
-    and editors see all arguments. The docstring of the function describes the required fields; the
-    text of each setting is added to it.
+    and editors see all arguments. Its docstring describes the required fields, and gets the
+    settings' texts.
     """
 
     def decorate(function):
@@ -79,7 +76,7 @@ def takes_settings(
             given = kind(*args, **kwargs)
             return function(*(getattr(given, name) for name in needed), settings=given)
 
-        kind.__init__.__qualname__ = function.__name__  # Python's TypeErrors begin with this name.
+        kind.__init__.__qualname__ = function.__name__  # For Python's TypeErrors.
         result = inspect.signature(function).return_annotation
         call.__signature__ = inspect.signature(kind).replace(return_annotation=result)
         arguments, mark, others = inspect.cleandoc(function.__doc__).partition("\n\nReturns:")
@@ -108,7 +105,7 @@ def numbers(name, values, kind, least):
 
 
 def two_numbers(given, separator):
-    """Return two whole numbers above 0 from a string or a sequence, or `None` if it is invalid.
+    """Return two whole numbers above 0 from a string or a sequence, or `None`.
 
     >>> two_numbers("3/16", "/"), two_numbers((2, 4), "x"), two_numbers("2x", "x")
     ((3, 16), (2, 4), None)

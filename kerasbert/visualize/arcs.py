@@ -27,7 +27,7 @@ def dependency_arcs(sentence: DependencyTree, edges: Any = None) -> Figure:
     Args:
         sentence: a `kerasbert.data.DependencyTree`, or a list of W words if there is no tree.
         edges: list of pairs of word positions from 0, as returned by `BertStructuralProbe.parse`.
-            Edges that are in the tree are drawn as solid lines, others as dashed lines.
+            Edges outside the tree are dashed.
 
     Returns:
         A `Figure`.
@@ -53,7 +53,7 @@ def dependency_arcs(sentence: DependencyTree, edges: Any = None) -> Figure:
             if head
         }
     found = _checked(edges or (), words)
-    # A word's width depends on its number of characters, where each CJK character counts twice.
+    # A word's width is its number of characters, where CJK characters count twice.
     widths = np.array([max(2, sum(1 + (ord(c) > 0x1100) for c in word)) + 1.5 for word in words])
     middles = np.cumsum(widths) - widths / 2
     total = float(widths.sum())

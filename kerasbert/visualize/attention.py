@@ -30,8 +30,8 @@ class Attention(typing.NamedTuple):
 
     Attributes:
         tokens: list of T strings.
-        weights: float32 (L, N, T, T). Each row is one token's attention to all tokens, and sums to
-            1 unless special tokens are left out.
+        weights: float32 (L, N, T, T). Rows are one token's attention to all tokens, with sum 1
+            unless special tokens are left out.
     """
 
     tokens: list
@@ -46,11 +46,10 @@ def attention(model: Any, text: Any, special_tokens: bool = True) -> Attention:
         text: string, or a pair of strings, truncated to the preprocessor's length. A mask token in
             it counts as one token.
         special_tokens: bool. `False` leaves out special tokens such as `[CLS]` and `[SEP]`, which
-            receive most of the attention in many heads. The other weights are not rescaled.
+            get most of the attention in many heads, without rescaling.
 
     Returns:
-        An `Attention`. Tokens are named by their characters in the text, with "##" before tokens
-        that continue a word.
+        An `Attention`. Tokens are named by their characters, with "##" if they continue a word.
 
     >>> from kerasbert.models import BertBackbone, BertTextEmbedder, BertTextEmbedderPreprocessor
     >>> from kerasbert.tokenizers import BertTokenizer
@@ -104,11 +103,11 @@ def attention_map(attention: Attention, layer: int = -1, head: int | None = None
 
 @style()
 def alignment_map(alignment: Any) -> Figure:
-    """Draw the attention of a target's tokens to the tokens of its source.
+    """Draw the attention of a target's tokens to its source.
 
     Args:
-        alignment: an `Alignment`, as `RecurrentSeq2SeqLM.align` returns, or a tuple of source
-            tokens, target tokens, and weights (T, S).
+        alignment: an `Alignment` of `RecurrentSeq2SeqLM.align`, or a tuple of source tokens, target
+            tokens, and weights (T, S).
 
     Returns:
         A `Figure` with a row for each target token, and a column for each source token.
@@ -143,9 +142,9 @@ def _drawn_map(image, columns, rows):
 
 @style()
 def attention_grid(attention: Any, layers: Any = None, heads: Any = None) -> Figure:
-    """Draw a grid of attention maps, with a row per layer and a column per head.
+    """Draw a grid of attention maps, a row per layer and a column per head.
 
-    Each map has its own color scale, from 0 to the map's largest weight.
+    Each map's color scale is from 0 to its largest weight.
 
     Args:
         attention: see `attention_map`.
@@ -190,11 +189,11 @@ def attention_lines(
         attention: see `attention_map`.
         layer: int. See `attention_map`.
         heads: int or list of ints. Each head has its own color; `None` draws all.
-        token: int or string. The only attending token to draw, given by its position, or by its
-            name in `attention.tokens`; `None` draws all.
+        token: int or string. The only attending token to draw, by position or name in
+            `attention.tokens`; `None` draws all.
 
     Returns:
-        A `Figure`. Stronger attention gives more opaque lines.
+        A `Figure`. Stronger attention is more opaque.
 
     >>> figure = attention_lines((["a", "b"], np.full((1, 1, 2, 2), 0.5)), token="b")
     >>> [text.get_text() for text in figure.axes[0].texts]
@@ -221,7 +220,7 @@ def attention_lines(
         weight = "bold" if len(looking) == 1 and place == looking[0] else "normal"
         axes.text(-0.02, place, name, ha="right", va="center", fontsize=size, weight=weight)
         axes.text(1.02, place, name, ha="left", va="center", fontsize=size)
-    # Lines of different heads end at different heights, so that no line hides another.
+    # Heads' lines end at different heights, so that none hides another.
     ends = np.linspace(-0.35, 0.35, len(heads) + 2)[1:-1]
     width = np.clip(50 * height / len(tokens) / len(heads), 0.8, 2)
     for number, (head, end) in enumerate(zip(heads, ends)):
@@ -273,6 +272,6 @@ def _indices(values, count, what):
 
 
 def _font_size(inches, most):
-    """Return the font size in points for a line spacing in inches, or 0 if it is unreadable."""
+    """Return the font size in points for a line spacing in inches, or 0."""
     points = 72 * inches * 0.75
     return min(points, most) if points >= 4 else 0

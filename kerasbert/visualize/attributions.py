@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 METHODS = ("integrated_gradients", "gradient_x_input", "attention_rollout")
 BASELINES = ("mask", "pad", "zero")
-# Maximum number of tokens per batch. In an encoder of 12 layers and width 768, gradients take about
-# 120 kB of memory per token and layer.
+# Tokens per batch. With 12 layers of width 768, gradients take about 120 kB per token and layer.
 _TOKENS = 1024
-# Colors that readers with red-green color blindness can tell apart.
+# Distinct with red-green color blindness.
 _FOR, _AGAINST = "#2f6fd0", "#d9641a"
 
 
@@ -41,24 +40,23 @@ _FOR, _AGAINST = "#2f6fd0", "#d9641a"
 class Attributions:
     """The contribution of each word and token of a text to an output of a model.
 
-    A notebook displays the text, with words that raise the output in blue and words that lower it
-    in orange.
+    A notebook displays the text, with words that raise the output in blue, and that lower it in
+    orange.
 
     Attributes:
         texts: tuple of one or two strings.
         words: list of W strings.
-        spans: int array (W, 3). For each word, the index of its text (0 or 1), and its start and
-            end in this text, in characters.
+        spans: int array (W, 3). Each word's text (0 or 1), start and end, in characters.
         scores: float array (W,). Each word's score, the sum of the scores of its tokens.
         tokens: list of T strings, with special tokens such as `[CLS]`.
         token_scores: float array (T,).
         target: string. Name of the explained output.
         method: string. See `attributions`.
-        output: float. Value of the explained output: for classes a logit, unless the model has an
-            activation. `None` for attention rollout.
+        output: float. Value of the explained output, a logit for classes of models without
+            activation; `None` for attention rollout.
         baseline_output: float. The output's value for the baseline (integrated gradients only).
-        error: float. The difference between the sum of `token_scores` and
-            `output - baseline_output` (integrated gradients only). More steps reduce it.
+        error: float. The difference of the sum of `token_scores` and `output - baseline_output`
+            (integrated gradients only), smaller with more steps.
     """
 
     texts: tuple
@@ -114,29 +112,26 @@ def attributions(
 ) -> Attributions:
     """Attribute an output of a model to the words of its text.
 
-    Integrated gradients average the gradient on a straight line from the token embeddings of a
-    baseline to those of the text. The scores sum to the difference between the two outputs, except
-    for the numerical `error`. Gradient times input uses only the gradient at the text. It is
-    cheaper, but its scores have no such sum, and a word's score may have the wrong sign if the
-    gradient changes along the line. Attention rollout estimates from the attention of all layers
-    how much of each token reaches the position that the head reads. It has no target, and its
-    scores have no sign.
+    Integrated gradients average the gradient on a line from a baseline's token embeddings to the
+    text's. Scores sum to the difference of both outputs, up to the numerical `error`. Gradient
+    times input uses only the gradient at the text: it is cheaper, but without this sum, and scores
+    may have the wrong sign. Attention rollout estimates from all layers' attention how much of each
+    token reaches the position that the head reads, without target and sign.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor: a text or token classifier,
             regressor, reranker, next-sentence predictor, masked language model or question
             answering model. `attention_rollout` takes any task on a `BertBackbone`.
         text: string, or a pair of strings; `(question, context)` for question answering.
-        target: the output to explain: the name or index of a class, or a token or its id for a
-            masked language model. `None` means the most probable class or token.
+        target: the output to explain: name or index of a class, or a token or id for a masked
+            language model. `None` means the most probable.
         at: position of the output: a character position for a token classifier, the index of a
             mask for a masked language model, the answer's `(start, end)` in the context for
             question answering. `None` means the first position, or the best answer.
         method: "integrated_gradients", "gradient_x_input" or "attention_rollout".
-        baseline: string. What replaces all tokens except special tokens: "mask", the mask token;
-            "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", because an
-            encoder has learned in training that a mask is an unknown word, but has never seen the
-            other two in the place of a word; or to "pad" if the vocabulary has no mask token.
+        baseline: string. What replaces all tokens except special ones: "mask", the mask token;
+            "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", which
+            encoders have learned as an unknown word, or to "pad" without a mask token.
         steps: int. Number of Gauss-Legendre quadrature points of integrated gradients.
 
     Returns:
@@ -190,7 +185,7 @@ def attributions(
     other[0, :length][~read.framing()] = blank
     points, shares = np.polynomial.legendre.leggauss(steps)
     points, shares = (points + 1) / 2, shares / 2
-    # The two ends of the line have weight 0: only their outputs are needed.
+    # The line's two ends have weight 0: only their outputs are needed.
     points, shares = np.append(points, [0, 1]), np.append(shares, [0, 0])
     rows = max(1, min(_TOKENS // vectors.shape[1], len(points)))
     ends, gradient = [], np.zeros(vectors.shape[1:], "float64")
@@ -233,7 +228,7 @@ _LOCK = threading.RLock()
 def giving(embedding, vectors):
     """Replace an embedding layer's output by vectors (R, T, E), in this thread only.
 
-    Token ids have no gradient, so the gradient is taken with respect to these vectors.
+    Token ids have no gradient, unlike these vectors.
     """
     here = threading.get_ident()
     with _LOCK:
@@ -242,14 +237,14 @@ def giving(embedding, vectors):
 
         def instead(name):
             def call(inputs, *args, **kwargs):
-                # Further arguments mean the reverse direction, from vectors to logits.
+                # Further arguments mean the reverse direction.
                 if args or kwargs or threading.get_ident() != here:
                     return usual[name](inputs, *args, **kwargs)
                 return ops.cast(vectors, embedding.compute_dtype)
 
             return call
 
-        # The methods are set in `__dict__`, because Keras tracks attributes that are assigned.
+        # Set in `__dict__`, because Keras tracks assigned attributes.
         embedding.__dict__.update({name: instead(name) for name in usual})
         try:
             yield
@@ -259,13 +254,13 @@ def giving(embedding, vectors):
 
 
 def _rollout(model, read, at):
-    """Return how much of each token reaches the position that the head reads: (T,), with sum 1."""
+    """Return how much of each token reaches the head's position: (T,), with sum 1."""
     inside = encoder_of(model).feature_model(output_hidden_states=False, output_attentions=True)
     maps = [floats(x)[0].mean(axis=0) for x in inside(read.features, training=False)["attentions"]]
     kind = kind_of(model)
     by_place = kind and kind.explains in AT_TOKENS
     length = len(read.tokens)
-    # If attention is causal, only the last token attends to the whole text.
+    # In causal attention, only the last token attends to all.
     is_last = encoder_of(model).is_causal or getattr(model, "pooling", None) == "last"
     place = length - 1 if is_last else 0
     if by_place:
@@ -285,12 +280,11 @@ def _rollout(model, read, at):
 
 @style()
 def attribution_bars(attributions: Attributions, top: int | None = None) -> Figure:
-    """Draw each word's contribution to the output as a bar, in the order of the text.
+    """Draw each word's contribution as a bar, in the order of the text.
 
     Args:
         attributions: `Attributions`.
-        top: int. Number of words to draw. The words with the largest absolute scores are chosen;
-            `None` draws all.
+        top: int. Number of words to draw, by absolute score; `None` draws all.
 
     Returns:
         A `Figure`.

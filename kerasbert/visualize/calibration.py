@@ -18,8 +18,8 @@ def label_curves(curves: Mapping[str, Any], metric: str) -> Figure:
     """Draw scores of several systems over the number of training labels, with intervals.
 
     Args:
-        curves: dict of title to a list of points. A point is a dict of `labels`, the number of
-            training labels, and the metric's name, which has a dict of `value`, `low` and `high`.
+        curves: dict of title to a list of points. A point has `labels`, the number of training
+            labels, and under the metric's name a dict of `value`, `low` and `high`.
         metric: string. The metric's name.
 
     Returns:
@@ -50,11 +50,11 @@ def reliability_diagram(systems: Mapping[str, Any]) -> Figure:
     """Draw accuracy over confidence, one panel per system.
 
     Args:
-        systems: dict of title to the lines of a panel, which are a dict of name, such as "as it
-            is", to the result of `kerasbert.metrics.reliability`.
+        systems: dict of title to the panel's lines, a dict of name, such as "as it is", to the
+            result of `kerasbert.metrics.reliability`.
 
     Returns:
-        A `Figure`. The points of a perfectly calibrated system are on the diagonal.
+        A `Figure`. Perfect calibration is on the diagonal.
 
     >>> rows = [{"confidence": 0.9, "accuracy": 0.8, "share": 1.0}]
     >>> reliability_diagram({"TF-IDF": {"as it is": rows}}).axes[0].get_title()

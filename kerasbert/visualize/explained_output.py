@@ -29,7 +29,7 @@ class Output:
     place: int = 0
 
     def features(self, rows):
-        """Return the model's inputs, repeated for rows that differ only in their vectors."""
+        """Return the model's inputs for rows that differ only in their vectors."""
         return {name: np.repeat(x, rows, axis=0) for name, x in self.arrays.items()}
 
 
@@ -48,7 +48,7 @@ def output_of(model, read, target, at):
 
 
 def _chosen(target, names, values):
-    """Return the index of the target class, or, without a target, of the largest of (C,) values."""
+    """Return the index of the target class, or of the largest of (C,) values."""
     if target is None:
         return int(np.argmax(values))
     if isinstance(target, str):
@@ -125,7 +125,7 @@ def _hidden_word(model, read, target, at):
 
 
 def _token(tokenizer, target):
-    """Return the id of a token that is given by its id, its name in the vocabulary or its text."""
+    """Return the id of a token, given as id, name or text."""
     if is_whole(target):
         tokenizer.id_to_token(int(target))  # Raises ValueError for an unknown id.
         return int(target)

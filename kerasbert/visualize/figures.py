@@ -1,4 +1,4 @@
-"""What all figures share: style and fonts, lazy import of matplotlib, and saving."""
+"""Shared code of figures: style and fonts, lazy import of matplotlib, saving."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ import warnings
 from kerasbert.base.errors import how_to_install
 from kerasbert.base.files import new_file
 
-# Fonts with Korean, Japanese and Chinese characters, which matplotlib's default font lacks.
+# CJK fonts, for characters that matplotlib's default font lacks.
 _FONTS = (
     "Noto Sans CJK KR",
     "Noto Sans CJK JP",
@@ -43,9 +43,8 @@ _DPI = 120
 
 @contextlib.contextmanager
 def style():
-    """Context manager, and decorator, in which matplotlib uses installed CJK fonts.
-
-    Warnings about missing glyphs are suppressed.
+    """Context manager and decorator with installed CJK fonts, without warnings about missing
+    glyphs.
 
     Raises:
         ImportError: if matplotlib is not installed.
@@ -96,7 +95,7 @@ def _figure_class():
                 return super().get_tightbbox(*args, **kwargs)
 
         def _repr_png_(self):
-            # Notebooks can display matplotlib's own figures only after pyplot was imported.
+            # Notebooks display matplotlib's own figures only after the import of pyplot.
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=_DPI)
             return file.getvalue()
@@ -111,7 +110,7 @@ def save(figure, path):
 
 
 def close_grid(axes, labels_x, labels_y, size):
-    """Label an image's columns and rows in a font size (0 for no labels), and remove its frame."""
+    """Label an image's columns and rows in a font size (0 for none), and remove its frame."""
     labels_x, labels_y = (labels if size else [] for labels in (labels_x, labels_y))
     axes.set_xticks(range(len(labels_x)), labels_x, rotation=90, fontsize=size or None)
     axes.set_yticks(range(len(labels_y)), labels_y, fontsize=size or None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-# Maximum number of positions per batch, to limit the memory for logits over the whole vocabulary.
+# Maximum positions per batch, to limit the memory for logits.
 _AT_ONCE = 128
 
 
@@ -35,8 +35,8 @@ class LogitLens:
 
     Attributes:
         tokens: list of T strings.
-        best: list (L + 1) of lists (T) of K strings, the most probable first. The first entry is
-            for the embeddings, the others are for the layers.
+        best: list (L + 1) of lists (T) of K strings, the most probable first, for embeddings and
+            layers.
         token_ids: int array (L + 1, T, K).
         scores: float array (L + 1, T, K). Probabilities.
     """
@@ -71,8 +71,8 @@ def _layer(number):
 def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None) -> LogitLens:
     """Apply a masked language model's head to the output of every layer.
 
-    If the encoder has a final norm (`norm_first`, as in ModernBERT), it is applied before the head,
-    so that the last layer gives the model's own predictions.
+    Any final norm (`norm_first`, as in ModernBERT) is applied before the head, so that the last
+    layer gives the model's predictions.
 
     Args:
         model: a `BertMaskedLM` or `BertPretrainer` with a preprocessor.
@@ -84,8 +84,8 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
         A `LogitLens`.
 
     Raises:
-        ValueError: if the model has no masked language modeling head, or if `places="masks"` and
-            the text has no mask token.
+        ValueError: if the model has no masked language modeling head, or the text no mask token for
+            `places="masks"`.
 
     >>> from kerasbert.models import BertBackbone, BertMaskedLM, BertMaskedLMPreprocessor
     >>> from kerasbert.tokenizers import BertTokenizer
@@ -122,7 +122,7 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
     norm = encoder.final_layer_norm
     ids, scores = [], []
     for number, x in enumerate(states):
-        # The states of the last layer are already normalized.
+        # The last layer's states are already normalized.
         if norm is not None and number < len(states) - 1:
             x = norm(x)
         parts = [kept[i : i + _AT_ONCE] for i in range(0, len(kept), _AT_ONCE)]
@@ -137,7 +137,7 @@ def logit_lens(model: Any, text: str, top_k: int = 5, places: str | None = None)
 def _best(head, x, places, count, vocabulary_size):
     """Return the ids (P, K) and probabilities of the best tokens at P positions of (1, T, D)."""
     logits = head(x, mask_positions=ops.convert_to_tensor(places[None], "int32"))[0]
-    # The embedding may have more rows than the tokenizer has tokens; these rows are left out.
+    # The embedding may have more rows than there are tokens; these are left out.
     logits = ops.convert_to_numpy(logits).astype("float64")[:, :vocabulary_size]
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     odds /= odds.sum(-1, keepdims=True)

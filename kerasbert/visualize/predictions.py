@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-_MOST_NUMBERS = 20  # If there are more classes, the cells are too small for numbers.
-_MOST_NAMES = 60  # Maximum number of points whose names are drawn.
+_MOST_NUMBERS = 20  # With more classes, cells are too small for numbers.
+_MOST_NAMES = 60  # Maximum number of points with drawn names.
 
 
 @style()
@@ -65,7 +65,7 @@ def masked_words(found: Any) -> Figure:
 
     Args:
         found: the result of `fill_mask` for one text: a list of dicts of `token` and `score`, or,
-            for a text with several masks, a list of such lists.
+            for several masks, a list of such lists.
 
     Returns:
         A `Figure` with a panel for each mask.
@@ -106,11 +106,11 @@ def embedding_map(
         labels: list of N classes. Points of a class have the same color.
         names: list of N strings. Names of the points, of which up to 60 are drawn.
         method: string. "pca" draws the two directions of greatest variance; "tsne" keeps neighbors
-            together, but distances in its map mean nothing.
+            together, but distances mean nothing.
         seed: int. Seed of "tsne".
 
     Returns:
-        A `Figure`. With "pca", the axis labels have the share of the variance that they explain.
+        A `Figure`. With "pca", axis labels have the explained share of the variance.
 
     >>> figure = embedding_map(np.eye(4)[:, :3], labels=["a", "a", "b", "b"])
     >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
@@ -136,7 +136,7 @@ def embedding_map(
     size = float(np.clip(3000 / len(points), 6, 40))
     for number, kind in enumerate(kinds):
         here = points[[label == kind for label in labels]]
-        # The marker changes after ten classes, because there are only ten colors.
+        # The marker changes after ten classes, because there are ten colors.
         marker = "osD^vPX"[number // 10 % 7]
         style = {"color": f"C{number % 10}", "marker": marker, "s": size, "alpha": 0.75}
         axes.scatter(*here.T, label=kind, linewidths=0, **style)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Texts
 
-# Colors that are light enough for black text. Consecutive colors are easy to tell apart.
+# Light enough for black text, and easy to tell apart.
 _COLORS = (
     "#ffd6a5",
     "#a0e8af",
@@ -31,8 +31,7 @@ _COLORS = (
     "#c9e265",
     "#f3b0e3",
 )
-# Each paragraph has its own text direction. Text is black on white even in notebooks with a dark
-# theme.
+# Each paragraph has its own text direction. Text is always black on white.
 BOX = (
     "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext;text-align:start;"
     "line-height:1.9;padding:0.6em 0.8em;background:#fff;color:#111;"
@@ -79,9 +78,9 @@ def entities(
     Args:
         text: a string, or a list of words.
         entities: the result of `BertTokenClassifier.tag`: dicts of `start`, `end`, `label`, and
-            optionally `score`, which is shown as a tooltip; or tuples `(start, end, label)`. Where
-            entities overlap, the first one sets the color, and the others are underlined.
-        colors: dict of label to a CSS color. It may have only some of the labels.
+            optionally `score`, which is shown as a tooltip; or tuples `(start, end, label)`. Of
+            overlapping entities, the first sets the color, and others are underlined.
+        colors: dict of some or all labels to CSS colors.
 
     Returns:
         An `Html`.
@@ -118,7 +117,7 @@ def answers(context: str, answers: Sequence[dict[str, Any]], question: str | Non
         question: string. It is shown above the context.
 
     Returns:
-        An `Html`. The best answer has the darkest color; less probable answers are lighter.
+        An `Html`. Less probable answers are lighter.
 
     >>> found = [{"answer": "noon", "start": 9, "end": 13, "score": 0.9, "null_score": -5.0}]
     >>> "noon</mark>" in str(answers("Lunch at noon.", found, "When?"))
@@ -168,8 +167,7 @@ def marked(text, spans):
         parts.append(piece)
         for span in spans:
             if span["end"] == end and span["label"]:
-                # `bdi` isolates the label, so that its text direction does not affect the text
-                # around it.
+                # `bdi` isolates the label's text direction.
                 look = html.escape(_NAME + span["color"])
                 parts.append(
                     f'<bdi style="{look};user-select:none">{html.escape(span["label"])}</bdi>'

@@ -1,4 +1,4 @@
-"""A text as an encoder reads it: its tokens, their positions in the text, and their words.
+"""A text as an encoder reads it: tokens, positions, and words.
 
 T tokens, W words.
 """
@@ -16,16 +16,15 @@ from kerasbert.text.packing import TRUNCATE, Frame, kept_lengths
 
 @dataclasses.dataclass
 class ReadText:
-    """A text or a pair of texts as tokens, and the encoder's inputs for them.
+    """A text or a pair of texts as tokens and inputs.
 
     Attributes:
         texts: tuple of one or two strings.
         features: dict of int arrays (1, T or more). The encoder's inputs. Only they are padded.
-        tokens: list of T strings. Tokens are named by their characters in the text, with "##"
-            before tokens that continue a word.
-        spans: int array (T, 3). For each token, the index of its text (0 or 1), and its start and
-            end in this text, in characters. All three are -1 for special tokens around the texts,
-            such as `[CLS]`.
+        tokens: list of T strings. Tokens are named by their characters, with "##" if they continue
+            a word.
+        spans: int array (T, 3). Each token's text (0 or 1), start and end, in characters; all -1
+            for special tokens around texts, such as `[CLS]`.
         begins: bool array (T,). Whether a token begins a word.
         ids: int array (T,). The token ids.
     """
@@ -64,9 +63,9 @@ class ReadText:
 
 
 def is_readable(model):
-    """Return whether a model has one encoder, with BERT's input format and attention.
+    """Return whether a model has one encoder with BERT's inputs and attention.
 
-    Ensembles have several encoders, XLNet has another format, and windows need several rows.
+    Not ensembles, XLNet, and windows.
     """
     encoder = encoder_of(model)
     is_bert = isinstance(encoder, BertBackbone) and not hasattr(model, "members")
@@ -80,7 +79,7 @@ def _has_windows(model):
 
 
 def read_text(model, text, caller):
-    """Convert a text or a pair of texts to tokens and inputs, as a task's preprocessor does.
+    """Convert a text or a pair of texts to tokens and inputs, by a task's preprocessor.
 
     Texts are truncated to the preprocessor's length. A mask token in a text counts as one token.
 
@@ -130,7 +129,7 @@ def read_text(model, text, caller):
         rows.extend((id, tokenizer.id_to_token(id), -1, -1, -1, True) for id in ids)
 
     frame = tokenizer.frame
-    # The input of a left-to-right language model has no special tokens, or only a start token.
+    # Left-to-right language models have no special tokens, or a start token.
     if hasattr(preprocessor, "add_start_token"):
         frame = Frame((tokenizer.start_token_id,) if preprocessor.add_start_token else ())
     add(frame.before)

@@ -31,7 +31,7 @@ _HELD_OUT = ("val_", "held_out_")
 
 @style()
 def training_curves(history: Any) -> Figure:
-    """Draw the losses and scores of a training run, with a panel for each kind.
+    """Draw the losses and scores of a training run, a panel per kind.
 
     Args:
         history: the result of `fit`; the `output` folder of `kerasbert.pretrain`, or its
@@ -39,7 +39,7 @@ def training_curves(history: Any) -> Figure:
             `History.history`.
 
     Returns:
-        A `Figure`. Held-out values are dashed lines. If a loss has parts, only its parts are drawn.
+        A `Figure`. Held-out values are dashed. Of a loss with parts, only these are drawn.
 
     >>> figure = training_curves({"loss": [2.0, 1.0], "val_loss": [2.1, 1.5], "f1": [0.2, 0.6]})
     >>> [axes.get_ylabel() for axes in figure.axes]
@@ -125,7 +125,7 @@ def _plain(name):
 
 @style()
 def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
-    """Draw training loss and validation score of all runs of a search, with the best run in color.
+    """Draw all runs' training loss and validation score, the best in color.
 
     Args:
         runs: list of dicts of `run` and `history`, as returned by `kerasbert.finetune`.
@@ -161,8 +161,7 @@ def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
 def _losses(history):
     """Yield `(epoch, loss)` of a run.
 
-    Losses recorded within an epoch have a fractional epoch. An epoch without them has only the loss
-    at its end.
+    Losses within an epoch have a fractional epoch.
     """
     for row in history:
         steps = [(count, value) for count, value in row["losses"] if value is not None]

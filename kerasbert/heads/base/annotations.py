@@ -6,17 +6,16 @@ import warnings
 
 from kerasbert.base.errors import is_whole
 
-# Names that the tools use for a span's start, end and type.
 _STARTS = ("start", "start_offset", "begin")
 _ENDS = ("end", "end_offset")
 _TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
 
 
 def flat_annotations(rows, source):
-    """Flatten a Label Studio export to one row per task: its data and columns of labels.
+    """Flatten a Label Studio export: one row per task, with its data and columns of labels.
 
-    A label column has the name of its tag in the labeling interface. If there is only one, it is
-    also copied to "label". Rows of other files are returned unchanged.
+    A label column is named by its tag in the labeling interface; an only one is also copied to
+    "label". Other rows are returned unchanged.
 
     Args:
         rows: list of dicts.
@@ -41,8 +40,8 @@ def flat_annotations(rows, source):
     tags = list(dict.fromkeys(tag for _, labels, _ in found for tag in labels))
     result = []
     for data, labels, is_labeled in found:
-        # A task that was annotated without spans or choices gets an empty list; a task that was not
-        # annotated gets `None`.
+        # An annotated task without spans or choices gets an empty list, one that was not annotated
+        # `None`.
         own = {tag: labels.get(tag, [] if is_labeled else None) for tag in tags}
         if len(tags) == 1:
             own["label"] = own[tags[0]]
@@ -51,7 +50,7 @@ def flat_annotations(rows, source):
 
 
 def _labels_by_tag(results):
-    """Return an annotation's labels as a dict of interface tag to list of labels."""
+    """Return an annotation's labels as a dict of tag to list of labels."""
     found = {}
     for result in results:
         value, tag = result.get("value") or {}, result.get("from_name", "label")
@@ -69,13 +68,12 @@ def as_lists(values):
     """Parse the cells of a column that contain lists as text.
 
     Returns:
-        List of the same length. Cells that are not text are unchanged. If any non-empty text is not
-        a list, all cells are unchanged.
+        List of the same length; unchanged if any non-empty text is not a list.
 
     >>> as_lists(["['a', 'b']", "[]", ""])
     [['a', 'b'], [], '']
     """
-    # Label Studio writes several choices as a JSON object, but a single one as plain text.
+    # Label Studio writes several choices as JSON, but a single one as plain text.
     values = [_loads(x) if isinstance(x, str) and x.startswith('{"choices"') else x for x in values]
     values = [x["choices"] if isinstance(x, dict) and set(x) == {"choices"} else x for x in values]
     texts = [x for x in values if isinstance(x, str) and x.strip()]
@@ -94,7 +92,7 @@ def _list_in(text):
 
 
 def _loads(text):
-    """Parse JSON or a Python literal, which pandas writes; return other text unchanged."""
+    """Parse JSON or a Python literal (by pandas); return other text unchanged."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -104,9 +102,7 @@ def _loads(text):
 
 
 def spans_in(value):
-    """Convert an annotation to a sorted list of spans `(start, end, type)`.
-
-    Return `None` if it is not a list of spans.
+    """Convert an annotation to sorted spans `(start, end, type)`; `None` for others.
 
     >>> spans_in([[0, 3, "PER"], {"start": 7, "end": 11, "labels": ["LOC"]}])
     [(0, 3, 'PER'), (7, 11, 'LOC')]

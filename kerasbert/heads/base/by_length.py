@@ -1,4 +1,4 @@
-"""Batching by length inside served graphs, to save computation on padding.
+"""Batching by length inside served graphs, to save padding.
 
 N rows, T tokens, R rows per part.
 """
@@ -6,17 +6,16 @@ N rows, T tokens, R rows per part.
 from kerasbert.backend.tensorflow import tf
 
 ROWS = 8
-# If the share of padding is below this, one pass over the batch is cheaper than several parts.
+# Below this share of padding, one pass is cheaper than several parts.
 PADDING = 0.2
 
 
 def by_length(function):
     """Wrap a graph function so that it runs on parts of similar length.
 
-    Rows may also have an axis of windows, (N, W, T), whose missing windows come last.
+    Rows may also be (N, W, T), with missing windows last.
 
-    Rows are sorted by length, and each part is padded to its own longest row. A batch with little
-    padding runs in one part.
+    Each part of sorted rows is padded to its longest row. A batch with little padding is one part.
 
     Args:
         function: maps a dict of int tensors (N, T), among them `padding_mask`, to a tensor (N, D)
@@ -40,7 +39,6 @@ def by_length(function):
         sizes = [_longest(mask)]  # (N,), tokens
         if mask.shape.rank == 3:
             sizes = [_longest(tf.reduce_max(mask, axis=2)), _longest(tf.reduce_max(mask, axis=1))]
-        # A text of several windows is as long as its windows together.
         lengths = tf.math.reduce_prod(tf.stack(sizes), axis=0)
         order = tf.argsort(lengths, stable=True)
         count, total = tf.shape(mask)[0], tf.reduce_sum(lengths)
@@ -58,7 +56,7 @@ def by_length(function):
             return start + rows, parts.write(start // rows, outputs)
 
         shapes = []
-        # An empty batch runs as one part, because the output's width comes from a run.
+        # An empty batch runs too, for the output's width.
         size = tf.maximum(count, 1)
         parts = tf.TensorArray(tf.float32, -(-size // rows), infer_shape=False)
         _, parts = tf.while_loop(

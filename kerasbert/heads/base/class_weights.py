@@ -19,9 +19,8 @@ def class_weights(given, names, count):
 
     Args:
         given: dict of class name or index to weight; missing classes have weight 1. Or "balanced",
-            which gives each class the same total weight: the weight of a class is the number of
-            examples / (C * the number of its examples). If class names are numbers, a number is
-            read as a name, not as an index, as in labels.
+            the same total weight per class: a class weighs the number of examples / (C * the number
+            of its examples). As in labels, numeric class names take precedence over indices.
         names: list of C strings.
         count: function that returns the number of labels of each class, (C,).
 
@@ -78,7 +77,7 @@ def count_classes(y, sample_weight, classes):
 def class_numbers(y, rank):
     """Convert labels to class indices with `rank` axes.
 
-    Labels may be class indices, also with a last axis of 1, or one-hot rows (..., C).
+    Labels are class indices, also with a last axis of 1, or one-hot rows (..., C).
     """
     y = np.asarray(y)
     if y.ndim > rank:
@@ -110,8 +109,7 @@ def weigh_dataset(task, class_weight, dataset, is_raw):
         task: a task model.
         class_weight: see `class_weights`.
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
-        is_raw: bool. Whether the data set was made from texts in memory, so that its labels can be
-            counted.
+        is_raw: bool. Whether the dataset was made from texts in memory.
     """
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
 

@@ -45,21 +45,21 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# Losses that compare the rows of a batch with each other.
+# Losses that compare the rows of a batch.
 _AMONG_ROWS = (BatchHardTriplet, EmbeddingLoss, MultipleNegativesRanking)
-# The `_layers_model` of the model whose training or evaluation step is running.
+# The `_layers_model` of the running step.
 _IN_STEP = contextvars.ContextVar("_IN_STEP", default=None)
 
 
 class ComparingTask(BertTask):
     """Base class of tasks trained with a loss of `kerasbert.losses` that compares embeddings.
 
-    For a tuple of several columns of texts, the outputs are embeddings (B, C, D'). Subclasses have
-    a `BertTextEmbedderPreprocessor` and an attribute `pooling`.
+    For several columns of texts, the outputs are embeddings (B, C, D'). Subclasses have a
+    `BertTextEmbedderPreprocessor` and an attribute `pooling`.
     """
 
     chunk_size = None
-    # Model that outputs all layers' embeddings (B, L + 1, D'), for the loss `AdaptiveLayer`.
+    # Outputs all layers' embeddings (B, L + 1, D'), for the loss `AdaptiveLayer`.
     _layers_model = None
 
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ class ComparingTask(BertTask):
     ) -> Tensor:
         if isinstance(inputs, (list, tuple)):  # `__call__` handles these, but JAX's `fit` skips it.
             return _stacked(inputs, lambda one: self.call(one, training=training, **kwargs))
-        # Read the context variable here, because chunks may be recomputed in another thread.
+        # Read here, because chunks may be recomputed in another thread.
         gives_layers = self._layers_model is not None and _IN_STEP.get() is self._layers_model
 
         def embed(inputs):
@@ -96,9 +96,9 @@ class ComparingTask(BertTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            chunk_size: int. Number of rows that are embedded at a time, and again in the backward
-                pass (GradCache). Batches of thousands of rows then fit into the memory of one chunk
-                and give the same gradients, but training is about a third slower.
+            chunk_size: int. Number of rows embedded at a time, and again in the backward pass
+                (GradCache). Batches of thousands of rows then need the memory of one chunk, with
+                the same gradients, but about a third more time.
             optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
 
         Source: Gao et al. 2021, arXiv 2101.06983.
@@ -109,8 +109,7 @@ class ComparingTask(BertTask):
         layers_model = self._of_all_layers() if needs_layers else None
         self.chunk_size = chunk_size
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
-        # It is stored in `__dict__`, because Keras would track an attribute; its weights already
-        # belong to this model.
+        # In `__dict__`, because Keras would track an attribute, and its weights are this model's.
         self.__dict__["_layers_model"] = layers_model
 
     def get_compile_config(self) -> dict[str, Any]:
@@ -120,7 +119,7 @@ class ComparingTask(BertTask):
     # === Embeddings of all layers, for `AdaptiveLayer` ===
 
     def _of_all_layers(self):
-        """Return a model with the same weights that outputs the embeddings of all layers."""
+        """Return a model with the same weights that outputs all layers' embeddings."""
         raise ValueError(
             f"AdaptiveLayer needs the embeddings of all layers, but {type(self).__name__} only has "
             "those of the last; compile with the inner loss instead."
@@ -132,8 +131,7 @@ class ComparingTask(BertTask):
         drawing = [one.variables for one in losses if isinstance(one, AdaptiveLayer)]
         return [*super().variables, *itertools.chain(*drawing)]
 
-    # `super()` is not used here, because with several processes on PyTorch `self` is a wrapper
-    # around the model.
+    # Without `super()`: with several processes on PyTorch, `self` is a wrapper.
 
     def train_step(self, *args: Any) -> Any:
         with _step_of(self):
@@ -160,12 +158,12 @@ class ComparingTask(BertTask):
         sample_weight: Any = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """Train on data of the kinds that the class describes; see `keras.Model.fit`.
+        """Train on texts to compare; see `keras.Model.fit`.
 
         Args:
             x: a tuple of two or more lists of texts to compare; a list of texts; preprocessed
-                arrays, in a tuple of dicts if there are several columns; or a `tf.data.Dataset` of
-                batches of any of these.
+                arrays (a tuple of dicts for several columns); or a `tf.data.Dataset` of batches of
+                these.
             y: scores (N,), classes (N,), embeddings (N, D') or `None`.
             **kwargs: as in `BertTask.fit`.
 
@@ -179,7 +177,7 @@ class ComparingTask(BertTask):
         columns = self._compared(x, y)
         self._check_differing(columns, x, y, batch_size)
         if columns is not None:
-            x = columns  # The original columns may include a generator, which is exhausted now.
+            x = columns  # The original columns may include an exhausted generator.
             if share and held_out is None:
                 kwargs.pop("validation_split")
                 (x, y, sample_weight), held_out = split((x, y, sample_weight), share)
@@ -191,7 +189,7 @@ class ComparingTask(BertTask):
                     "validation_data has texts in place of labels; pass the columns as a nested "
                     "tuple, such as validation_data=((queries, texts),)."
                 )
-            # Users pass columns without labels as `validation_data=((a, b),)`.
+            # Users pass unlabeled columns as `validation_data=((a, b),)`.
             kwargs["validation_data"] = self._in_columns(*parts, batch_size=batch_size)
         x, y, sample_weight = _three(
             self._in_columns(
@@ -204,9 +202,9 @@ class ComparingTask(BertTask):
         return super().fit(x, y, batch_size, sample_weight, **kwargs)
 
     def _check_differing(self, columns, x, y, batch_size):
-        """Raise if texts in memory are too much alike for a loss with in-batch negatives."""
+        """Raise if texts are too much alike for in-batch negatives."""
         loss = getattr(self, "loss", None)
-        while hasattr(loss, "loss"):  # Unwrap the inner loss of `Matryoshka` and similar losses.
+        while hasattr(loss, "loss"):  # Inner loss of `Matryoshka` and others.
             loss = loss.loss
         if not isinstance(loss, _AMONG_ROWS) or not is_raw(self, x):
             return
@@ -281,7 +279,7 @@ class ComparingTask(BertTask):
         """Convert a generator of texts to compare to a dataset of preprocessed batches."""
         first = next(batches, None)
         if first is None:
-            return batches  # An empty generator causes an error later.
+            return batches  # An error follows later.
         batches = itertools.chain([first], batches)
         if self._compared(*_three(first)[:2]) is None:
             return batches
@@ -317,8 +315,7 @@ class ComparingTask(BertTask):
             return None
         if isinstance(x, tuple) and len(x) > 2:
             return x
-        # Labels with more axes are target embeddings of a text or a packed pair, so no columns are
-        # compared.
+        # Labels with more axes are target embeddings, so no columns are compared.
         if y is not None and _axes(y) != 1:
             return None
         columns = self.preprocessor.columns(x)[0]
@@ -369,8 +366,7 @@ class ComparingTask(BertTask):
         training: bool | None = True,
     ) -> Tensor:
         if self._layers_model is not None and not self._has_layers(x, y_pred):
-            # Before the first step, Keras builds the loss on outputs of the last layer only, so
-            # compute them again here.
+            # Keras builds the loss on outputs of the last layer only.
             with _step_of(self):
                 y_pred = self(x, training=training)
         y = self._labels(y, self._last(x, y_pred))
@@ -380,11 +376,11 @@ class ComparingTask(BertTask):
         self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
     ) -> dict[str, Any]:
         y_pred = self._last(x, y_pred)
-        y = self._labels(y, y_pred)  # Keras may compute metrics before the loss checks labels.
+        y = self._labels(y, y_pred)  # Keras may compute metrics before the loss.
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _labels(self, y, y_pred):
-        """Check and return labels; preprocessed columns without labels get dummy labels."""
+        """Check and return labels; preprocessed columns without any get dummy labels."""
         of_tokens = self.pooling == "tokens"
         if y is None and len(y_pred.shape) == 3 + of_tokens:
             vector = y_pred[:, :, 0, 0] if of_tokens else y_pred[:, :, 0]  # (B, C)
@@ -407,9 +403,8 @@ class ComparingTask(BertTask):
 
 @contextlib.contextmanager
 def _step_of(model):
-    """Return a context for a step, in which the model outputs all layers' embeddings if needed.
-
-    The loss `AdaptiveLayer` needs them.
+    """Return a context in which the model outputs all layers' embeddings if `AdaptiveLayer` needs
+    them.
     """
     token = _IN_STEP.set(model._layers_model)
     try:
@@ -443,14 +438,14 @@ def check_alike(queries, documents):
 
 
 def _axes(y):
-    """Return the number of axes of labels: 2 for ragged labels, which cause an error later."""
+    """Return the number of axes of labels; 2 for ragged labels."""
     if hasattr(y, "shape") or not hasattr(y, "__iter__"):
         return len(getattr(y, "shape", ()))
     return 2 if any(isinstance(row, (list, tuple, np.ndarray)) for row in y) else 1
 
 
 def _has_columns(spec):
-    """Return whether the structure of a dataset's batches is that of texts to compare."""
+    """Return whether a dataset's batches are texts to compare."""
     x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
     if not isinstance(x, tuple) or len(x) < 2:
         return False

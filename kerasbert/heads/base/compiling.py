@@ -26,17 +26,17 @@ _SMOOTHED = (ClassCrossEntropy, TokenCrossEntropy, keras.losses.BinaryCrossentro
 
 
 class KeepsCompile:
-    """Mixin for models with their own `compile`: a loaded model is compiled as it was saved."""
+    """Mixin for models with their own `compile`, as which a loaded model is compiled."""
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # `keras.models.clone_model` would pass a separate entry to Keras' own `compile`.
+            # `keras.models.clone_model` would pass another entry to Keras' `compile`.
             config["optimizer"]["built"] = self.optimizer is not None and self.optimizer.built
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        # Keras does not compile a loaded model whose class has its own `compile`.
+        # Keras does not compile loaded models with an own `compile`.
         optimizer = config.get("optimizer")
         saved = optimizer if isinstance(optimizer, dict) else {}
         is_built = saved.get("built", False)
@@ -58,7 +58,7 @@ class KeepsCompile:
 
 
 def fitting_losses(task, losses):
-    """Return losses for `compile`; a loss given by name gets the `from_logits` that fits the task.
+    """Return losses for `compile`, with the task's `from_logits` for names.
 
     Raises:
         ValueError: for a loss object with the wrong `from_logits`.
@@ -76,8 +76,8 @@ def smoothed(task, loss, share):
     """Return the default loss of a task with label smoothing.
 
     Raises:
-        ValueError: for a task without classes. Positions and choices are not classes: their
-            logits are very low at padding, so smoothing would make the loss huge.
+        ValueError: for a task without classes. Positions and choices are none: logits are very low
+            at padding, so smoothing would make the loss huge.
     """
     form = task.metric_forms()
     has_classes = isinstance(form, tuple) and form[0] in (CLASSES, SEVERAL, TOKEN_CLASSES)
@@ -96,10 +96,7 @@ def _each(parts, fit):
 
 
 def _key(chosen, module):
-    """Return the normalized name of a loss given by name or as Keras' own function or class.
-
-    Return `None` for other losses.
-    """
+    """Return the name of a loss of Keras (name, function or class), or `None`."""
     if not isinstance(chosen, str):
         name = getattr(chosen, "__name__", "")
         if not name or getattr(module, name, None) is not chosen:

@@ -1,4 +1,4 @@
-"""Base class of the kinds of data, which convert columns to examples and predictions to files.
+"""Base class of the kinds of data: columns to examples, predictions to files.
 
 N: number of examples. The stateless class of each kind is in the file `data.py` of its folder.
 """
@@ -17,8 +17,8 @@ from kerasbert.text.names import composed, trimmed
 class Data:
     """Base class of the kinds of data, with common defaults."""
 
-    # Defaults for your own files: the text columns, the allowed numbers of text columns, the label
-    # column, the metrics and the prediction file.
+    # Defaults for own files: text columns, their allowed numbers, label column, metrics and
+    # prediction file.
     columns = ("text",)
     column_counts = (1,)
     label = "label"
@@ -37,7 +37,7 @@ class Data:
         return {}
 
     def fields_of_model(self, model):
-        """Return the `Task` fields, besides the class names, that are read from a model."""
+        """Return the `Task` fields of a model, besides the class names."""
         return {}
 
     def settings(self, task):
@@ -117,7 +117,7 @@ def column_of(task, table, name):
 
 
 def name_in(task, table, name):
-    """Return a column's name in the files, or the task's name if the table has only that."""
+    """Return a column's name in the files, or the task's name for it."""
     there = task.source.columns.get(name, name)
     return name if table.find(there) is None and table.find(name) is not None else there
 
@@ -127,7 +127,7 @@ def texts_of(table, values):
     for position, value in enumerate(values):
         if isinstance(value, (list, dict)):
             raise ValueError(f"{table.place(position)}: {value!r} is not a text.")
-        # A missing text is read as an empty one, because tables do not distinguish them.
+        # Tables do not distinguish missing and empty texts.
         texts.append(value if isinstance(value, str) else written(value))
     return texts
 
@@ -140,7 +140,7 @@ def ids_of(task, table, unique=False):
             column that the user named is used even if it has empty or duplicate ids.
     """
     given, counted = task.source.id, list(range(len(table)))
-    if not task.has_own_files:  # Submissions of built-in tasks use running numbers.
+    if not task.has_own_files:  # Submissions use running numbers.
         found = table.find(given)
         return counted if found is None else table.columns[found] or counted
     # The id column of KLUE's files is "guid".
@@ -174,9 +174,9 @@ def found_answers(data, lost, split, source, where, name):
 
     Args:
         data: `Examples`.
-        lost: list of ints. Positions of the examples whose answers were not found.
+        lost: list of ints. Positions of these examples.
         split: string.
-        source: string. The file, for the warning.
+        source: string. The file.
         where: string. Where the answers were searched for.
         name: string. What the ids identify.
     """
@@ -193,7 +193,7 @@ def found_answers(data, lost, split, source, where, name):
 
 
 def written(value):
-    """Convert a label to text: "1" for 1.0, because pandas reads 1 as 1.0 if values are missing.
+    """Convert a label to text: "1" for 1.0, as which pandas may read 1.
 
     >>> written(1.0), written(" ham "), written(None), written(math.nan)
     ('1', 'ham', '', '')
@@ -201,12 +201,12 @@ def written(value):
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_missing = value is None or isinstance(value, float) and math.isnan(value)
-    # Labels are composed, because files from macOS may have a label in two Unicode forms.
+    # Files from macOS may have a label in two Unicode forms.
     return "" if is_missing else composed(trimmed(str(value)))
 
 
 def by_size(text):
-    """Return the sort key of a label: numbers come first, by value, then names."""
+    """Return the sort key of a label: numbers by value, then names."""
     try:
         return 0, float(text), text
     except ValueError:
@@ -233,7 +233,7 @@ def index_file(task, data, values):
 
 
 def first_table(task):
-    """Read the training file of a task with your own files; without one, read its first file."""
+    """Read the training file of your own files, or the first file."""
     return file_readers.read_table(
         first_file(task), (), task.columns, task.source.quotes, encoding=task.source.encoding
     )

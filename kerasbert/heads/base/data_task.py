@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """Fine-tuning settings, with one value or several values to search for each.
+    """Fine-tuning settings, each with one or several values to search.
 
     Args:
-        batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` means the preset's
-            learning rate, or 3e-5 if it has none.
+        batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` means the preset's, or
+            3e-5.
         warmup: float. Share of warmup steps; the learning rate then decays to 0.
         sequence_length: int. Maximum tokens per row.
 
@@ -81,18 +81,17 @@ class Source:
 
     Args:
         page: string. Download page.
-        license: string. License of the data; "" if it is too long to state here and is on `page`.
+        license: string. License of the data; "" if it is on `page`.
         files: dict of split to a path in the folder, or to a tuple of alternative paths.
         columns: dict of column name to its name in the files, if different, or to the column number
             in files with one word per line.
         header: tuple. Column names of files without a header.
         values: tuple. Labels as written in the files, if different from the class names.
-        id: string. Column of the ids. For your own files the default is "id", if its values are
-            unique; otherwise examples are numbered from 0.
+        id: string. Column of the ids. For your own files, defaults to "id" if unique, else to
+            numbers from 0.
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
         comment: string. Prefix of lines to leave out, in files with one word per line.
-        encoding: string. Encoding of your own files, if they are not UTF-8 and have no byte-order
-            mark.
+        encoding: string. Encoding of your own files that are not UTF-8 and have no byte-order mark.
         dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
         splits: dict of split to its name in the `datasets` library, if different.
     """
@@ -113,7 +112,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """A data task; `kerasbert.tasks.get_task` returns built-in ones, `file_task` makes your own.
+    """A data task, built-in (`kerasbert.tasks.get_task`) or your own (`file_task`).
 
     Args:
         name: string, such as "rte".
@@ -123,16 +122,15 @@ class Task:
         columns: tuple. Text columns, by head: one text, or two for pairs; question and context;
             the prompt; query and text; or the words.
         metrics: tuple. Names in `kerasbert.metrics.METRICS`; the first one selects models. With
-            more than two classes, "f1", "precision" and "recall" are means over the classes, and
-            are named "macro_f1" and so on.
+            more than two classes, "f1", "precision" and "recall" are means over the classes, named
+            "macro_f1" and so on.
         label: string. Column of the labels; or a tuple of columns of 0 and 1, one for each class.
         labels: tuple. Class names in order, or entity types.
         choices: tuple. For multiple choice: one column per choice, or a single column with lists.
-        choice_start: string. Column of the text with which all choices of a prompt start.
+        choice_start: string. Column of the text that starts all choices.
         scheme: string. Tagging scheme of the entity types.
         units: string. "words"; or "characters", for whole texts with spans as labels.
-        context: string. "sentence"; or "document", if the model reads a document's sentences
-            together.
+        context: string. "sentence"; or "document", to read a document's sentences together.
         range: tuple of the lowest and the highest label, for regression and relevance grades.
         settings: a `Settings`.
         model: dict. Further arguments of the model's `from_preset`.
@@ -140,8 +138,8 @@ class Task:
         source: a `Source`.
         submission: string. File name of a submission.
         trained_on: the `Task` whose training data is used; `None` means this task.
-        form: string. Format of the official files and submissions, a name in
-            `kerasbert.kinds.FORMS`, if it is not a table of columns.
+        form: string. Format of official files and submissions, a name in `kerasbert.kinds.FORMS`;
+            `None` for tables.
 
     >>> from kerasbert.tasks import get_task
     >>> task = get_task("rte")
@@ -171,8 +169,7 @@ class Task:
     form: str = ""
 
     def __post_init__(self):
-        # Only classes can be binary: tags and choices have no positive class, even if there are
-        # two.
+        # Tags and choices have no positive class.
         labels = KINDS[self.head].labels if self.head in KINDS else ""
         is_binary = labels == "class" and len(self.labels) <= 2
         if labels in ("class", "choice", "tag") and not is_binary:
@@ -189,9 +186,9 @@ class Task:
         files = {} if self.has_own_files else self.source.files
         task = dataclasses.replace(self, source=dataclasses.replace(self.source, files=files))
         values = dataclasses.asdict(task)
-        del values["source"]["encoding"]  # It belongs to the user's files, which are left out.
+        del values["source"]["encoding"]  # It belongs to the user's files.
         if not self.form:
-            del values["form"]  # Earlier versions cannot read this field.
+            del values["form"]  # Earlier versions cannot read it.
         return {**values, "trained_on": self.trained_on and self.trained_on.as_dict()}
 
     @classmethod
@@ -200,7 +197,7 @@ class Task:
 
         Args:
             values: dict.
-            source: string. Path of the file that has the dict, for error messages.
+            source: string. Its file, for errors.
 
         Raises:
             ValueError: if a file name leads out of its folder.
@@ -220,7 +217,7 @@ class Task:
                 check_name(name, source, nested=True)
         for name in task.source.dataset:
             if isinstance(name, dict):
-                # Other arguments of `load_dataset` could name any file on this machine.
+                # Other arguments of `load_dataset` could name any file.
                 if others := name.keys() - {"revision"}:
                     raise ValueError(
                         f"'{source}' has an unknown setting of a dataset, {min(others)!r}; only "
@@ -231,7 +228,7 @@ class Task:
         return task
 
     def with_files(self, encoding: str | None = None, **paths: Any) -> Self:
-        """Return the task with your own files, which have the format of the official ones.
+        """Return the task with your own files, in the official format.
 
         Args:
             encoding: string. Encoding of files that are not UTF-8, such as "cp949".
@@ -251,7 +248,7 @@ class Task:
         source = dataclasses.replace(
             self.source, files=files, encoding=encoding, page="", license="", dataset=()
         )
-        # Published scores do not apply to these files.
+        # Published scores do not apply.
         task = dataclasses.replace(self, source=source, published=(), trained_on=None)
         if self.source.files and not self.has_own_files:
             task = dataclasses.replace(task, title=f"files in the form of {self.title}")
@@ -259,7 +256,7 @@ class Task:
 
     @property
     def has_own_files(self) -> bool:
-        """Whether the files are your own, and not those of a benchmark's folder."""
+        """Whether the files are your own."""
         return any(map(_is_own, self.source.files.values()))
 
     @property
@@ -310,7 +307,7 @@ class Task:
             `Examples`.
 
         Raises:
-            ValueError: for missing or invalid files; the message names the file and the line.
+            ValueError: for missing or invalid files, with file and line.
         """
         source = self.source
         if split not in source.files and self.trained_on is not None:
@@ -342,7 +339,7 @@ class Task:
 
         Args:
             data: `Examples`.
-            share: float. Share of the second part; both parts have at least one query or example.
+            share: float. Share of the second part; neither is empty.
 
         Returns:
             `(rest, part)`, two `Examples`.
@@ -368,7 +365,7 @@ class Task:
         """Raise if a model is of another kind or has other classes.
 
         Raises:
-            ValueError: if so; the message has the requirements of the task.
+            ValueError: if so, with the task's requirements.
         """
         wanted = self.model_class
         if not isinstance(model, wanted):
@@ -378,7 +375,7 @@ class Task:
         self._data.check_model(self, model)
 
     def predict(self, model: Any, data: Examples, batch_size: int = 32) -> list[Any]:
-        """Predict examples; return the predictions in the form that `score` and `write` take.
+        """Predict examples, for `score` and `write`.
 
         Args:
             model: a `model_class`.
@@ -399,14 +396,14 @@ class Task:
             model, data, batch_size: see `predict`.
 
         Returns:
-            `(predictions, probabilities)`. Each example's probabilities are a dict by class name, a
-            list by choice, or a number for a question's answer; `None` for regressors and taggers.
+            `(predictions, probabilities)`. Probabilities per example: a dict by class name, a list
+            by choice, or a number for an answer; `None` for regressors and taggers.
         """
         self.check_model(model)
         return self._data.answers(self, model, data, batch_size)
 
     def count(self, data: Any) -> int:
-        """Return the number of predictions for `Examples`: one per example, or one per sentence."""
+        """Return the number of predictions: one per example or sentence."""
         return self._data.count(data)
 
     def score(self, data: Any, predictions: Any) -> dict[str, float]:
@@ -434,15 +431,15 @@ class Task:
             predictions: output of `predict`.
 
         Returns:
-            Dict of class to its scores, see `kerasbert.metrics.scores_by_class`. It is empty if
-            `score` does not average over classes.
+            Dict of class to scores, see `kerasbert.metrics.scores_by_class`; empty if `score` does
+            not average over classes.
         """
         return self._data.scores_by_class(self, data, predictions)
 
     def score_callback(
         self, data: Any, batch_size: int = 32, prefix: str = "val_"
     ) -> ScoreCallback:
-        """Make a callback of `fit` that scores the model on `data` after every epoch.
+        """Make a callback of `fit` that scores `data` after every epoch.
 
         Args:
             data: `Examples` with labels.
@@ -489,7 +486,7 @@ def _is_own(path):
 
 
 def _as_tuples(value):
-    """Convert lists, as which JSON stores tuples, back to tuples, at any depth."""
+    """Convert lists to tuples, at any depth."""
     if isinstance(value, dict):
         return {name: _as_tuples(item) for name, item in value.items()}
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value

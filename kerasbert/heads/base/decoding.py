@@ -1,8 +1,7 @@
-"""Decoding in TensorFlow graphs; outside of graphs, the models decode in NumPy.
+"""Decoding in TensorFlow graphs; elsewhere, models decode in NumPy.
 
 N texts, C code points of all texts, P pieces of all texts, R windows of all texts, T tokens per
-row, U units (spans that get one label, mostly words) of all texts, L classes, K answers, W words of
-a text.
+row, U labeled units (mostly words) of all texts, L classes, K answers, W words of a text.
 """
 
 import numpy as np
@@ -13,7 +12,7 @@ from kerasbert.heads.base.spans import MASKED
 from kerasbert.text import tagging
 from kerasbert.text.ops import rows_where
 
-# Number of windows per run of the encoder, which limits memory for long texts.
+# Windows per run of the encoder, to limit memory.
 WINDOWS = 32
 
 
@@ -21,16 +20,16 @@ WINDOWS = 32
 
 
 def with_long_rows(ragged):
-    """Cast ragged tensors to int32 with int64 row splits; their types depend on the tokenizer."""
+    """Cast a tokenizer's ragged tensors to int32 with int64 row splits."""
     return [tf.cast(x.with_row_splits_dtype("int64"), tf.int32) for x in ragged]
 
 
 def word_units(points):
-    """Find words as `kerasbert.data.word_spans` does; return their rows, starts and ends (U,)."""
+    """Find words like `kerasbert.data.word_spans`: rows, starts and ends (U,)."""
     points = _with_space(points)
     kind = _kinds(points.flat_values)  # (C,)
     before = tf.concat([[tagging.SPACE], kind[:-1]], 0)
-    # For each character, the kind of the last character before it that is not a mark.
+    # The kind of the last character before each that is not a mark.
     is_mark = kind == tagging.MARK
     solid = tf.concat([[tagging.SPACE], *rows_where(~is_mark, kind)], 0)
     solid = tf.gather(solid, tf.cumsum(tf.cast(~is_mark, "int32"), exclusive=True))
@@ -42,14 +41,14 @@ def word_units(points):
 
 
 def spaced_units(points):
-    """Split texts at white space; return the units' rows, starts and ends (U,)."""
+    """Split texts at white space: rows, starts and ends (U,)."""
     points = _with_space(points)
     is_space = _kinds(points.flat_values) == tagging.SPACE
     return _units(points, tf.concat([[True], is_space[:-1]], 0), is_space)
 
 
 def _with_space(points):
-    """Append a space to each text, so that no unit extends into the next text."""
+    """Append a space, so that no unit extends into the next text."""
     spaces = tf.ones_like(points.row_starts())[:, tf.newaxis]
     return tf.concat([points, tf.RaggedTensor.from_tensor(tf.cast(spaces * 32, "int32"))], 1)
 
@@ -72,23 +71,21 @@ def _units(points, begins, is_space):
 
 
 def spanning_trees(distances, counts):
-    """Find minimum spanning trees, as `kerasbert.metrics.trees` does.
-
-    Runs Prim's algorithm on all texts at once.
+    """Find minimum spanning trees by Prim's algorithm, like `kerasbert.metrics.trees`.
 
     Args:
         distances: float32 (N, W, W), symmetric.
         counts: int32 (N,). Number of words per text.
 
     Returns:
-        `(first, second)`: ints (N, W - 1) with at least one column, the positions of each edge's
-        two words, the smaller one first. Edges are sorted; missing edges are -1.
+        `(first, second)`: ints (N, W - 1), at least one column, the positions of each edge's words,
+        the smaller first. Edges are sorted; missing ones are -1.
     """
     size = tf.shape(distances)[1]
     words = tf.range(size)
     there = words < counts[:, None]  # (N, W)
     upper = (words[:, None] < words) & there[:, :, None] & there[:, None, :]  # (N, W, W)
-    # Distances are replaced by their ranks, so that the first of two equal distances is smaller.
+    # By rank, the first of two equal distances is smaller.
     flat = tf.reshape(tf.where(upper, distances, np.inf), [-1, size * size])
     order = tf.argsort(flat, axis=1, stable=True)
     ranks = tf.reshape(tf.argsort(order, axis=1, stable=True), tf.shape(distances))
@@ -126,12 +123,12 @@ def spanning_trees(distances, counts):
 
 
 def in_windows(function, features, shape):
-    """Run `function` on a few windows at a time and concatenate its outputs.
+    """Run `function` on a few windows at a time, and concatenate.
 
     Args:
         function: maps features (B, T) to a float32 tensor (B, ...).
         features: dict of tensors (R, T).
-        shape: ints. Shape of the outputs without the first axis.
+        shape: ints. Output shape without the first axis.
     """
     rows = tf.shape(features["token_ids"])[0]
     fixed = [None if tf.is_tensor(size) else size for size in shape]
@@ -151,7 +148,7 @@ def in_windows(function, features, shape):
 
 
 def limit_windows(rows, count, most):
-    """Return `rows`, after an op that fails if a text has more than `most` windows.
+    """Return `rows`; fail if a text has more than `most` windows.
 
     Args:
         rows: int32 (R,). The text that each window belongs to.
@@ -171,11 +168,11 @@ def limit_windows(rows, count, most):
 
 
 def entities(labels, scores, rows, starts, ends, names, count):
-    """Merge labels of units into entities, as `TagSet.entities` and `tag` do.
+    """Merge labels of units into entities, like `TagSet.entities` and `tag`.
 
     Args:
         labels, scores: (U,). The class and the probability of each unit.
-        rows, starts, ends: ints (U,). The text index and the character offsets of each unit.
+        rows, starts, ends: ints (U,). Text index and character offsets.
         names: list of L strings.
         count: int. N.
 
@@ -214,12 +211,12 @@ def entities(labels, scores, rows, starts, ends, names, count):
 def best_spans(
     start_logits, end_logits, may_start, may_end, splits, n_best, max_length, null_threshold, top_k
 ):
-    """Find the best spans of each question, as `kerasbert.heads.base.spans.best_spans` does.
+    """Find each question's best spans, like `kerasbert.heads.base.spans.best_spans`.
 
     Args:
         start_logits, end_logits: (R, T).
         may_start, may_end: bool (R, T).
-        splits: ints (N + 1,). Boundaries of each question's windows.
+        splits: ints (N + 1,). Row splits of windows.
         n_best, max_length, null_threshold, top_k: as in `BertQuestionAnswering.answer`.
 
     Returns:
@@ -236,7 +233,7 @@ def best_spans(
         opens, closes = may_start[begin:end], may_end[begin:end]
 
         def best(n):
-            """Combine the `n` best starts and ends per window; return sums (most,) and spans."""
+            """Combine the `n` best starts and ends per window: sums (most,) and spans."""
             start_sums, first = tf.math.top_k(start, n)  # (W, n)
             stop_sums, last = tf.math.top_k(stop, n)
             good = tf.gather(opens, first, batch_dims=1)[:, :, None]
@@ -271,7 +268,7 @@ def best_spans(
         odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
         scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
         if null_threshold is not None:
-            # The empty answer is either the first result, or is left out.
+            # The empty answer is the first result, or left out.
             last = tf.range(most + 1) == most
             scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
         return tuple(

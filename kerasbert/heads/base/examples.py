@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Examples:
-    """Examples that `Task.read` returns.
+    """Examples of `Task.read`.
 
     Args:
-        x: input of `fit`, `evaluate` and `predict` of the task's model.
+        x: input of the model's `fit`, `evaluate` and `predict`.
         y: labels for these methods; `None` for unlabeled data.
         ids: list of N. Ids of the examples in submissions.
         gold: list of references for `Task.score`; `None` for unlabeled data.
-        sentences: for taggers of words, a list of N documents, each a list of sentences. A sentence
-            is a list with, for each word, its cells except the tag.
+        sentences: for taggers of words, a list of N documents of sentences of words, each the cells
+            except the tag.
     """
 
     x: object
@@ -47,13 +47,13 @@ class Examples:
         x = tuple(map(part, self.x)) if isinstance(self.x, tuple) else part(self.x)
         if self.gold is None or self.sentences is None:
             gold = part(self.gold)
-        else:  # `gold` has one entry per sentence, not per document.
+        else:  # `gold` is by sentence, not by document.
             documents = part(_by_document(self.gold, self.sentences))
             gold = list(itertools.chain.from_iterable(documents))
         return Examples(x, part(self.y), part(self.ids), gold, part(self.sentences))
 
 
 def _by_document(rows, sentences):
-    """Group `rows`, which has one item per sentence, into one list per document."""
+    """Group `rows`, one per sentence, by document."""
     rows = iter(rows)
     return [list(itertools.islice(rows, len(document))) for document in sentences]

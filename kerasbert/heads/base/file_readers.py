@@ -43,14 +43,14 @@ class Table:
         return len(self.numbers)
 
     def find(self, name):
-        """Return the table's spelling of a column name, or `None`; see `tables.find_name`."""
+        """Return the table's spelling of a column name, or `None`."""
         return find_name(self.columns, name)
 
     def column(self, name, wanted=""):
         """Return the values of a column.
 
         Raises:
-            ValueError: if the column is ambiguous or missing; the message lists the columns.
+            ValueError: if the column is ambiguous or missing, with a list of columns.
         """
         found = self.find(name)
         if found in self.repeated:
@@ -77,30 +77,29 @@ class Table:
 def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encoding=None):
     """Read a table from a file.
 
-    `.csv` is split at commas, semicolons, tabs or `|`: at the delimiter with which most wanted
-    columns are found in the header, or the first of several. `.tsv` and `.txt` are split at tabs,
-    or at another delimiter if all wanted columns are found with it. `.jsonl` and `.json` hold
-    dicts, one per line or in a list; nested dicts become columns such as "labels.score". A Label
-    Studio export has one row per task, with its data and a column "label". `.parquet` needs
-    pyarrow; `.xlsx` and `.ods` (first sheet only) need python-calamine. Text may be compressed
-    (`.gz`, `.bz2`, `.xz`, `.zst`).
+    `.csv` is split at commas, semicolons, tabs or `|`: the delimiter that finds most wanted columns
+    in the header. `.tsv` and `.txt` are split at tabs, or another delimiter if it finds all wanted
+    columns. `.jsonl` and `.json` hold dicts, one per line or in a list; nested dicts become columns
+    such as "labels.score". A Label Studio export has one row per task, with a column "label".
+    `.parquet` needs pyarrow; `.xlsx` and `.ods` (first sheet only) need python-calamine. Text may
+    be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
 
     Args:
         path: string.
         names: list of strings. Column names for files without a header.
-        wanted: list of strings. Names of the needed columns. If `names` is given, the first line is
-            a header only if it has all of them.
+        wanted: list of strings. The needed columns. With `names`, the first line is a header only
+            if it has all of them.
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
         keep_broken: bool. Whether to keep blank rows, and broken rows (padded with "" or
-            truncated), for files that need one prediction per row. Otherwise both are left out,
-            broken rows with a warning.
+            truncated), for one prediction per row, instead of leaving them out (broken ones with a
+            warning).
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
         A `Table`.
 
     Raises:
-        ValueError: for a file that is empty, not what its extension says, or not UTF-8.
+        ValueError: for a file that is empty, not of its extension's format, or not UTF-8.
     """
     source = f"'{path}'"
     if ending_of(path) not in TABLES:
@@ -130,7 +129,6 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
             stacklevel=2,
         )
         rows = [(number, cells) for number, cells in rows if len(cells) == width]
-    # Pad or truncate broken rows to the header's width.
     if broken:
         rows = [(number, [*cells, *[""] * width][:width]) for number, cells in rows]
     columns = {}
@@ -151,13 +149,11 @@ def _is_blank(cells):
 
 
 def read_lines(path, columns, encoding=None):
-    """Read plain text with one example per line, to make one prediction per line.
+    """Read plain text with one example per line.
 
     Args:
-        path: string. If the first line names the columns, separated by tabs or `|`, the file is
-            read as a table.
-        columns: list of strings. If there are several, each line has one text for each, separated
-            by tabs.
+        path: string. With column names in the first line, separated by tabs or `|`, it is a table.
+        columns: list of strings. Tabs separate several texts of a line.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
@@ -184,9 +180,9 @@ def read_inputs(path, columns=("text",), encoding=None):
     """Read inputs of a model, one per row.
 
     Args:
-        path: string. A table with these columns, or text with one input per line, in which tabs
-            separate several columns. A line of `.jsonl` may be a string or a list, such as a
-            question and its context.
+        path: string. A table with these columns, or text with one input per line and tabs between
+            columns. A line of `.jsonl` may be a string or a list, such as a question and its
+            context.
         columns: list of strings.
         encoding: string. See `text_files.text_chunks`.
 
@@ -232,7 +228,7 @@ def _table_of(rows, source):
 
 
 def _flat(row, prefix=""):
-    """Yield the items of a dict, and those of nested dicts with names such as "outer.inner"."""
+    """Yield the items of nested dicts, with names such as "outer.inner"."""
     for name, value in row.items():
         yield prefix + name, value
         if isinstance(value, dict):
@@ -264,9 +260,8 @@ def read_squad(path, encoding=None):
     """Read JSON in SQuAD's format (1.1, 2.0 or in another language).
 
     Returns:
-        A `Table` of `id`, `question`, `context` and `answers`. The answers of a question are a dict
-        of two lists, `text` and `answer_start`, which are empty for "no answer"; or `None` in an
-        unlabeled file, such as a test set.
+        A `Table` of `id`, `question`, `context` and `answers`. Answers are a dict of two lists,
+        `text` and `answer_start`, empty for "no answer"; or `None` in an unlabeled file.
     """
     source = f"'{path}'"
     try:
@@ -309,8 +304,8 @@ def _answers(qa):
 DOCUMENT = "-DOCSTART-"
 
 
-# CoNLL-U: column numbers of words and of parts of speech, the number of columns, and the pattern of
-# the ids of multiword tokens and of words that are not in the text.
+# CoNLL-U: columns of words and parts of speech, number of columns, and pattern of the ids of
+# multiword tokens and words outside the text.
 CONLLU_WORD, CONLLU_TAG, CONLLU_WIDTH = 1, 3, 10
 _NO_WORD = re.compile("[0-9]+[-.][0-9]+")
 _NAMED = re.compile("#+ [^\t]")
@@ -318,7 +313,7 @@ _NAMED = re.compile("#+ [^\t]")
 
 @dataclass
 class Columns:
-    """Contents of a file with one word per line, and the word's tags in further columns.
+    """Contents of a file with a word and its tags per line.
 
     Args:
         documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
@@ -339,14 +334,14 @@ class Columns:
                 yield from sentence
 
     def checked(self, label):
-        """Return a copy without comments; raise if a line's number of columns is wrong.
+        """Return a copy without comments.
 
         Args:
             label: int. Number of the column of tags.
 
         Raises:
-            ValueError: for a line that would be misread because it has another number of columns,
-                for example because its word contains a space.
+            ValueError: for a line with another number of columns, for example because its word
+                contains a space.
         """
         usual = Counter(len(cells) for _, cells in self.rows()).most_common(1)[0][0]
 
@@ -372,10 +367,10 @@ class Columns:
 
 
 def read_columns(path, comment=None, encoding=None):
-    """Read a file that has one word and its tags per line, and an empty line after each sentence.
+    """Read a file with a word and its tags per line, and an empty line after each sentence.
 
-    Columns are separated by tabs or, if there are none, by white space. A line with `-DOCSTART-`
-    starts a new document. In CoNLL-U files, comments and multiword tokens are left out.
+    Tabs separate columns or, without any, white space. A line with `-DOCSTART-` starts a new
+    document. In CoNLL-U files, comments and multiword tokens are left out.
 
     Args:
         path: string.
@@ -397,7 +392,7 @@ def read_columns(path, comment=None, encoding=None):
     for number, line in enumerate([*lines, ""], start=1):
         if comment is not None and line.startswith(comment):
             continue
-        # Comments have no tabs, except those of KLUE, which hold the id and the text of a sentence.
+        # Comments have no tabs, except KLUE's, with id and text of a sentence.
         if has_tabs and line.startswith("#") and ("\t" not in line or _NAMED.match(line)):
             continue
         first = line.split()[:1]
@@ -423,10 +418,10 @@ def read_columns(path, comment=None, encoding=None):
 
 
 def find_file(folder, candidates, name, page):
-    """Return the first candidate that exists in a folder, at its official path or directly in it.
+    """Return the first existing candidate, at its official path or directly in the folder.
 
     Raises:
-        ValueError: if none exists; the message names the page from which to get it.
+        ValueError: if none exists, with the download page.
     """
     folder = os.path.expanduser(folder)
     if not os.path.isdir(folder):
@@ -449,14 +444,14 @@ def from_datasets(dataset, split, name, page):
     """Read a split with the `datasets` library into a `Table`.
 
     Args:
-        dataset: tuple of arguments of `datasets.load_dataset`; a dict at the end holds keyword
-            arguments.
+        dataset: tuple of arguments of `datasets.load_dataset`, with keyword arguments in a dict at
+            the end.
         split: string. Name of the split in the library.
         name: string. The task, for error messages.
-        page: string. Page from which else to get the files, for error messages.
+        page: string. Download page, for errors.
 
     Raises:
-        ValueError: if the library is missing or cannot load the data; the message names the page.
+        ValueError: if the library is missing or cannot load the data.
     """
     way_out = f"get the files from {page} and pass their folder"
     try:

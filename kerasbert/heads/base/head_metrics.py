@@ -1,4 +1,4 @@
-"""Adapters that pass labels and head outputs to Keras metrics in the form each metric expects.
+"""Adapters of labels and head outputs to Keras metrics.
 
 Shapes: B batch, T tokens, C classes, N rows (texts, or all tokens of a batch).
 """
@@ -16,9 +16,9 @@ from kerasbert.losses.logits import (
     PairAccuracy,
 )
 
-# Forms of outputs and labels: logits (B, C) for exactly one class, for several classes at once, or
-# for positions or choices, whose number varies by batch; numbers (B,) or vectors (B, D); logits of
-# tokens (B, T, C) or (B, T), or of pairs.
+# Forms of outputs and labels: logits (B, C) for one class, several classes, or positions or
+# choices, whose number varies; numbers (B,) or vectors (B, D); logits of tokens (B, T, C) or (B,
+# T), or of pairs.
 CLASSES, SEVERAL, PLACES = "classes", "several", "places"
 NUMBERS, VECTORS = "numbers", "vectors"
 TOKEN_CLASSES, TOKEN_FLAGS, PAIRS = "token_classes", "token_flags", "pairs"
@@ -50,24 +50,24 @@ _KINDS = {
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _TITLES = {name.lower(): name for name in _KIND_OF}
-# Metrics whose state has one entry per class.
+# Metrics with one entry per class.
 _SIZED = ("IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU", "F1Score", "FBetaScore", "R2Score")
-# Inputs that select the tokens to predict; outputs then have one row per selected token.
+# Inputs that select the tokens to predict, one row of outputs each.
 _CHOOSE = ("mask_positions", "target_mapping")
 _AVERAGED = {"f1": "f1", "f1_score": "f1", "precision": "precision", "recall": "recall"}
 
 
 def fitting_metrics(task, metrics, weighted=False):
-    """Wrap metrics for `compile` so that they fit the outputs of a task's heads.
+    """Wrap metrics for `compile` to fit a task's outputs.
 
     Args:
         task: a task model.
         metrics: names, functions, classes and objects, in any nesting that `compile` accepts.
-        weighted: bool. Whether the metrics are weighted. Otherwise sample weights only select
-            the rows, such as tokens, that count.
+        weighted: bool. Whether the metrics are weighted; otherwise sample weights only select rows
+            or tokens.
 
     Raises:
-        UnfitMetric: for a metric that does not fit the outputs; the message names an alternative.
+        UnfitMetric: for a metric that does not fit the outputs, with an alternative.
     """
     forms = task.metric_forms()
     if isinstance(forms, dict):
@@ -96,7 +96,7 @@ def without_padding(features, outputs, weights):
     if mask is None or isinstance(outputs, dict) or len(outputs.shape) < 2:
         return weights
     if len(mask.shape) != 2 or mask.shape[1] != outputs.shape[1]:
-        return weights  # The outputs have one row per selected token.
+        return weights  # One row per selected token.
     mask = ops.cast(mask, "float32")
     return mask if weights is None else _spread(ops.cast(weights, "float32"), mask) * mask
 
@@ -140,7 +140,7 @@ def _fitting(task, given, form, weighted):
 
 
 def _by_name(name, what, classes, task):
-    """Return the metric that a name stands for with outputs of the form `what`."""
+    """Return the metric of a name for outputs of the form `what`."""
     key = name.replace("_", "").lower()
     if key in ("accuracy", "acc"):
         if what in (NUMBERS, VECTORS):
@@ -170,7 +170,7 @@ def _by_name(name, what, classes, task):
 
 
 def _as_object(given):
-    """Return a metric object, or `None` if Keras must reject `given` with its own error."""
+    """Return a metric object, or `None` for an error of Keras."""
     if isinstance(given, str):
         try:
             given = getattr(keras.metrics, given, None) or keras.metrics.get(given)
@@ -188,21 +188,21 @@ def _as_object(given):
 
 
 def _title_of(function):
-    """Return the name in `_KINDS` of a metric function of Keras, or `None` for other functions."""
+    """Return the name in `_KINDS` of a metric function of Keras, or `None`."""
     name = getattr(function, "__name__", "")
     is_theirs = getattr(keras.metrics, name, None) is function
     return _TITLES.get(name.replace("_", "")) if is_theirs else None
 
 
 def _title(metric):
-    """Return the name of a metric, or the name in `_KINDS` of the function that it averages."""
+    """Return the name of a metric, or that in `_KINDS` of its function."""
     if type(metric) is keras.metrics.MeanMetricWrapper:
         return _title_of(keras_internals.function_of(metric))
     return type(metric).__name__
 
 
 def _kind(metric):
-    """Return the key of a Keras metric in `_KINDS`, or `None` for other metrics."""
+    """Return the key of a Keras metric in `_KINDS`, or `None`."""
     is_theirs = type(metric).__module__.startswith("keras.")
     return _KIND_OF.get(_title(metric)) if is_theirs else None
 
@@ -210,7 +210,7 @@ def _kind(metric):
 def _config(metric):
     try:
         return metric.get_config()
-    except NotImplementedError:  # A custom metric that is never saved.
+    except NotImplementedError:  # A custom metric.
         return {}
 
 
@@ -309,7 +309,7 @@ def _check(task, metric, kind, what, classes):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class HeadMetric(keras.metrics.Metric):
-    """Wrapper that converts the labels and outputs of a head to the form a metric expects.
+    """Wrapper that converts labels and outputs for a metric.
 
     Args:
         metric: a `keras.metrics.Metric`; its state is the wrapper's state.
@@ -329,7 +329,7 @@ class HeadMetric(keras.metrics.Metric):
         self._kind = _kind(metric)
         self._takes_logits = bool(config.get("from_logits"))
         thresholds = keras.tree.flatten(config.get("thresholds", config.get("threshold")))
-        # Files of earlier versions have a threshold of 0, which was compared with logits.
+        # Earlier versions wrote a threshold of 0, compared with logits.
         self._takes_logits |= bool(
             from_logits
             and type(metric).__name__ != "AUC"
@@ -368,7 +368,7 @@ class HeadMetric(keras.metrics.Metric):
         shape = ops.shape(outputs) if is_flag else ops.shape(outputs)[:-1]
         if self.form == PAIRS:
             y = ops.cast(y, "float32")
-            known = ops.cast(y >= 0, "float32")  # Padding and unjudged texts have labels below 0.
+            known = ops.cast(y >= 0, "float32")  # Padding and unjudged texts are below 0.
             weights = known if weights is None else _spread(weights, known) * known
             y = ops.maximum(y, 0.0)
         if weights is not None:

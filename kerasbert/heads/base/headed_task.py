@@ -1,4 +1,4 @@
-"""Base class of tasks that compute logits from pooled or token embeddings.
+"""Base class of tasks with a head on pooled or token embeddings.
 
 The head has an optional BiLSTM, dense layer and norm.
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Settings of the head, as the caller passed them; `None` means the family's default."""
+    """Settings of the head; `None` means the family's default."""
 
     dropout: float | None = None
     pooling: str | None = None
@@ -48,7 +48,7 @@ class HeadSettings:
 
 
 def check_vector_norm(normalize):
-    """Raise if a head's `normalize` is a Unicode form, as in preprocessors, instead of a bool."""
+    """Raise if a head's `normalize` is a Unicode form instead of a bool."""
     if isinstance(normalize, str):
         raise ValueError(
             f"normalize={normalize!r} is a Unicode form of texts, but a model's normalize is a "
@@ -59,9 +59,9 @@ def check_vector_norm(normalize):
 
 
 class HeadedTask(BertTask):
-    """Base class of tasks that compute logits from an embedding per text or per token."""
+    """Base class of tasks with logits per text or token."""
 
-    # Layers that run the encoder on windows and pool their embeddings, if texts have several.
+    # Layers that run the encoder on windows, and pool their embeddings.
     windows_to_rows = window_pooling = None
 
     @classmethod
@@ -77,7 +77,7 @@ class HeadedTask(BertTask):
         if y is None or not getattr(self, "labels", None) or getattr(self, "multi_label", False):
             return
         shape = np.shape(y)
-        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # Labels are class indices.
+        if len(shape) < len(self.output.shape) or shape[-1] == 1:  # Class indices.
             check_positions(self.label_names, y)
 
     def _make_head(self, units, given):
@@ -101,13 +101,12 @@ class HeadedTask(BertTask):
             "normalize": False,
             **head_settings(backbone.family, self.kind),
         }
-        # A BiLSTM's outputs are all used. In causal encoders, the first token attends only to
-        # itself.
+        # In causal encoders, the first token attends only to itself.
         is_usual = defaults["pooling"] in ("pooler", "cls")
         if (given.bilstm_units or backbone.is_causal) and is_usual:
             defaults["pooling"] = "mean"
         self._set_given(vars(given), defaults)
-        self.global_tokens = defaults.get("global_tokens")  # A rule for `global_tokens="by_task"`.
+        self.global_tokens = defaults.get("global_tokens")  # For `global_tokens="by_task"`.
         check_whole("bilstm_units", self.bilstm_units, 0)
         if self.pooling == "pooler" and self.bilstm_units:
             raise ValueError(
@@ -132,7 +131,7 @@ class HeadedTask(BertTask):
         )
         self.pooling_layer = None
         if self.pooling not in ("pooler", "tokens"):
-            # For "last" as for "cls", the encoder already returns a single token.
+            # As for "cls", the encoder returns a single token.
             is_one = self.pooling == "last" and self.bilstm is None
             mode = "cls" if is_one else "mean" if self.pooling == "late" else self.pooling
             self.pooling_layer = Pooling(mode, dtype=dtype, name="pooling")
@@ -160,7 +159,7 @@ class HeadedTask(BertTask):
             )
 
     def _with_global_tokens(self, inputs):
-        """Add the mask of the global tokens that this kind of head has by default, if any."""
+        """Add the mask of this head's default global tokens, if any."""
         encoder, rule = self.backbone, self.global_tokens
         if getattr(encoder, "global_tokens", None) != "by_task" or rule is None:
             return inputs
@@ -197,20 +196,20 @@ class HeadedTask(BertTask):
         return self.output_dense(self.dropout_layer(x))
 
     def _join_windows(self, x, inputs):
-        """Pool the embeddings of windows (B * W, D), if texts have several, to (B, D)."""
+        """Pool embeddings of windows (B * W, D) to (B, D)."""
         if self.window_pooling is None:
             return x
         return self.window_pooling(x, padding_mask=inputs["padding_mask"])
 
     def _in_order(self, logits, padding_mask):
-        """Return logits (B, T, U) and the mask (B, T) in the order `[CLS] text [SEP] [PAD]`."""
+        """Put logits (B, T, U) and the mask (B, T) in the order `[CLS] text [SEP] [PAD]`."""
         return logits, padding_mask
 
     def _features(self, inputs):
         """Compute the head's inputs: (B, D), or (B, T, D) if it computes each token."""
         inputs = self._with_global_tokens(inputs)
         if self.pooling in ("pooler", "cls", "last") and self.bilstm is None:
-            # Only one token is used, so the encoder's last feed-forward computes only this token.
+            # The last feed-forward computes only the used token.
             places = ops.zeros_like(inputs["token_ids"][:, :1])
             if self.pooling == "last":
                 places = last_positions(inputs["padding_mask"])
@@ -229,24 +228,23 @@ class HeadedTask(BertTask):
         return x
 
     def get_config(self) -> dict[str, Any]:
-        # Settings that a class fixes, such as its pooling, are not among its arguments.
+        # Settings that a class fixes are not among its arguments.
         names = arguments(type(self))
         given = {f.name: getattr(self, f.name) for f in fields(HeadSettings) if f.name in names}
-        # The default is left out, so that earlier versions can read the config.
+        # Without the default, earlier versions can read the config.
         long = {"long": self.long.in_config()} if self.long.has_windows else {}
         return {**super().get_config(), **given, **long}
 
 
 def pair_pooling(backbone):
-    """Return the pooling of a next-sentence head: BERT's pooler, or the mean in causal encoders.
-
-    In causal encoders, the first token attends only to itself.
+    """Return the pooling of a next-sentence head: BERT's pooler, or the mean in causal encoders,
+    whose first token attends only to itself.
     """
     return "mean" if backbone.is_causal else "pooler"
 
 
 def check_classes(num_classes, labels):
-    """Check the number or the names of classes, and infer the number from the names.
+    """Check the number or names of classes.
 
     Returns:
         `(num_classes, labels)`; `labels` is a list of strings, or `None`.

@@ -12,8 +12,7 @@ from kerasbert.encoder.functional import has_ids
 from kerasbert.text.batches import UNKNOWN, Passes, Stream, as_tf_data, runs_in_numpy
 from kerasbert.text.texts import read_once
 
-# Up to this many rows run without a tf.data pipeline: it would take longer to start than it saves
-# by preprocessing ahead.
+# Up to this many rows, starting a tf.data pipeline takes longer than it saves.
 FEW = 1024
 
 
@@ -37,7 +36,7 @@ def as_lists(task, texts, method):
     """Return `(texts, single)` for an inference method.
 
     `texts` is a list, or for pairs a tuple of two lists; `single` is true for a single text or
-    pair. All inference methods read texts with this function, so that they accept the same inputs.
+    pair.
     """
     if task.preprocessor is None:
         raise ValueError(f"{method} takes texts, but this model has no preprocessor.")
@@ -63,7 +62,7 @@ def sorted_batches(
     """Return batches of texts of similar length, and the texts' order in them."""
     check_batch_size(batch_size)
     if backend.is_distributed(task):
-        few = 0  # Always use a dataset, because Keras distributes only its batches.
+        few = 0  # Keras distributes only a dataset's batches.
     return (preprocessor or task.preprocessor).sorted_batches(
         x,
         batch_size or 32,
@@ -80,8 +79,8 @@ def sorted_batches(
 def read(task, x, batch_size=None, dynamic=False, shuffle=False, keep=False, steps=None):
     """Return a dataset of features for a dataset, generator or `PyDataset` of texts.
 
-    Inputs that already yield arrays of token ids are returned unchanged. With `keep`, up to `steps`
-    batches of a generator of texts are read into memory, for several passes.
+    Inputs of token ids are returned unchanged. `keep` reads up to `steps` batches of a generator
+    into memory, for several passes.
     """
     if is_dataset(x):
         return preprocessed(task, x, dynamic, batch_size)
@@ -99,7 +98,7 @@ def _read_generator(task, batches, batch_size, keep, steps):
     batches = itertools.chain([first], batches)
     if not is_raw(task, _inputs_of(first)):
         build_on(task, first)
-        return (batch for batch in batches)  # Keras accepts no iterators but generators.
+        return (batch for batch in batches)  # Keras accepts only generators.
     if _is_single(_inputs_of(first)):
         batches = _grouped(batches, batch_size or 32)
         first = next(batches)
@@ -136,16 +135,15 @@ def dataset_from(task, batches, first, size=UNKNOWN, preprocess=None):
 
 
 def build_on(task, batch):
-    """Build loss and metrics on `batch`.
-
-    Otherwise Keras would take a batch from the generator to build them, and not train on it.
+    """Build loss and metrics on `batch`, so that Keras takes none from the generator without
+    training on it.
     """
     if isinstance(batch, tuple) and len(batch) > 1:
         keras_internals.build_on(task, batch)
 
 
 def preprocessed(task, dataset, dynamic=False, batch_size=None):
-    """Map the preprocessor over a `tf.data.Dataset` of raw batches or of single texts."""
+    """Map the preprocessor over a `tf.data.Dataset` of texts."""
     if task.preprocessor is None or is_ready(dataset):
         return dataset
     parts = keras.tree.flatten(_inputs_of(dataset.element_spec))
@@ -185,7 +183,7 @@ def check_ranked(query, texts, top_k):
 
 
 def best_first(order_by, scores, texts, top_k, return_texts):
-    """Return the result of `rank`, the largest `order_by` (N,) first; ties keep the given order."""
+    """Return the result of `rank`, the largest `order_by` (N,) first; ties keep their order."""
     order = np.argsort(-order_by, kind="stable")[:top_k]
     found = [{"corpus_id": int(place), "score": float(scores[place])} for place in order]
     if return_texts:
@@ -200,10 +198,10 @@ def is_ready(dataset):
 
 
 def check_separate(x, y, sample_weight):
-    """Raise for labels that are passed beside a dataset or generator: Keras would ignore them.
+    """Raise for labels beside a dataset or generator, which Keras would ignore.
 
     Raises:
-        ValueError: if so; the message says how to pass them.
+        ValueError: if so, with the way to pass them.
     """
     given = [n for n, v in (("y", y), ("sample_weight", sample_weight)) if v is not None]
     has_batches = is_dataset(x) or hasattr(x, "__next__") or isinstance(x, keras.utils.PyDataset)
@@ -240,7 +238,7 @@ def _check_range(ids, count):
     if isinstance(ids, (list, tuple)):
         try:
             ids = np.asarray(ids)
-        except ValueError:  # For ragged rows, Keras or `check_arrays` raises an error.
+        except ValueError:  # Keras or `check_arrays` raises an error for ragged rows.
             return
     if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iuf" or not ids.size:
         return
@@ -286,7 +284,7 @@ def _grouped(rows, size):
 
 
 def is_dataset(x):
-    """Return whether this is a `tf.data.Dataset`, or one that `tf.distribute` distributes."""
+    """Return whether this is a `tf.data.Dataset`, also a distributed one."""
     return hasattr(x, "element_spec") and hasattr(x, "cardinality")
 
 
@@ -307,7 +305,7 @@ def split(arrays, share):
             return tuple(part(one, start, stop) for one in array)
         if isinstance(array, dict):
             return {name: part(one, start, stop) for name, one in array.items()}
-        rows = getattr(array, "iloc", array)  # Indexing a pandas object would use row labels.
+        rows = getattr(array, "iloc", array)  # pandas would use row labels.
         return None if array is None else rows[start:stop]
 
     return (

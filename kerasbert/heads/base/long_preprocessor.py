@@ -1,4 +1,4 @@
-"""Base class of preprocessors with the setting `long` for texts that do not fit into a row.
+"""Base class of preprocessors with the setting `long`.
 
 N texts, B batch, R windows of all texts, W windows per text, T tokens per row.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class LongTextPreprocessor(BertPreprocessor):
-    """Preprocessor with the setting `long` for long texts; see `kerasbert.data.LongTexts`.
+    """Preprocessor with the setting `long`; see `kerasbert.data.LongTexts`.
 
-    With `long="windows"`, features are (B, W, T), and the masks of missing windows are all false.
-    W is the largest number of windows of a text in the batch, rounded up to one of a few numbers. A
-    text of several windows counts as that many full rows, also in `packed_lengths`.
+    With `long="windows"`, features are (B, W, T), and the masks of missing windows are all false. W
+    is the batch's largest number of windows, rounded up to one of a few numbers. Several windows
+    count as full rows, also in `packed_lengths`.
     """
 
     settings = (*BertPreprocessor.settings, "long")
@@ -69,14 +69,14 @@ class LongTextPreprocessor(BertPreprocessor):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        # The default is left out, so that earlier versions can read the config.
+        # Without the default, earlier versions can read the config.
         config.pop("long", None)
         return config if self.long == LongTexts() else {**config, "long": self.long.in_config()}
 
     # === Lengths ===
 
     def _divided(self, segments):
-        """Return the room of a row, and the index of the text that is divided into windows."""
+        """Return the room of a row, and the index of the divided text."""
         room = self.sequence_length - self.tokenizer.frame.count(len(segments))
         if room < len(segments):
             raise ValueError(
@@ -86,7 +86,7 @@ class LongTextPreprocessor(BertPreprocessor):
         return room, len(segments) - 1 if TRUNCATE[self.truncate] != "only_first" else 0
 
     def _window_counts(self, segments):
-        """Return the number of windows that each text needs without `max_windows`: int32 (N,)."""
+        """Return the windows of each text without `max_windows`: int32 (N,)."""
         lengths = [ops.cast(segment.row_lengths(), "int32") for segment in segments]
         sizes, _ = divided_sizes(lengths, *(place := self._divided(segments)))
         return count_windows(self.long, lengths[place[1]], sizes)[0]

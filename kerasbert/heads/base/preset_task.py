@@ -1,4 +1,4 @@
-"""Base class of task models: an encoder with a head, their weights, presets and copies."""
+"""Base class of task models: weights, presets and copies of an encoder with a head."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _trained(name):
 
 
 def _not_trained(all_weights, trained):
-    """Return a property: the weights in the property `all_weights` that are not in `trained`."""
+    """Return a property: the weights of `all_weights` not in `trained`."""
 
     def get(task: Any) -> list[Any]:
         return _without(getattr(task, trained), getattr(task, all_weights))
@@ -74,7 +74,7 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
     needs_head = True
     # Whether the outputs depend on the encoder's pooler.
     uses_pooler = False
-    # What to do with texts that do not fit into a row, and whether it is an argument of the class.
+    # For texts that do not fit into a row; is it an argument of the class.
     long = LongTexts()
     takes_long = False
 
@@ -92,7 +92,7 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
     def _check_encoder(self, backbone, has_all=False):
         """Raise for an encoder of another class than the task's `backbone_cls`.
 
-        With `has_all`, also raise for a subclass that has its own layers instead of BERT's.
+        `has_all` also excludes subclasses with own layers.
         """
         is_other = self.backbone_cls in getattr(backbone, "replaced_bases", ())
         if not isinstance(backbone, self.backbone_cls) or (has_all and is_other):
@@ -112,7 +112,7 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
         self.preprocessor = preprocessor
 
     def _set_long(self, long, preprocessor):
-        """Set `long` to the given one or, if that is `None`, to the preprocessor's."""
+        """Set `long`; `None` means the preprocessor's."""
         if self.takes_long:
             self.long = LongTexts.of(getattr(preprocessor, "long", None) if long is None else long)
 
@@ -127,12 +127,12 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
         }
 
     def _set_given(self, given, defaults):
-        """Set settings as attributes; a setting that is `None` gets its value in `defaults`."""
+        """Set settings as attributes; `None` means the default."""
         for name, value in given.items():
             setattr(self, name, defaults[name] if value is None else value)
 
     def untrained_weights(self) -> list[Any]:
-        """Return weights that this model never trains: those of a pooler that it does not use."""
+        """Return the weights of an unused pooler, which are never trained."""
         if self.uses_pooler or not self.backbone.pooler:
             return []
         return self.backbone.pooled_dense.weights
@@ -160,7 +160,7 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
 
     @classmethod
     def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
-        """Return a saved config, updated with preprocessor settings if it has a preprocessor."""
+        """Return a saved config with settings of its preprocessor, if any."""
         return config
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
@@ -168,14 +168,12 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
         return self.backbone.fill_in(inputs)
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
-        """Quantize the encoder, for example to int8, but not the head, which is small."""
+        """Quantize the encoder, for example to int8, but not the small head."""
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
     def with_layers(self, layers: Sequence[int]) -> Self:
-        """Return a copy of this model with only some of the encoder's layers.
-
-        The copy is trainable even if this model is frozen, as a teacher is.
+        """Return a trainable copy with only some of the encoder's layers.
 
         Args:
             layers: list of ints. See `BertBackbone.with_layers`.
@@ -187,7 +185,7 @@ class PresetTask(FromPreset, KerasExport, functional.FillsIn, functional.Task):
             copy.assign(keras.ops.convert_to_numpy(weight))
         return model
 
-    # Presets leave out the optimizer's state; `.keras` files store it.
+    # Optimizer states are only in `.keras` files.
 
     def save_task_weights(self, filepath: AnyPath) -> None:
         """Save the weights of the head."""

@@ -1,6 +1,6 @@
-"""`answer.py`: a short program that answers raw texts with an exported graph.
+"""`answer.py`: a program that answers texts with an exported graph.
 
-It is written to the graph's folder, and only needs the graph's runtime, `tokenizers` and NumPy.
+It only needs the graph's runtime, `tokenizers` and NumPy.
 """
 
 import dataclasses
@@ -164,9 +164,9 @@ class Program:
     """The parts of `answer.py` that depend on the kind of model.
 
     Attributes:
-        body: string. Code of the function `answer`, which takes a list, and of its helpers.
+        body: string. Code of the function `answer` of a list, and its helpers.
         example: string. Example arguments for `python answer.py`.
-        asked: string. Code of the argument that the program passes to `answer`.
+        asked: string. Code of the argument of `answer`.
         note: string. A note for the program's docstring.
     """
 
@@ -181,8 +181,8 @@ def of_texts(gives, lines, pairs=False, prompt=""):
 
     Args:
         gives: string. Description of the result of `answer`.
-        lines: string. Code that returns the result. It can use `outputs`, the encoded `rows`,
-            `texts` and `labels`.
+        lines: string. Code that returns the result, from `outputs`, the encoded `rows`, `texts` and
+            `labels`.
         pairs: bool. Whether the model takes only pairs.
         prompt: string. Prefix of each text.
     """

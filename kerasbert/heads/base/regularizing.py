@@ -30,13 +30,13 @@ from kerasbert.losses.logits import MeanOfWeights
 if TYPE_CHECKING:
     from typing import Any
 
-# Whether the batch of the current step has each row twice.
+# Whether the current batch has each row twice.
 _IS_DOUBLED = contextvars.ContextVar("_IS_DOUBLED", default=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Regularizer:
-    """The arguments of `compile` for adversarial training and R-Drop; see `BertTask.compile`.
+    """Arguments of `BertTask.compile` for adversarial training and R-Drop.
 
     >>> Regularizer("fgm").adversarial_strength
     1.0
@@ -97,8 +97,8 @@ class Regularizer:
     def perturbations(self, values: list[Any], gradients: list[Any]) -> list[Any]:
         """Return the tensors to add to weights with these values and gradients.
 
-        FGM scales the gradient to the norm `adversarial_strength`. AWP scales the gradient of each
-        weight to the norm `adversarial_strength` times the norm of the weight.
+        FGM scales the gradient to the norm `adversarial_strength`. AWP scales each weight's
+        gradient to `adversarial_strength` times the weight's norm.
         """
         added = []
         for value, gradient in zip(values, gradients, strict=True):
@@ -109,22 +109,22 @@ class Regularizer:
             length = self.adversarial_strength
             if self.adversarial == "awp":
                 length = length * ops.norm(ops.cast(value, "float32"))
-            # The constant prevents NaN for a gradient of 0.
+            # No NaN for a gradient of 0.
             scale = length / (ops.norm(gradient) + 1e-12)
             added.append(ops.cast(gradient * scale, value.dtype))
         return added
 
 
 def word_embeddings(task):
-    """Return the table of word embeddings in a list; `[]` if it is missing or quantized."""
+    """Return a list of the word embeddings; `[]` if missing or quantized."""
     layer = getattr(getattr(task, "backbone", None), "token_embedding", None)
     weights = [] if layer is None else layer.weights
     return [w for w in weights if w.name == "embeddings" and "float" in w.dtype]
 
 
 def check_devices(task: Any) -> None:
-    """Raise if several devices or processes share the steps of adversarial training."""
-    # `data_parallel` on PyTorch passes a wrapper of the model.
+    """Raise if several devices share the steps of adversarial training."""
+    # `data_parallel` on PyTorch passes a wrapper.
     is_alone = isinstance(task, keras.Model) and not backend.is_distributed(task)
     if task._running.regularizer.adversarial and not (is_alone and distribution.sharing is None):
         raise ValueError(
@@ -137,7 +137,7 @@ def prepare_parts(model: Any, tasks: dict[str, Any]) -> None:
     """Prepare tasks for training as parts of a model, whose steps replace theirs.
 
     Raises:
-        ValueError: if a task was compiled with a regularization, which these steps do not have.
+        ValueError: if a task was compiled with a regularization.
     """
     name = type(model).__name__
     for part, task in tasks.items():
@@ -155,7 +155,7 @@ def train_step(task: Any, *arguments: Any) -> Any:
 
     Args:
         task: a compiled task.
-        *arguments: the arguments of Keras' `train_step`; the last one is the batch.
+        *arguments: those of Keras' `train_step`, with the batch last.
     """
     regularizer = task._running.regularizer
     with contextlib.ExitStack() as stack:
@@ -178,7 +178,7 @@ def _matrices(task):
 
 
 def _doubled(batch):
-    """Return a batch with each row twice: all rows, and then all rows again."""
+    """Return a batch with all rows twice."""
 
     def twice(x):
         return None if x is None else ops.concatenate([x, x], axis=0)
@@ -188,7 +188,7 @@ def _doubled(batch):
 
 
 def with_divergence(task: Any, loss: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Add R-Drop's divergence to the loss of a batch, if the batch has each row twice."""
+    """Add R-Drop's divergence to the loss of a doubled batch."""
     if not _IS_DOUBLED.get():
         return loss
     names = sorted(y_pred) if isinstance(y_pred, dict) else [""]
@@ -211,20 +211,20 @@ def with_divergence(task: Any, loss: Any, y_pred: Any, sample_weight: Any) -> An
         weights = None if weights is None else ops.split(weights, 2, axis=0)[0]
         share = task._running.regularizer.r_drop * (1.0 if share is None else share)
         if divergence.reduction == "sum":
-            share = 2 * share  # The loss is a sum over both passes.
+            share = 2 * share  # The loss sums both passes.
         loss = loss + ops.cast(share * divergence(first, second, weights), loss.dtype)
     return loss
 
 
 def _by_output(values, names):
-    """Return the value of each output, from a dict, a list in the order of names, or one value."""
+    """Return each output's value from a dict, a list by name, or one value."""
     if isinstance(values, dict):
         return [values.get(name) for name in names] if names != [""] else list(values.values())
     return values if isinstance(values, list) else [values] * len(names)
 
 
 class _Divergence(MeanOfWeights):
-    """Half the symmetric divergence of two predictions of the same rows, weighted like a loss."""
+    """Half the symmetric divergence of two predictions, weighted like a loss."""
 
     def __init__(self, form, reduction):
         super().__init__(name="divergence", reduction=reduction)
@@ -242,7 +242,7 @@ def _of_classes(logits, others):
 
 def _of_flags(logits, others):
     """Compute KL(p || q) + KL(q || p) of the probabilities of yes and no."""
-    # With two outcomes, the divergence reduces to this product.
+    # With two outcomes, it reduces to this product.
     return (ops.sigmoid(logits) - ops.sigmoid(others)) * (logits - others)
 
 

@@ -1,8 +1,7 @@
-"""Validation of requests inside exported graphs, before anything is computed.
+"""Validation of requests inside exported graphs.
 
-Kernels rely on the shapes and ids for which a model was traced, but a client may send anything: a
-row instead of a batch crashed the server's process, and with a negative id the model read another
-token's embedding.
+Kernels rely on traced shapes and ids, but clients may send anything: a row instead of a batch
+crashed the server, and a negative id read another token's embedding.
 
 N rows, T tokens per row.
 """
@@ -21,7 +20,7 @@ _WORDS = {
     "predictions": "positions",
     "words": "words",
 }
-# Inputs that contain positions of tokens in their row.
+# Inputs with positions of tokens.
 _POSITIONS = ("mask_positions", "word_starts", "word_counts")
 _IDS = ("token_ids", "input_ids")
 _FIRST = (*_IDS, "character_ids", "text", "question", "prompt")
@@ -34,8 +33,8 @@ class Limits:
     """Valid ranges of a model's integer inputs.
 
     Attributes:
-        ranges: dict of input name to `(least, most)`, ints. "tokens" as `most` stands for the
-            last position of a row.
+        ranges: dict of input name to `(least, most)`, ints. "tokens" as `most` is the last position
+            of a row.
         longest: int. Maximum number of tokens per row, or `None` for no limit.
     """
 
@@ -48,8 +47,8 @@ def limits_of(model, names):
 
     Args:
         model: a task or an encoder.
-        names: list of strings. Names of the inputs. In a model of several tasks, they begin with
-            the task's name.
+        names: list of strings. Names of the inputs, prefixed with the task's name for several
+            tasks.
     """
     encoder = encoder_of(model)
     last = {
@@ -67,7 +66,7 @@ def axes_of(specs):
     """Return the names of the axes of a signature's inputs: a dict of input name to a tuple."""
     found = {}
     for name, one in specs.items():
-        # The rows of an encoder and of a decoder may have different lengths.
+        # Rows of encoder and decoder may differ in length.
         side = next((x for x in ("encoder_", "decoder_") if name.startswith(x)), "")
         if name == "choices":
             second = ("choices",)
@@ -92,19 +91,18 @@ def conditions(features, axes, limits):
 
     Args:
         features: dict of input name to tensor.
-        axes: dict of input name to the names of its axes; an axis that ends in "tokens" is the
-            length of rows.
+        axes: dict of input name to the names of its axes; "tokens" at the end marks the length of
+            rows.
         limits: `Limits`.
 
     Returns:
-        List of `(sentence, met, found)`: the error message, a bool tensor, and the tensors that are
-        shown at the end of the message.
+        List of `(sentence, met, found)`: the error message, a bool tensor, and tensors to show.
     """
     shapes = {name: tf.shape(x) for name, x in features.items()}
     first, found = {}, []
-    # Token ids or the first text come first, because messages compare other inputs with them.
+    # Messages compare others with token ids or the first text.
     for name in sorted(axes, key=lambda name: not name.endswith(_FIRST)):
-        # `others` maps the first input with the same axis to the axis' places in both inputs.
+        # `others`: first input with the same axis, to its places in both.
         names, others = axes[name], {}
         for place, axis in enumerate(names):
             if axis not in first:
@@ -122,11 +120,11 @@ def conditions(features, axes, limits):
         if name in features:
             x, end = features[name], most
             if most == "tokens":
-                # In a model of several tasks, positions refer to the rows of the same task.
+                # Positions refer to rows of the same task.
                 ids = name.removesuffix(next(e for e in _POSITIONS if name.endswith(e)))
                 ids += "token_ids"
                 end = tf.cast(shapes[ids][len(axes[ids]) - 1] - 1, x.dtype)
-            # A valid value is appended, so that even an empty batch has a minimum and a maximum.
+            # A valid value gives empty batches a minimum and a maximum.
             values = tf.concat([tf.reshape(x, [-1]), tf.constant([least], x.dtype)], 0)
             lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
             sentence = f"{name} must be from {least} to {_last(most)}; the smallest and largest are"
@@ -169,8 +167,7 @@ def checked(function, specs, limits):
     """
 
     def run(**inputs):
-        # Check the ranks, because a server's C++ session does not compare them with the traced
-        # ones.
+        # A server's C++ session does not check ranks.
         inputs = {name: tf.ensure_shape(x, specs[name].shape) for name, x in inputs.items()}
         with tf.control_dependencies(asserted(conditions(inputs, axes_of(specs), limits))):
             inputs = {name: tf.identity(x) for name, x in inputs.items()}
@@ -180,7 +177,7 @@ def checked(function, specs, limits):
 
 
 def asserted(conditions):
-    """Return one operation per condition, which fails if the condition is not met."""
+    """Return operations that fail if a condition is not met."""
     return [
         tf.raw_ops.Assert(condition=met, data=[sentence, *data], summarize=8)
         for sentence, met, data in conditions
@@ -190,9 +187,9 @@ def asserted(conditions):
 def fail_unless(features, conditions):
     """Return the features, after ops that fail if a condition is not met, for ONNX and LiteRT.
 
-    These formats have no `Assert`. Instead, a table with a single zero is read, and the value is
-    added to the masks; for an invalid request, the index lies outside of the table. ONNX Runtime's
-    error contains the name of the op, which states the condition.
+    These formats have no `Assert`. Instead, a zero is read from a table and added to the masks, at
+    an index outside of the table for an invalid request. ONNX Runtime's error has the op's name,
+    which states the condition.
     """
     zeros = []
     for sentence, met, _ in conditions:
@@ -206,9 +203,6 @@ def fail_unless(features, conditions):
 
 
 def nan_unless(outputs, conditions):
-    """Return the outputs, or NaN if a condition is not met.
-
-    This is for OpenVINO, whose ops cannot fail.
-    """
+    """Return the outputs, or NaN if a condition is not met, for OpenVINO, whose ops cannot fail."""
     met = _all([met for _, met, _ in conditions])
     return {name: tf.where(met, x, float("nan")) for name, x in outputs.items()}

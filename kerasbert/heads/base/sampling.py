@@ -1,16 +1,16 @@
-"""Order of the tasks in multi-task training, and endless batches for each."""
+"""Order and endless batches of tasks in multi-task training."""
 
 import keras
 import numpy as np
 
-# Exponents: the number of steps of a task is proportional to its number of batches to this power.
+# A task's steps are proportional to its batches to this power.
 SAMPLING = {"size": 1.0, "sqrt": 0.5, "uniform": 0.0}
 
 
 def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
-    """Draw the task of each step of an epoch; the order depends on seed and epoch.
+    """Draw the task of each step of an epoch.
 
-    Each task gets its exact share of the steps of an epoch, rounded up or down.
+    Each task gets its exact share of steps, rounded.
 
     Args:
         sizes: ints. Number of batches per task.

@@ -1,7 +1,7 @@
 """`Served`, the base class of a model's SavedModel signatures and their reference answers.
 
-A signature runs in TensorFlow's graph, in a separate process; its reference answers are computed by
-the model's own methods, on any backend. The subclass for each kind of head is in its `served.py`.
+Signatures run in TensorFlow's graph, in a separate process; reference answers come from the model's
+methods, on any backend. Each kind's subclass is in its `served.py`.
 
 N texts, T tokens per row, C classes.
 """
@@ -20,7 +20,7 @@ from kerasbert.heads.base.served_models import load
 from kerasbert.heads.base.task import BertTask
 from kerasbert.text.long_texts import LongTexts
 
-# Texts for which the SavedModel must return the same answers as the model.
+# Texts for which the SavedModel and the model must return the same answers.
 SHORT = [
     "Win a FREE prize now!",
     "",
@@ -39,10 +39,10 @@ PROSE = " ".join(
     _SYLLABLES[i % 16] + _SYLLABLES[i * i // 7 % 16] + ("" if i % 3 else "," if i % 2 else " 東京.")
     for i in range(700)
 )
-# Maximum number of windows per text: 65,000 tokens if windows start every 128 tokens.
+# Windows per text: 65,000 tokens with a stride of 128.
 MOST_WINDOWS = 512
-# If an answer's lead over the next best one is smaller than this, another backend may return the
-# other one. Quantized models need a larger margin, because their values change more by rounding.
+# If an answer leads by less, another backend may return the next best one. Quantized models need
+# more, because they round more.
 MARGIN = {None: 1e-4, "int8": 0.2}
 
 PREDICT, CLASSIFY, REGRESS = (
@@ -52,7 +52,7 @@ PREDICT, CLASSIFY, REGRESS = (
 
 @dataclasses.dataclass
 class Signature:
-    """A function of keyword tensors that returns a dict of tensors, and its input specs.
+    """A function of keyword tensors to a dict of tensors, and its inputs.
 
     `limits` are the valid ranges of integer inputs such as token ids.
     """
@@ -64,7 +64,7 @@ class Signature:
 
     @property
     def checked(self):
-        """`function` with a check of the request against `inputs` and `limits` before it."""
+        """`function` after a check of the request."""
         return checked(self.function, self.inputs, self.limits)
 
 
@@ -84,41 +84,40 @@ def named_inputs(model):
 
 
 def longest_row(model):
-    """Return the number of tokens of the longest row in `Served.random_features`."""
+    """Return the longest row's tokens in `Served.random_features`."""
     return min(encoder_of(model).max_sequence_length, 512)
 
 
 class Served:
-    """Base class: the `tokens` signature, and the inputs and answers for checks.
+    """Base class: the `tokens` signature, and checks.
 
     Subclasses that take texts define four methods:
 
     - `answer(**columns)` computes the outputs of `serving_default` in the graph;
-    - `pack(**columns)` computes the network's inputs for the same strings, in the graph;
-    - `probes()` returns texts for comparing answers, a list of `(signature, inputs)`, where
-      `inputs` is a dict of lists;
-    - `expected(signature, inputs)` returns the model's own answers: arrays by the names of the
-      signature's outputs. The entry `clear` is true in rows where the best answer leads by the
-      margin.
+    - `pack(**columns)` computes the network's inputs for them, in the graph;
+    - `probes()` returns texts to compare, a list of `(signature, inputs)`, with `inputs` a dict of
+      lists;
+    - `expected(signature, inputs)` returns the model's own answers: arrays by output. `clear` is
+      true in rows where the best answer leads by the margin.
 
     Args:
         model: a model of the task's class.
-        preprocessor: a preprocessor for the model; `None` takes the model's, if any.
+        preprocessor: a preprocessor; `None` takes the model's.
         labels: list of C strings, for tasks with classes.
         settings: dict. Overrides of `settings`.
 
-    `parts` are a model's tasks by name. Answers are compared only if they lead by `margin`.
+    `parts` are a model's tasks by name. Only answers with the lead `margin` are compared.
     """
 
-    # Names of the inputs of `serving_default`.
+    # Inputs of `serving_default`.
     columns = ("text",)
     # Whether texts need a preprocessor.
     needs_preprocessor = True
-    # Padding values of the columns of ragged answers.
+    # Padding of ragged answers.
     fills = {}
     # Options of the export and their defaults.
     settings = {}
-    # Name of the output if the network returns a single tensor.
+    # Output name of a single tensor.
     output = "logits"
 
     def __init__(self, model, preprocessor=None, labels=None, settings=None):
@@ -183,8 +182,8 @@ class Served:
     def run(self, features):
         """Compute the outputs of `tokens` as a dict, on any backend.
 
-        `features` is a dict of the model's inputs. For a model of several tasks, the names of
-        outputs begin with the task's name.
+        `features` are the model's inputs. Outputs of several tasks are prefixed with the task's
+        name.
         """
         values = [features[name] for name in named_inputs(self.model)]
         features = keras.tree.pack_sequence_as(self.model.input, values)
@@ -194,29 +193,29 @@ class Served:
         }
 
     def run_as_transformers(self, features):
-        """Compute the outputs of the class in transformers, as a dict with our names."""
+        """Compute the outputs of transformers' class, with our names."""
         return self.run({name: features[name] for name in named_inputs(self.model)})
 
     def check_transformers(self):
         """Raise if transformers does not support the model."""
 
     def write_as_transformers(self, folder):
-        """Write the files besides `config.json` that transformers and others need for this kind."""
+        """Write this kind's files besides `config.json` for transformers and others."""
 
     def program(self):
         """Return the `Program` that answers with an exported graph; `None` for none."""
         return None
 
     def page(self):
-        """Return the settings of this kind in the page of `export_web`; `None` if unsupported.
+        """Return this kind's settings in the page of `export_web`; `None` if unsupported.
 
-        `panel` names a function of `page/answers.mjs`; the other settings are its arguments.
+        `panel` is a function of `page/answers.mjs`; the others are its arguments.
         """
         return None
 
     @functools.cached_property
     def graph(self):
-        """`run` as a graph function, which is traced once for all signatures."""
+        """`run` as a graph function, traced once."""
         return tf.function(self.run, input_signature=[self.token_specs()], autograph=False)
 
     def token_specs(self):
@@ -249,15 +248,15 @@ class Served:
     def _shapes(self):
         most = longest_row(self.model)
         if all(len(x.shape) == 3 for x in named_inputs(self.model).values()):
-            return [(2, 3, min(16, most)), (1, 1, most)]  # Rows of several choices or windows.
+            return [(2, 3, min(16, most)), (1, 1, most)]  # Several choices or windows.
         return [(3, min(16, most)), (1, most)]
 
     def batches(self):
-        """Return a list of `(signature, features)` for comparing the SavedModel with the model."""
+        """Return a list of `(signature, features)` to compare."""
         return [("tokens", features) for features in self.random_features()]
 
     def tokens_of(self, signature, features):
-        """Return the reference outputs of a signature of token ids, as a dict of arrays."""
+        """Return the reference outputs of token ids, as a dict of arrays."""
         features = {name: keras.ops.convert_to_tensor(x) for name, x in features.items()}
         return {name: keras.ops.convert_to_numpy(x) for name, x in self.run(features).items()}
 
@@ -285,7 +284,7 @@ class Served:
     # === Checks ===
 
     def warmup_inputs(self, item):
-        """Return `(signature, inputs)` for a warmup item; `None` if no signature takes it."""
+        """Return `(signature, inputs)` of a warmup item, or `None`."""
         row = (item,) if isinstance(item, str) else item
         if not are_texts(row) or len(row) != len(self.columns):
             return None
@@ -316,11 +315,10 @@ def padded(fills, columns):
 
 
 def filled(fills, rows):
-    """Convert lists of dicts, one list per text, to padded columns, and add `count`.
-
-    `expected` then has the form of `serving_default`'s answer.
+    """Convert lists of dicts, one per text, to padded columns, as `serving_default` answers, and
+    add `count`.
     """
-    # Pad to at least one column, because a server cannot split empty outputs by rows.
+    # At least one column, because servers cannot split empty outputs by rows.
     most = max(1, *map(len, rows))
     columns = {
         name: [[one[name] for one in row] + [fill] * (most - len(row)) for row in rows]
@@ -341,7 +339,7 @@ def requests_of(task, items, name="text", of=""):
     """Return `(signature, inputs)` of each warmup item in a list.
 
     Args:
-        name, of: strings, for error messages. Name of an item, and of the list of items.
+        name, of: strings, for errors. Name of an item, and of the list.
     """
     found = [task.warmup_inputs(item) for item in items]
     for position, row in enumerate(found):
@@ -354,10 +352,10 @@ def requests_of(task, items, name="text", of=""):
 
 
 def columns_of(task, texts):
-    """Return the signature for a list of warmup items, and its inputs as a dict of lists.
+    """Return the signature and inputs (a dict of lists) of warmup items.
 
     Raises:
-        ValueError: for items that no signature takes, or that need different signatures.
+        ValueError: for items without a common signature.
     """
     found = requests_of(task, texts)
     if not found:
@@ -373,7 +371,7 @@ def columns_of(task, texts):
 
 
 def packed(task, columns):
-    """Return the network's inputs, int32, for columns of texts; each window is a row."""
+    """Return the network's inputs, int32, for columns of texts, a row per window."""
 
     def tensor(values):
         if isinstance(values[0], str):

@@ -1,4 +1,4 @@
-"""Find the `Served` of a model, and load the presets that `Served.save` writes."""
+"""The `Served` of a model, and presets of `Served.save`."""
 
 import os
 
@@ -15,21 +15,20 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
     """Return the `Served` of a model.
 
     Raises:
-        TypeError: for a model that cannot be served; the error names the function `call`.
+        TypeError: for a model that cannot be served.
     """
-    # Besides tasks, only the encoder can be exported as a graph that takes token ids of texts.
+    # Besides tasks, only the encoder can be exported as a graph that takes token ids.
     others = SERVED if call == "export_serving" else (ENCODER,)
-    # Rows are looked up by class name: tasks of `lineage` have a kind too, but may not have the
-    # methods of that kind's class.
+    # By class name: tasks of `lineage` may lack the methods of their kind's class.
     known = {row.model: row for row in (*KINDS.values(), *others) if row.served}
-    # Only classes of this package count, because KerasHub has classes with the same names.
+    # Only classes of this package count, because KerasHub has the same names.
     is_task = isinstance(model, BertTask)
     classes = type(model).__mro__
     names = [x.__name__ for x in classes if is_task or x.__module__.startswith("kerasbert.")]
     kind = next((known[name] for name in names if name in known), None)
     is_class = isinstance(model, type)
     if SEARCH_INDEX in others and getattr(model, "kind", None) == SEARCH_INDEX.name:
-        kind = None if is_class else SEARCH_INDEX  # The results of `ServedIndex.read` are indexes.
+        kind = None if is_class else SEARCH_INDEX  # Results of `ServedIndex.read`.
     if kind is None:
         wrong = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
         names = ", ".join(row.model for row in (*kinds_with("served"), *others))
@@ -40,7 +39,7 @@ def served(model, preprocessor=None, labels=None, settings=None, call="export_se
 
 
 def saved_class(model):
-    """Return the registered name of a model's class, or of the kerasbert class that it inherits."""
+    """Return the registered name of a model's kerasbert class."""
     if getattr(model, "kind", None) == SEARCH_INDEX.name:
         return SEARCH_INDEX.name
     kind = kind_of(model)
@@ -67,6 +66,6 @@ def load(preset, name, mode=None):
 
 
 def quantization_modes(model):
-    """Return the set of a model's quantization modes; empty for a model that is not quantized."""
+    """Return the set of a model's quantization modes."""
     policies = [layer.dtype_policy for layer in keras_internals.flatten_layers(model)]
     return {getattr(policy, "quantization_mode", None) for policy in policies} - {None}

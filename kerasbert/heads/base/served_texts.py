@@ -1,4 +1,4 @@
-"""`ServedTexts`, the base class of `Served` for tasks with one answer per text or pair of texts.
+"""`ServedTexts`, for tasks with one answer per text or pair.
 
 N texts, T tokens per row, C classes.
 """
@@ -15,11 +15,11 @@ from kerasbert.text.packing import TRUNCATE
 
 
 def of_classes(task, labels, activation, pair=False):
-    """Return `Served.page` of classifiers of texts or pairs, with results shown as bars.
+    """Return `Served.page` of classifiers, with results as bars.
 
     Args:
         labels: list of C strings.
-        activation: string. "softmax", "sigmoid", or "none" for scores that are not probabilities.
+        activation: string. "softmax", "sigmoid", or "none" for other scores.
         pair: bool. Whether two texts are required.
     """
     own = {"output": task.output, "labels": labels, "activation": activation}
@@ -28,11 +28,11 @@ def of_classes(task, labels, activation, pair=False):
 
 
 class ServedTexts(Served):
-    """Base class of tasks with one answer per text or pair of texts."""
+    """Base class of tasks with one answer per text or pair."""
 
     takes = ("serving_default", "pair")
-    # Name, method and numeric output of the signature that takes `tf.train.Example`s, for a class
-    # with a method `answer_examples(inputs)`, which computes its outputs in the graph.
+    # Name, method and numeric output of the signature of `tf.train.Example`s, for classes with
+    # `answer_examples(inputs)`, which computes it in the graph.
     of_examples = None
 
     def text_signatures(self):
@@ -73,9 +73,9 @@ class ServedTexts(Served):
 
     @functools.cached_property
     def rows_graph(self):
-        """`graph`, but run on a few rows of similar length at a time.
+        """`graph`, run on a few rows of similar length at a time.
 
-        If an output has an axis for tokens, all rows run at once.
+        With an axis for tokens, all rows run at once.
         """
         outputs = self.graph.get_concrete_function().structured_outputs
         if len(outputs) > 1 or any(None in x.shape[1:] for x in outputs.values()):

@@ -5,8 +5,7 @@ W windows of a context, T tokens per row, S spans.
 
 import numpy as np
 
-# The logit of impossible answers. Their probability is 0 in float32, and sums of logits stay
-# finite.
+# Logit of impossible answers, with probability 0 in float32 and finite sums.
 MASKED = -1e9
 
 
@@ -15,15 +14,13 @@ def best_spans(
 ):
     """Find the best spans of a context split into windows.
 
-    In each window the `n_best` tokens with the highest start logits are paired with the `n_best`
-    tokens with the highest end logits. A pair is a span if its first token may start a span, its
-    last token may end one and is not before the first, and it has at most `max_length` tokens. The
-    spans of all windows are ranked by the sum of the two logits. Of equal sums, the first window
-    wins, then the higher start logit, then the higher end logit; of equal logits, the earlier token
-    wins. If no pair is a span, all tokens are paired.
+    In each window, the `n_best` tokens with the highest start logits are paired with the `n_best`
+    highest end logits. A pair is a span if its tokens may start and end one, in this order, at most
+    `max_length` tokens long. The spans of all windows are ranked by the sum of both logits. Of
+    equal sums, the first window wins, then the higher start logit, then the higher end logit; of
+    equal logits, the earlier token wins. If no pair is a span, all tokens are paired.
 
-    The null logit, for "no answer", is the sum of the two logits of a window's first token; the
-    smallest of all windows counts.
+    The null logit, for "no answer", is the smallest sum of both logits of a window's first token.
 
     Args:
         start_logits: floats (W, T).
@@ -32,16 +29,16 @@ def best_spans(
         ends: bool (W, T). Whether a span may end at the token.
         n_best: int. Number of starts and ends per window, and maximum number of spans.
         max_length: int.
-        null_threshold: float. There is no answer if the null logit exceeds the best span's sum by
-            more than this. With `None` there is always an answer.
+        null_threshold: float. No answer if the null logit exceeds the best span's sum by more than
+            this; `None` always answers.
 
     Returns:
         `(spans, scores, null_score)`:
 
         - int (S, 3): the window and the first and last token of each span, best first. A first span
           of (-1, -1, -1) means "no answer".
-        - float64 (S,): the probabilities of the spans. They are the softmax of the sums and, unless
-          `null_threshold` is `None`, the null logit.
+        - float64 (S,): their probabilities: the softmax of the sums and, unless `null_threshold` is
+          `None`, the null logit.
         - the null logit minus the best span's sum.
 
     >>> start, end = np.array([[0.0, 5.0, 1.0]]), np.array([[0.0, 1.0, 5.0]])
@@ -71,7 +68,7 @@ def best_spans(
 
 
 def pairs(start_logits, end_logits, starts, ends, n, max_length):
-    """Pair the `n` best starts and ends of each window; return all spans (S, 3) and sums (S,)."""
+    """Pair the `n` best starts and ends of each window: spans (S, 3) and sums (S,)."""
     first = np.argsort(-start_logits, axis=1, kind="stable")[:, :n, None]  # (W, n, 1)
     last = np.argsort(-end_logits, axis=1, kind="stable")[:, None, :n]  # (W, 1, n)
     window = np.arange(len(first))[:, None, None]

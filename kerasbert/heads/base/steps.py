@@ -1,4 +1,4 @@
-"""Run Keras' training, evaluation and prediction steps on the batches of a task."""
+"""Keras' training, evaluation and prediction steps for tasks."""
 
 import contextlib
 import dataclasses
@@ -29,17 +29,17 @@ from kerasbert.text.batches import ReadsAhead, Stream, rows_of_part
 
 @dataclasses.dataclass
 class Running:
-    """What a task stores for its steps; Keras does not track the attributes of this object."""
+    """What a task stores for its steps, untracked by Keras."""
 
     # `verbose` of the last `fit`.
     verbose: object = None
     # Number of epochs of all calls of `fit`.
     epochs: int = 0
-    # This process's part of the validation data while `fit` runs; Keras passes it to `evaluate`.
+    # This process's validation data in `fit`, which Keras passes to `evaluate`.
     held_out: object = None
-    # Signature of the next batches; `batch_to_build_on` uses it once.
+    # Signature of the next batches, for `batch_to_build_on`.
     batch_spec: object = None
-    # Error raised by a generator, or by the preprocessor on one of its batches.
+    # Error of a generator, or of the preprocessor on its batch.
     reading_error: object = None
     # Whether steps run jointly with other processes.
     shares_steps: bool = False
@@ -47,7 +47,7 @@ class Running:
     regularizer: Regularizer = Regularizer()
     # The `loss_weights` of the last `compile`.
     loss_weights: object = None
-    # For "train", "test" and "predict", the kind of batches that the step was compiled for.
+    # By "train", "test" and "predict": the kind of batches compiled for.
     kinds: dict = dataclasses.field(default_factory=dict)
 
 
@@ -89,7 +89,7 @@ def run(task, method, x, y, sample_weight, batch_size, is_raw, class_weight=None
         check_labeled(task, None, is_raw=not is_ready(x))
     if class_weight is not None:
         x = weigh_dataset(task, class_weight, x, is_raw)
-    # Otherwise Keras would read a batch to build the model, and begin the first epoch twice.
+    # Keras would read a batch to build the model, and begin the first epoch twice.
     if isinstance(x, ReadsAhead):
         build_on(task, x.example)
     elif is_raw and not backend.trains_in_graphs():
@@ -102,23 +102,23 @@ def run(task, method, x, y, sample_weight, batch_size, is_raw, class_weight=None
 
 
 def batch_to_build_on(task, iterator):
-    """Return the batch on which Keras builds metrics and optimizer; `None` lets Keras choose it.
+    """Return the batch on which Keras builds metrics and optimizer; `None` leaves it to Keras.
 
-    In a strategy's scope, Keras 3.15 finds shapes by averaging a batch over devices, which fails
-    for boolean masks and, if there are several workers, for batches of more than one tensor.
+    In a strategy's scope, Keras 3.15 averages a batch over devices to find shapes, which fails for
+    boolean masks and, with several workers, for several tensors.
     """
     spec, task._running.batch_spec = task._running.batch_spec, None
     has_shapes = all(isinstance(one, tf.TensorSpec) for one in keras.tree.flatten(spec))
     if keras_internals.in_strategy(task):
         if has_shapes:
-            # Zeros are enough, because only shapes matter; reading a batch would start an epoch.
+            # Only shapes matter, and reading a batch would start an epoch.
             return keras.tree.map_structure(_zeros, spec)
         parts = task.distribute_strategy.experimental_local_results
         for _, _, steps in iterator:
             return keras.tree.map_structure(lambda x: parts(x)[0], next(steps))
     elif spec is not None and has_shapes and len(task.outputs) > 1:
-        # Build the metrics now: Keras would create the mean metrics of several losses in the first
-        # trace, and TensorFlow would trace the step again.
+        # Otherwise Keras creates metrics of several losses in the first trace, and TensorFlow
+        # traces again.
         with uninterrupted():
             keras_internals.build_on(task, keras.tree.map_structure(_zeros, spec))
     return None
@@ -127,20 +127,19 @@ def batch_to_build_on(task, iterator):
 def build_optimizer(task):
     """Build a compiled model's optimizer before its first step.
 
-    Otherwise the first trace creates its variables, and TensorFlow traces the step again, which
-    takes half the time of a short training.
+    Otherwise the first trace creates its variables, and TensorFlow traces again, half the time of a
+    short training.
     """
     optimizer = task.optimizer
     if optimizer is None or optimizer.built or backend.is_distributed(task):
         return
     if all(layer.built for layer in keras_internals.flatten_layers(task)):
-        # The same scope as in a step.
         with uninterrupted(), keras.name_scope(optimizer.name, caller=optimizer):
             optimizer.build(task.trainable_variables)
 
 
 def _zeros(spec):
-    """Return an array of zeros that fits a `tf.TensorSpec`; each unknown size is 2."""
+    """Return zeros that fit a `tf.TensorSpec`; unknown sizes are 2."""
     return np.zeros([size or 2 for size in spec.shape], spec.dtype.as_numpy_dtype)
 
 
@@ -150,7 +149,7 @@ def _zeros(spec):
 def discard_steps(task, kind, *steps):
     """Discard compiled steps that have run on another kind of batches.
 
-    TensorFlow would otherwise retrace them with tensors of unknown rank.
+    Otherwise TensorFlow retraces them with unknown ranks.
 
     Args:
         kind: hashable. Identifies the kind of the next batches.
@@ -169,15 +168,15 @@ def protected(task, step):
 
 
 def say_compiling(task, shape):
-    """Print on the line of the progress bar why the next step takes long."""
+    """Print why the next step takes long."""
     if task._running.verbose in ("auto", 1):
-        # The bar overwrites its line at each step.
+        # The progress bar overwrites it.
         print(f"\rcompiling {' x '.join(map(str, shape))} ...", end="", flush=True)
 
 
 def shape_cost(task, epochs):
-    """Return the number of padding tokens per epoch that take as long as compiling a shape."""
-    # Count the epochs of earlier calls too, because `fit` may be called once per epoch.
+    """Return the padding tokens per epoch that take as long as compiling a shape."""
+    # Epochs of earlier calls count too, because `fit` may be called once per epoch.
     task._running.epochs += epochs
     return backend.shape_cost(task.backbone.hidden_dim) / max(task._running.epochs, 1)
 
@@ -186,7 +185,7 @@ def shape_cost(task, epochs):
 
 
 def share_steps(task):
-    """Make this model run its steps jointly with the processes that share batches, if any."""
+    """Run this model's steps jointly with processes that share batches."""
     group = distribution.sharing
     if group is not None and not task._running.shares_steps:
         backend.share_steps(task, group.processes.count)
@@ -215,7 +214,7 @@ def shared_out(task, data, training=False):
 
 
 def predict_texts(task, x, batch_size, preprocessor=None, **kwargs):
-    """Run `predict` on texts, or on windows of texts that the preprocessor made."""
+    """Run `predict` on texts, or on their windows."""
     batches, order = sorted_batches(task, x, batch_size=batch_size, preprocessor=preprocessor)
     return restore_order(predict_batches(task, batches, **kwargs), order)
 
@@ -234,7 +233,7 @@ def predict_batches(task, batches, **kwargs):
 def batch_outputs(task, batches, **kwargs):
     """Yield features and outputs of each batch of a dataset or a list.
 
-    This is needed for outputs (B, T, ...), which Keras cannot join if T differs between batches.
+    Keras cannot join outputs (B, T, ...) of different T.
     """
 
     def step(batch):
@@ -263,7 +262,7 @@ def each_batch(task, kind, step, batches, verbose="auto", steps=None, callbacks=
     """Run a step on each batch, with callbacks and a progress bar.
 
     Args:
-        kind: string. "predict" or "test", as in the names of the callbacks' methods.
+        kind: string. "predict" or "test", as in callbacks' methods.
         step: function of a batch that returns a result and the logs for callbacks.
         verbose, steps, callbacks: as in `keras.Model.predict`.
 
@@ -290,7 +289,7 @@ def each_batch(task, kind, step, batches, verbose="auto", steps=None, callbacks=
 def _teller(task, kind, callbacks, verbose, steps):
     """Return a function that reports progress to callbacks and the progress bar."""
     if not callbacks and verbose == 0:
-        # Starting the thread of a CallbackList takes as long as predicting a short text.
+        # A CallbackList's thread takes as long as predicting a short text.
         return lambda moment, *arguments: None
     listening = keras.callbacks.CallbackList(
         callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=task
@@ -300,7 +299,7 @@ def _teller(task, kind, callbacks, verbose, steps):
 
 @contextlib.contextmanager
 def metrics_kept(task):
-    """Return a context in which Keras' methods for one batch accumulate metrics over batches."""
+    """Return a context in which metrics accumulate over single batches."""
     task.__dict__["reset_metrics"] = lambda: None
     try:
         yield
@@ -309,7 +308,7 @@ def metrics_kept(task):
 
 
 def _join_padded(parts, value):
-    """Concatenate arrays (B, ...) of different sizes, padding each axis at its end."""
+    """Concatenate arrays (B, ...), padding each axis at its end."""
     if len(parts) == 1:
         return parts[0]
     sizes = np.max([part.shape[1:] for part in parts], axis=0)

@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 class BertTask(KeepsCompile, PresetTask):
     """Base class of the task models.
 
-    Raw texts are tokenized once, batched by length and padded to the longest of their batch.
-    Arrays of token ids go to Keras unchanged, without TensorFlow.
+    Raw texts are tokenized once, batched by length and padded to the batch's longest. Arrays of
+    token ids go to Keras unchanged.
     """
 
     # Padding value of outputs per token.
     output_padding = 0
     # Names of the inputs with token ids.
     id_inputs = ("token_ids",)
-    # Whether the class needs labels although it replaces Keras' steps.
+    # Whether a class with own steps needs labels.
     loss_needs_labels = False
-    # Whether two passes over the same rows predict the same labels.
+    # Whether two passes predict the same labels.
     allows_r_drop = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -80,7 +80,7 @@ class BertTask(KeepsCompile, PresetTask):
         """Raise for labels that are out of range; `None` means no labels."""
 
     def _expect_batches(self, method, batches):
-        """Prepare for batches; `method` begins with the name of Keras' method that reads them."""
+        """Prepare for batches of Keras' method `method`."""
         if method in ("fit", "train_on_batch"):
             self.forget_calibration()
 
@@ -88,11 +88,11 @@ class BertTask(KeepsCompile, PresetTask):
         """Reset what was fitted to the outputs of the weights that training is about to change."""
 
     def _has_open_outputs(self, batches):
-        """Return whether the size of an output axis, such as tokens, may differ between batches."""
+        """Return whether an output axis, such as tokens, may vary in size."""
         return any(None in output.shape[1:] for output in keras.tree.flatten(self.output))
 
     def check_arrays(self, x: Any, y: Any = None) -> None:
-        """Raise for invalid arrays for which a compiled step would raise no error."""
+        """Raise for invalid arrays that compiled steps accept."""
 
     def complete_targets(self, y: Any, sample_weight: Any) -> Any:
         """Return labels and sample weights with optional parts filled in."""
@@ -122,29 +122,29 @@ class BertTask(KeepsCompile, PresetTask):
         r_drop: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        """Configure training. "auto", which a new model has, means the defaults for fine-tuning.
+        """Configure training; "auto" means the defaults for fine-tuning, as in a new model.
 
         Args:
             optimizer: "auto" is `kerasbert.optimizers.AdamW` with the encoder's
                 `finetuning_learning_rate` (3e-5 if it has none), weight decay 0.01 except on norms
                 and biases, and gradients clipped at norm 1.
-            loss: "auto" is `default_loss()`. A name such as "sparse_categorical_crossentropy"
-                is computed from logits, or from probabilities if the task has an `activation`.
+            loss: "auto" is `default_loss()`. Losses by name, such as
+                "sparse_categorical_crossentropy", take logits, or probabilities if the task has an
+                `activation`.
             metrics: "auto" is `default_metrics()`. Keras metrics (names, functions, objects) get
-                labels and probabilities in the form that they need; token metrics ignore padding.
-                With more than two classes, "f1", "precision" and "recall" are averaged over the
-                classes and named "macro_f1" and so on.
+                labels and probabilities in their form; token metrics ignore padding. With more than
+                two classes, "f1", "precision" and "recall" are averaged and named "macro_f1" and so
+                on.
             label_smoothing: float. Share of each label that is spread evenly over all classes, in
                 the default loss.
-            adversarial: "fgm" adds the gradients of a second pass, in which the table of word
-                embeddings is perturbed along its gradient. "awp" takes only the gradients of a
-                second pass, in which each trained matrix is perturbed along its gradient. Steps
-                take about twice the time.
+            adversarial: "fgm" adds the gradients of a second pass with word embeddings perturbed
+                along their gradient. "awp" takes only the gradients of a second pass with all
+                trained matrices perturbed. Steps take about twice the time.
             adversarial_strength: float. For "fgm", the norm of the perturbation (default 1.0); for
                 "awp", its ratio to each matrix's norm (default 0.01).
-            r_drop: float. Weight of the divergence between two passes over the same rows with
-                different dropout: half the symmetric Kullback-Leibler divergence of probabilities,
-                or the squared difference of scores. Needs twice the time and memory.
+            r_drop: float. Weight of the divergence between two passes with different dropout: half
+                the symmetric Kullback-Leibler divergence of probabilities, or the squared
+                difference of scores. Needs twice the time and memory.
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
@@ -182,10 +182,10 @@ class BertTask(KeepsCompile, PresetTask):
         if "weighted_metrics" in kwargs:
             kwargs["weighted_metrics"] = fitting_metrics(self, kwargs["weighted_metrics"], True)
         if metrics and counts_tokens(self):
-            # Keras passes sample weights, which are 0 at padding, only to weighted metrics.
+            # Only weighted metrics get sample weights, 0 at padding.
             weighted = kwargs.get("weighted_metrics")
             metrics, kwargs["weighted_metrics"] = None, joined(metrics, weighted)
-        # If there are no new metrics, Keras would keep those of an earlier `compile`.
+        # Without new metrics, Keras would keep earlier ones.
         keras_internals.forget_metrics(self)
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         self._running.regularizer = regularizer
@@ -204,10 +204,9 @@ class BertTask(KeepsCompile, PresetTask):
         return None
 
     def metric_forms(self) -> Any:
-        """Return `(form, number of classes)` for metrics; for several outputs, a dict of these.
+        """Return `(form, number of classes)` for metrics, or a dict for several outputs.
 
-        `None` leaves metrics unchanged. The forms are constants of
-        `kerasbert.heads.base.head_metrics`.
+        `None` leaves metrics unchanged. See `kerasbert.heads.base.head_metrics`.
         """
         return None
 
@@ -254,14 +253,13 @@ class BertTask(KeepsCompile, PresetTask):
                 columns, an iterator or a `tf.data.Dataset`.
             batch_size: int, 32 by default.
             shuffle: bool. Whether to shuffle texts and batches in every epoch.
-            class_weight: dict of class name or index to weight; or "balanced", which gives every
-                class the same total weight.
+            class_weight: dict of class name or index to weight; or "balanced", the same total
+                weight per class.
             **kwargs: as in `keras.Model.fit`.
 
         Raises:
-            FloatingPointError: if the loss becomes NaN or infinite, unless
-                `keras.callbacks.TerminateOnNaN` is among the callbacks. The message has the step
-                and likely causes.
+            FloatingPointError: if the loss becomes NaN or infinite, with step and likely causes,
+                unless `keras.callbacks.TerminateOnNaN` is a callback.
         """
         check_process()
         check_batch_size(batch_size)
@@ -290,12 +288,12 @@ class BertTask(KeepsCompile, PresetTask):
                 shape_cost=steps.shape_cost(self, kwargs.get("epochs", 1)),
                 first_epoch=kwargs.get("initial_epoch", 0),
             )
-            check_labeled(self, y, are_texts)  # This runs after the checks of the texts.
+            check_labeled(self, y, are_texts)  # After the checks of the texts.
         else:
             x = read(self, x, batch_size, dynamic=True, shuffle=shuffle)
         kwargs["shuffle"] = shuffle and not is_dataset(x)  # A dataset shuffles itself.
         steps.share_steps(self)
-        # Keras passes this object to `evaluate`, which must not split it a second time.
+        # `evaluate` must not split it again.
         kwargs["validation_data"] = running.held_out = steps.shared_out(self, validation_data)
         try:
             return steps.run(
@@ -304,7 +302,7 @@ class BertTask(KeepsCompile, PresetTask):
                 **kwargs,
             )
         finally:
-            running.held_out = running.batch_spec = None  # Free the validation data.
+            running.held_out = running.batch_spec = None
             give_back()
 
     def evaluate(
@@ -355,7 +353,7 @@ class BertTask(KeepsCompile, PresetTask):
         outputs = steps.call_keras(self, keras.Model.predict, x, batch_size=batch_size, **kwargs)
         return check_outputs(self, outputs)
 
-    # The methods of KerasHub's tasks would preprocess arrays too, and take no dict of labels.
+    # KerasHub's would preprocess arrays too, and take no dict of labels.
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, **kwargs: Any
@@ -379,7 +377,7 @@ class BertTask(KeepsCompile, PresetTask):
 
     @classmethod
     def replaces_steps(cls) -> bool:
-        """Return whether a class has its own loss or training step, which may need no labels."""
+        """Return whether a class has its own loss or training step."""
         names = ("compute_loss", "train_step")
         return any(getattr(cls, name) is not getattr(BertTask, name) for name in names)
 

@@ -1,4 +1,4 @@
-"""Base classes of tasks that predict tokens, or generate text: samplers and stop tokens.
+"""Base classes of tasks that predict tokens or generate text.
 
 B batch, T tokens.
 """
@@ -69,14 +69,13 @@ class WritingTask(TokenTask):
         """
         is_auto = isinstance(sampler, str) and sampler == "auto"
         self.sampler = own_sampler(self.usual_sampler if is_auto else sampler)
-        self._forget_writing()  # Those functions were compiled with the old sampler.
+        self._forget_writing()  # These functions were compiled with the old sampler.
         super().compile(optimizer, loss, metrics=metrics, **kwargs)
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if config and isinstance(config.get("optimizer"), dict):
-            # The sampler is stored beside "built", because `keras.models.clone_model` passes on no
-            # other entries.
+            # Beside "built", because `keras.models.clone_model` passes on no other entries.
             config["optimizer"]["sampler"] = keras.saving.serialize_keras_object(self.sampler)
         return config
 
@@ -114,11 +113,10 @@ class WritingTask(TokenTask):
     def _check_finite(self):
         """Raise if weights are not finite.
 
-        The generation loop returns no logits to check. Summing all weights takes about as long as
-        generating one token.
+        The generation loop returns no logits to check; this takes about as long as one token.
         """
         weights = [one for one in self.weights if getattr(one.value, "is_fully_addressable", True)]
-        # float16 weights are cast, because the sum of most embedding tables would overflow.
+        # float16 is cast, because the sum of most embedding tables would overflow.
         sums = [
             ops.sum(ops.cast(one.value, "float32") if one.dtype == "float16" else one.value)
             for one in weights
@@ -139,7 +137,7 @@ class WritingTask(TokenTask):
         return inputs
 
     def _checked_rows(self, inputs, side=""):
-        """Check and return the token ids and the mask (B, T) of one side, such as "encoder_".
+        """Check and return the ids and mask (B, T) of a side, such as "encoder_".
 
         The tokens of a row must be at its start.
         """

@@ -1,4 +1,4 @@
-"""Causal language models (next-token prediction), such as GPT.
+"""Causal language models, such as GPT.
 
 N texts, B batch, T tokens, V vocabulary size.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor, Texts
 
-# Maximum number of logits per batch in `score`: 256 MB of float32.
+# Logits per batch in `score`: 256 MB of float32.
 MOST_LOGITS = 2**26
 
 
@@ -40,22 +40,21 @@ class BertCausalLM(WritingTask):
     """Causal language model, such as GPT: predicts next tokens and generates text.
 
     The output is the logits (B, T, V) of each next token. `fit` and `evaluate` take raw strings, or
-    arrays with the next tokens (B, T) as labels and sample weights (B, T) of 0 at padding.
-    `generate` and `compile(sampler=...)` work as in KerasHub; the sampler is a name or an object.
+    arrays with the next tokens (B, T) as labels and sample weights (B, T), 0 at padding. `generate`
+    and `compile(sampler=...)` work as in KerasHub.
 
     Args:
         backbone: a causal `BertBackbone`: of the family "gpt2", "gpt" or "modernbert_decoder", or
             built with `is_causal=True`.
         preprocessor: a `BertCausalLMPreprocessor`, or `None` for preprocessed arrays.
-        head_activation: string. Activation of a dense layer, followed by a norm, before the
-            projection to the vocabulary; `None` for neither layer nor norm.
+        head_activation: string. Activation of a dense layer with a norm before the vocabulary
+            projection; `None` for neither.
         head_bias: bool. Whether that layer has a bias.
         head_norm_epsilon: float. Epsilon of that norm.
         output_bias: bool. Whether the logits have a bias.
-        tie_weights: bool. Whether the projection to the vocabulary uses the token embedding;
-            `False` makes separate weights.
+        tie_weights: bool. Whether the vocabulary projection uses the token embedding.
 
-    The last five default to the settings of the encoder's family.
+    The last five default to the family's.
 
     Example:
 
@@ -147,7 +146,7 @@ class BertCausalLM(WritingTask):
     def _fresh_cache(self, prompt_ids, length):
         """Return a cache for `length` tokens, filled with the keys and values of the prompts.
 
-        The prompts run without padding to `length`, and their logits are not computed.
+        Prompts run without padding to `length` and without logits.
         """
         backbone = self.backbone
         batch, tokens = ops.shape(prompt_ids)
@@ -158,23 +157,22 @@ class BertCausalLM(WritingTask):
         rest = [[0, 0], [0, 0], [0, length - tokens], [0, 0], [0, 0]]
         return tuple(ops.pad(one, rest) for one in cache)
 
-    # KerasHub's method is assigned, not inherited: Keras makes a class functional by changing its
-    # bases, which fails if two of them share a base.
+    # Not inherited: Keras changes the bases of functional classes, which fails if two share a base.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function
 
     def generate_step(
         self, inputs: Mapping[str, Any], stop_token_ids: Any = None
     ) -> dict[str, Any]:
-        """Generate tokens for one batch. This runs compiled if the backend supports it.
+        """Generate tokens for one batch, compiled if possible.
 
         Args:
             inputs: dict of `token_ids` (B, T) with free columns after the prompts, `padding_mask`
-                (B, T), true at prompts, and optionally `prompt_ids` (B, S), the columns with the
-                prompts only.
+                (B, T), true at prompts, and optionally `prompt_ids` (B, S), only the prompts'
+                columns.
             stop_token_ids: tuple of ints, or `None`.
 
         Returns:
-            A dict of `token_ids` and `padding_mask`, which is true up to each row's stop token.
+            A dict of `token_ids` and `padding_mask`, true up to the stop token.
         """
         given = ops.cast(inputs["token_ids"], "int32")
         is_prompt = ops.cast(inputs["padding_mask"], "bool")
@@ -218,9 +216,9 @@ class BertCausalLM(WritingTask):
         Args:
             inputs: a string, a list of N strings, or a dict of arrays as in `generate_step`.
             max_length: int. Maximum number of tokens, including the prompt; defaults to the
-                preprocessor's `sequence_length`. Ignored for arrays, which set it by their columns.
-            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token.
-                With `None`, texts have `max_length` tokens.
+                preprocessor's `sequence_length`. Arrays set it by their columns.
+            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token,
+                `None` none.
             strip_prompt: bool. Whether to return only the generated text.
             batch_size: int.
 
@@ -254,7 +252,7 @@ class BertCausalLM(WritingTask):
         is_prompt = np.asarray(ops.convert_to_numpy(inputs["padding_mask"])).astype(bool)
         counts = is_prompt.sum(axis=1, keepdims=True)
         size = is_prompt.shape[1]
-        places = np.arange(size) + counts  # Generated tokens are moved to the front.
+        places = np.arange(size) + counts  # Move generated tokens to the front.
         ids, mask = (
             np.take_along_axis(outputs[name], np.minimum(places, size - 1), axis=1)
             for name in ("token_ids", "padding_mask")
@@ -269,21 +267,21 @@ class BertCausalLM(WritingTask):
     # === Scoring ===
 
     def score(self, texts: Texts, stride: int | None = None, batch_size: int = 32) -> Any:
-        """Compute each token's log-probability, given the previous tokens.
+        """Compute the log-probability of each token.
 
-        The first token has no score, unless the preprocessor's `add_start_token=True` puts a start
-        token before it. Texts longer than `sequence_length` are split into windows.
+        The first token has no score, unless `add_start_token=True` in the preprocessor. Texts
+        longer than `sequence_length` are split into windows.
 
         Args:
             texts: a string or a list of N strings.
-            stride: int. Number of tokens between the starts of windows. In every window but the
-                first, scored tokens have at least `sequence_length - stride` tokens of context.
-                `None` means half a window.
+            stride: int. Number of tokens between the starts of windows. Scored tokens of later
+                windows have at least `sequence_length - stride` tokens of context. `None` means
+                half a window.
             batch_size: int.
 
         Returns:
             For a text, a list of dicts, one per token: `token`, `token_id`, `start` and `end` in
-            characters, and `score`, its log-probability. For a list of texts, a list of these.
+            characters, and `score`. For a list, a list of these.
         """
         texts, single = as_lists(self, texts, "score()")
         texts = [text.decode() if isinstance(text, bytes) else str(text) for text in texts]
@@ -331,7 +329,7 @@ class BertCausalLM(WritingTask):
         return found[0] if single else np.array(found)
 
     def _score_batches(self, windows, batch_size):
-        """Yield batches of windows of similar length, with at most `MOST_LOGITS` logits each."""
+        """Yield batches of windows of similar length, up to `MOST_LOGITS` logits."""
         check_whole("batch_size", batch_size)
         lengths = [end - begin for _, begin, end, _ in windows]
         for batch in sorted_batches(lengths, batch_size) if windows else ():
@@ -377,6 +375,6 @@ class TokenScorer(keras.Model):
     def call(self, inputs):
         inputs = self.backbone.fill_in(inputs)
         logits = self.lm_head(self.backbone(inputs)["sequence_output"])  # (B, T, V)
-        # Use the plain form, because servers lack ops of TensorFlow's custom gradient.
+        # The plain form, because servers lack ops of TensorFlow's custom gradient.
         scores = -cross_entropy.plain(inputs["token_ids"][:, 1:], logits[:, :-1])
         return ops.pad(scores, [[0, 0], [1, 0]])

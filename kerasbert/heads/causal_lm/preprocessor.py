@@ -29,18 +29,18 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
     Called on texts without labels, it returns `(x, y, sample_weight)`: `x` is the dict of
     `BertPreprocessor`, with text tokens only, `y` are the next tokens, int32 (B, T), and weights
-    (B, T) are 0 where there is no next token. Texts are truncated to `sequence_length`, but `fit`
-    and `evaluate` on texts in memory split them into several rows.
+    (B, T) are 0 where there is no next token. Texts are truncated to `sequence_length`; `fit` and
+    `evaluate` on texts in memory split them into rows instead.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row.
         add_start_token: bool. Whether each text begins with the start token.
-        add_end_token: bool. Whether the label of a text's last token is the end token.
+        add_end_token: bool. Whether the last label is the end token.
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for labels, settings that leave no room, and inputs that are not text.
+        ValueError: for labels, settings without room, and inputs that are not text.
 
     Example:
 
@@ -112,10 +112,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return ops.concat([ids, ops.column(ids, self.tokenizer.end_token_id)], axis=1)
 
     def with_start(self, ids: Any, *places: Any) -> tuple[Any, Any]:
-        """Prepend the start token to ragged tokens (N, P), and 0 to each of `places`.
-
-        Without `add_start_token`, return them unchanged.
-        """
+        """Prepend any start token to ragged tokens (N, P), and 0 to `places`."""
         if not self.add_start_token:
             return ids, *places
         tokens = (self.tokenizer.start_token_id, *(0 for _ in places))
@@ -130,7 +127,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         y, sample_weight = self._targets(y, sample_weight, columns)
         (ids,) = self._tokenize_columns(columns)
         lengths = ids.row_lengths()
-        # Rows overlap by one token, which is a label in one row and an input in the next.
+        # Rows overlap by one token, a label in one and an input in the next.
         counts = np.maximum(-(-(lengths - 1) // self.sequence_length), 1)
         rows = np.repeat(np.arange(len(lengths)), counts)
         windows = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -171,7 +168,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         length = ops.shape(features["token_ids"])[1]
         following = self.padded(ids[:, 1:], length)
         there = following["padding_mask"]
-        # The last token of a row has no next token, so it is only a label.
+        # The last token is only a label.
         is_alone = ops.cast(ids.row_lengths(), "int32")[:, None] == 1
         is_token = there | (is_alone & (ops.range(length)[None] == 0))
         pad = self.tokenizer.pad_token_id
@@ -187,19 +184,19 @@ class BertCausalLMPreprocessor(BertPreprocessor):
     def generate_preprocess(
         self, x: Texts, sequence_length: int | None = None, first: int = 0
     ) -> dict[str, Any]:
-        """Pad prompts, which leaves room for generated tokens.
+        """Pad prompts, to leave room for generated tokens.
 
         Args:
             x: a list of N strings.
             sequence_length: int. T; defaults to the preprocessor's.
-            first: int. Position of the first prompt, for error messages.
+            first: int. Position of the first prompt, for errors.
 
         Returns:
             A dict of `token_ids` (N, T), `padding_mask` (N, T), true for the prompts, and
-            `prompt_ids`, the columns of `token_ids` up to the end of the longest prompt.
+            `prompt_ids`, the columns up to the longest prompt's end.
 
         Raises:
-            ValueError: for prompts that have no tokens, or that leave no room.
+            ValueError: for prompts without tokens, or without room after them.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length)
@@ -242,7 +239,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
             for name in ("token_ids", "padding_mask")
         )
         kept = mask.astype(bool) & ~np.isin(ids, self.tokenizer.special_token_ids)
-        # The encoder's vocabulary may be larger than the tokenizer's, padded to a round number.
+        # The encoder's vocabulary may be padded to a round number.
         kept &= ids < self.tokenizer.vocabulary_size()
         return self.tokenizer.detokenize([row[there].tolist() for row, there in zip(ids, kept)])
 
@@ -253,17 +250,16 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         return max(self.sequence_length // 2, 1)
 
     def windows(self, texts: Sequence[str], stride: int | None = None) -> Any:
-        """Tokenize texts and split them into windows that score each token once.
+        """Split texts into windows that score each token once.
 
         Args:
             texts: list of N strings.
-            stride: int. Number of tokens between the starts of consecutive windows; `None` means
-                half a window.
+            stride: int. Number of tokens between window starts; `None` means half a window.
 
         Returns:
-            `(rows, windows)`. A row is `(ids, starts, ends)` of a text, with character offsets; its
-            first token (the start token, if set) has no score. The W windows are tuples
-            `(text, begin, end, first)`: text index, token range and first scored token.
+            `(rows, windows)`. A row is `(ids, starts, ends)` of a text, in characters; its first
+            token has no score. The W windows are `(text, begin, end, first)`: text index, token
+            range and first scored token.
         """
         size = self.sequence_length
         stride = self.usual_stride() if stride is None else stride

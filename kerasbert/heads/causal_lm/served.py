@@ -53,7 +53,7 @@ class ServedCausalLM(Served):
         scores = decoding.in_windows(
             self._scores, features, (tf.shape(features["token_ids"])[1],)
         )  # (R, T)
-        # Each token after the first gets its score from the first window that contains it.
+        # Each later token's score is from the first window that contains it.
         row = tf.cast(ids.value_rowids(), tf.int32)
         place = tf.range(tf.size(row)) - tf.cast(tf.gather(ids.row_starts(), row), tf.int32)
         columns = rows_where(

@@ -42,8 +42,7 @@ class BertDistiller(BertTask):
     - hidden states: the mean distance over tokens between the layers that `layer_map` pairs. If
       their widths differ, a learned projection is added.
 
-    `keras.distillation.Distiller` has the first two, but ignores sample weights and has no access
-    to an encoder's layers.
+    `keras.distillation.Distiller` has the first two, but ignores sample weights and hidden layers.
 
     Args:
         student: a task model, for example `teacher.with_layers([0, 2, 4])`.
@@ -53,9 +52,9 @@ class BertDistiller(BertTask):
         label_weight: float.
         hidden_weight: float.
         hidden_loss: "cosine" (1 - cosine, DistilBERT) or "mse" (TinyBERT).
-        layer_map: "last" compares the last layers; "uniform" compares the student's embeddings and
-            layers with evenly spaced layers of the teacher. Or a list of pairs (student layer,
-            teacher layer), with 0 for the embeddings.
+        layer_map: "last" compares the last layers; "uniform" the student's embeddings and layers
+            with evenly spaced ones of the teacher. Or a list of pairs (student layer, teacher
+            layer), with 0 for the embeddings.
 
     Example:
 
@@ -129,7 +128,7 @@ class BertDistiller(BertTask):
             compile=False,
             **kwargs,
         )
-        # Losses and metrics are assigned to the student's outputs by name.
+        # Losses and metrics find the student's outputs by name.
         self.output_names = student.output_names
         self.student = student
         self.teacher = teacher
@@ -210,8 +209,8 @@ class BertDistiller(BertTask):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        # PyTorch's `fit` calls this method. PyTorch's own method finds weights by path. The
-        # teacher's have the same paths and hide the student's, whose gradients would accumulate.
+        # PyTorch's own method finds weights by path. The teacher's paths hide the student's, whose
+        # gradients would accumulate.
         for weight in self.trainable_variables:
             weight.value.grad = None
 
@@ -224,8 +223,7 @@ class BertDistiller(BertTask):
         length = ops.shape(x["padding_mask"])[-1]
         weights = ops.cast(ops.reshape(x["padding_mask"], (-1, length)), "float32")  # (B, T)
         if len(getattr(sample_weight, "shape", ())) == 1:
-            # Weights (B,) are per text. Weights of another shape belong to the outputs, which are
-            # not always one per token.
+            # Weights (B,) are per text; others belong to the outputs.
             own = ops.cast(sample_weight, "float32")
             # Texts may have several rows: windows or choices.
             weights = ops.reshape(weights, (ops.shape(own)[0], -1)) * own[:, None]
@@ -251,7 +249,6 @@ class BertDistiller(BertTask):
         compiled = keras_internals.compiled_metrics(self)
         if compiled is None or compiled.built:
             return super().get_metrics_result()
-        # No labels have been passed yet.
         return {metric.name: metric.result() for metric in self.metrics if metric is not compiled}
 
     def get_config(self) -> dict[str, Any]:
@@ -273,7 +270,7 @@ class BertDistiller(BertTask):
             name: keras.saving.deserialize_keras_object(config[name])
             for name in ("student", "teacher")
         }
-        # Files of version 0.1 store a shared tokenizer's vocabulary only once.
+        # Files of version 0.1 store a shared vocabulary once.
         parts = [model.preprocessor for model in models.values() if model.preprocessor]
         tokenizers = [part.tokenizer for part in parts]
         if (
@@ -286,8 +283,8 @@ class BertDistiller(BertTask):
 
 
 def _run(task, layers):
-    """Return a task's outputs and the hidden states (B, T, D) of `layers`; 0: the embeddings."""
-    if task.backbone not in task.operations:  # An embedder's graph includes the encoder's layers.
+    """Return a task's outputs and the hidden states (B, T, D) of `layers` (0: embeddings)."""
+    if task.backbone not in task.operations:  # An embedder.
         return task.output, [task.backbone.hidden_states[layer] for layer in layers]
     states = []
 
@@ -311,7 +308,7 @@ def _run(task, layers):
 
 
 class _SoftTargets(keras.losses.Loss):
-    """Divergence of logits from a teacher's logits, at a temperature."""
+    """Divergence of logits from a teacher's, at a temperature."""
 
     def __init__(self, divergence, temperature, reduction):
         super().__init__(reduction=reduction, name="soft_loss")
@@ -339,7 +336,7 @@ def _of_each_class(target, logits):
 
 
 def _soft_loss(loss, temperature):
-    """Return the loss between student and teacher outputs that corresponds to a loss on labels."""
+    """Return the loss of student and teacher outputs for a loss on labels."""
     by_class = keras.losses.SparseCategoricalCrossentropy, TokenCrossEntropy, ChainCrossEntropy
     if isinstance(loss, by_class):
         return _SoftTargets(_between_classes, temperature, loss.reduction)
@@ -349,7 +346,7 @@ def _soft_loss(loss, temperature):
 
 
 def _mean_loss(losses, targets, outputs, sample_weight):
-    """Average the losses of the outputs; sample weights are per output or shared by all outputs."""
+    """Average the losses of the outputs; sample weights are per output or shared."""
     flat = keras.tree.flatten(outputs)
     losses, weights = keras.tree.flatten(losses), keras.tree.flatten(sample_weight)
     losses = losses * len(flat) if len(losses) == 1 else losses
@@ -437,7 +434,7 @@ def _check_pair(student, teacher):
 
 
 def _preprocessor(student, teacher):
-    """Return the preprocessor of the student or of the teacher, the one with more segments."""
+    """Return the preprocessor of the student or of the teacher, by more segments."""
     preprocessors = [model.preprocessor for model in (student, teacher) if model.preprocessor]
     owner = (
         student

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import Tensor
 
-# Settings of the generator; it shares all others with the encoder.
+# Settings that the generator does not share with the encoder.
 OWN = (
     "num_layers",
     "hidden_dim",
@@ -53,30 +53,28 @@ OWN = (
 class ElectraPretrainer(MaskedTask):
     """ELECTRA pre-training: an encoder learns to detect tokens replaced by a small generator.
 
-    The generator is a masked language model that is trained jointly. It has its own blocks on top
-    of the encoder's embedding layers. It samples a token for each masked token, without a gradient.
-    The encoder predicts whether each token was replaced; a token that was sampled correctly does
-    not count as replaced.
+    The generator, a masked language model with its own blocks on the encoder's embedding layers, is
+    trained jointly. It samples a token for each masked one, without a gradient. The encoder
+    predicts whether each token was replaced; correctly sampled ones were not.
 
     The inputs are those of `BertMaskedLM`; position 0 marks an empty slot. The outputs are a dict
     of `mlm_logits` (B, P, V), `token_ids` int32 (B, T), the encoder's input, and `detection_logits`
     (B, T), above 0 for a replaced token. Labels are the masked tokens (B, P), with sample weights
-    (B, P) of 0 in empty slots. Labels and weights may be dicts with the key `mlm_logits`, and the
-    weights may also have `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the
-    mean over masked tokens plus `detection_weight` times the mean over all tokens. `fit` and
-    `evaluate` take raw texts and mask their tokens.
+    (B, P) of 0 in empty slots. Both may be dicts with the key `mlm_logits`, and weights may have
+    `detection_logits`, (B,) or (B, T). The loss is `mlm_weight` times the mean over masked tokens
+    plus `detection_weight` times the mean over all tokens. `fit` and `evaluate` take raw texts and
+    mask their tokens.
 
-    Two models have the trained weights too, and can be saved and exported separately:
-    `pretrainer.detector`, a `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator
-    as a `BertMaskedLM`.
+    Two models share the trained weights, to save and export: `pretrainer.detector`, a
+    `BertReplacedTokenDetector`, and `pretrainer.masked_lm`, the generator as a `BertMaskedLM`.
 
     Args:
         backbone: a `BertBackbone`, the discriminator; it needs no pooler.
         preprocessor: an `ElectraPretrainerPreprocessor`, or `None` for preprocessed arrays.
-        generator: dict. Generator settings that differ from the encoder's: `num_layers`,
-            `hidden_dim`, `num_heads`, `intermediate_dim`, `dropout`, `attention_dropout`. Defaults:
-            the same number of layers, a quarter of the width (a third of 768, as in the paper),
-            heads of the same width, and an `intermediate_dim` of four times `hidden_dim`.
+        generator: dict. Own settings of the generator: `num_layers`, `hidden_dim`, `num_heads`,
+            `intermediate_dim`, `dropout`, `attention_dropout`. Defaults: the same number of layers,
+            a quarter of the width (a third of 768, as in the paper), heads of the same width, and
+            an `intermediate_dim` of four times `hidden_dim`.
         mlm_weight: float. Weight of the generator's loss.
         detection_weight: float. Weight of the detection loss.
 
@@ -147,8 +145,8 @@ class ElectraPretrainer(MaskedTask):
     def default_metrics(self) -> Any:
         """Return accuracy and perplexity of the masked tokens, and four metrics of detection.
 
-        These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, the share
-        of replaced tokens, which is the error rate of always predicting 0.
+        These are `accuracy`, `precision` and `recall` of replaced tokens, and `replaced`, their
+        share, which is the error rate of always predicting 0.
         """
         return {
             "mlm_logits": [TokenAccuracy(), Perplexity()],
@@ -197,7 +195,7 @@ class ElectraPretrainer(MaskedTask):
         ids, positions = y_pred["token_ids"], x["mask_positions"]
         is_hidden, was, counts = at_tokens(ops.shape(ids)[1], positions, y["mlm_logits"], hidden)
         is_replaced = ops.logical_and(is_hidden, ids != ops.cast(was, ids.dtype))
-        # In a slot of weight 0, the label may differ from the original token.
+        # In slots of weight 0, labels may differ from the original tokens.
         is_known = ops.logical_or(ops.logical_not(is_hidden), counts > 0)
         mask = ops.logical_and(ops.cast(x["padding_mask"], "bool"), is_known)
         mask = ops.cast(mask, "float32")
@@ -223,7 +221,7 @@ class ElectraPretrainer(MaskedTask):
 
 
 def _generator(backbone, given):
-    """Return the generator's encoder, which shares the embedding layers of `backbone`."""
+    """Return the generator's encoder, with the embedding layers of `backbone`."""
     if not isinstance(backbone, BertBackbone) or hasattr(backbone, "replaced_bases"):
         raise TypeError(
             f"backbone must be a BertBackbone, the encoder that detects replaced tokens; got a "
@@ -258,14 +256,13 @@ def _generator(backbone, given):
         "embedding_dim": None if width == tables else tables,
         "pooler": False,
         "finetuning_learning_rate": None,
-        # If the encoder is quantized, use the dtype policy of its unquantized layers.
+        # The dtype policy of a quantized encoder's other layers.
         "dtype": getattr(backbone.dtype_policy, "default_policy", backbone.dtype_policy),
         **given,
     }
     if settings["num_groups"] is not None:
         settings["num_groups"] = min(settings["num_groups"], settings["num_layers"])
-    # Keras, PyTorch and checkpoints identify weights by path, and both encoders' blocks have the
-    # same names.
+    # Weights are identified by path, and both encoders' blocks have the same names.
     with keras.name_scope("generator"):
         return BertBackbone(**settings, tables=backbone)
 
@@ -282,7 +279,7 @@ def generator_width(hidden_dim):
 
 
 def _packers(preprocessor):
-    """Return preprocessors for the generator and the detector that pack like this one."""
+    """Return preprocessors for generator and detector."""
     settings = {name: getattr(preprocessor, name) for name in BertMaskedLMPreprocessor.settings}
     return (
         BertMaskedLMPreprocessor(preprocessor.tokenizer, **settings),

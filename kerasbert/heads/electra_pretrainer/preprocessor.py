@@ -24,10 +24,10 @@ MASKING = {"mask_token_rate": 0.85, "random_token_rate": 0.0}
 class ElectraPretrainerPreprocessor(BertMaskedLMPreprocessor):
     """Packs texts or pairs and masks tokens to train ELECTRA's generator.
 
-    Unlike in `BertMaskedLMPreprocessor`, labels and weights are dicts of `mlm_logits` (B, P); if
-    sample weights (B,) are passed, they are added as `detection_logits`. Of the selected tokens,
-    85% are masked and the others are kept, as in ELECTRA's code; in the paper all are masked
-    (`mask_token_rate=1.0`). ELECTRA-large used `mask_selection_rate=0.25`.
+    Unlike in `BertMaskedLMPreprocessor`, labels and weights are dicts of `mlm_logits` (B, P);
+    sample weights (B,) are added as `detection_logits`. Of the selected tokens, 85% are masked and
+    the others kept, as in ELECTRA's code; in the paper all are masked (`mask_token_rate=1.0`).
+    ELECTRA-large used `mask_selection_rate=0.25`.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.

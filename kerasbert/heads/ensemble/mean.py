@@ -13,8 +13,7 @@ from kerasbert.heads.base.head_metrics import NUMBERS, PAIRS, PLACES, SEVERAL
 class Mean(keras.layers.Layer):
     """Layer that combines the outputs of the members of an ensemble.
 
-    It is called on inputs that all members share or, if they differ, on a dict of the member's
-    number, as a string, to its inputs.
+    It is called on shared inputs or on a dict of member number, as a string, to inputs.
 
     Args:
         members: list of K tasks.
@@ -41,10 +40,10 @@ class Mean(keras.layers.Layer):
 
 
 def combined(members, outputs):
-    """Combine the outputs of K members, for example logits (B, C), into outputs of the same form.
+    """Combine the outputs of K members, such as logits (B, C).
 
-    Class probabilities are averaged and returned as logits. Numbers, and the logits of positions
-    and choices, are averaged directly.
+    Class probabilities are averaged and returned as logits; numbers, and logits of positions and
+    choices, directly.
     """
     forms = members[0].metric_forms()
     if isinstance(forms, dict):
@@ -84,7 +83,7 @@ def _log_odds(member, outputs):
 
 
 def _temperature(member):
-    """Return the divisor of a member's logits, which calibrates its probabilities."""
+    """Return the divisor of a member's logits."""
     return getattr(member, "temperature", 1.0)
 
 

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath, Found
 
-# Attributes that must be equal in all members, and their names in errors.
+# Equal attributes of members, and their names in errors.
 _SHARED = {
     "label_names": "classes",
     "multi_label": "multi_label",
     "scheme": "scheme",
     "activation": "activation",
 }
-# Attributes that the methods of the members' class read.
+# Attributes for the methods of the members' class.
 _COPIED = ("num_classes", "labels", "multi_label", "scheme", "lists_to_pairs", "pairs_to_lists")
-# Arguments of `from_preset` that would replace a part of each member.
+# Arguments of `from_preset` for single members.
 _OF_ONE = ("backbone", "preprocessor", "num_classes", "labels", "new_head")
 
 
@@ -54,25 +54,25 @@ class BertEnsemble(BertTask):
     probabilities (per token, for taggers) and numbers. For rerankers, question answering and
     multiple choice, it averages the logits of pairs, positions and choices.
 
-    If the members have equal preprocessors, `predict` and `evaluate` also take preprocessed arrays,
-    and `export_serving` writes one SavedModel. The members may also have different tokenizers or
-    sequence lengths. Each member then reads the texts with its own preprocessor. Taggers must split
-    texts into the same words. Answers of question answering models are merged by their spans, with
-    mean probabilities. `evaluate` raises an error, because the members cannot share batches.
+    Members with equal preprocessors also `predict` and `evaluate` preprocessed arrays, and
+    `export_serving` writes one SavedModel. Members with different tokenizers or sequence lengths
+    each read the texts. Taggers must split texts into the same words. Answers are merged by their
+    spans, with mean probabilities. `evaluate` raises an error, because such members cannot share
+    batches.
 
-    `predict` returns logits as its members do; for classes, they are computed from the mean
-    probabilities, which are those of calibrated members if these have a `temperature`. Train and
-    calibrate the members first: `fit` and `calibrate` of an ensemble raise an error.
+    `predict` returns logits as its members do; for classes, those of the mean probabilities,
+    calibrated by the members' `temperature`. Train and calibrate the members first: `fit` and
+    `calibrate` of an ensemble raise an error.
 
-    `save_to_preset` writes one folder, with a preset of each member in `members/0`, `members/1` and
-    so on. `from_preset` of this class or of the members' class loads it.
+    `save_to_preset` writes each member's preset to `members/0`, `members/1` and so on;
+    `from_preset` of this class or of the members' class loads the folder.
 
     Args:
-        members: list of task models of the same class with the same classes in the same order:
-            classifiers, regressors, rerankers, taggers, question answering or multiple choice.
+        members: list of task models of one class with equal, equally ordered classes: classifiers,
+            regressors, rerankers, taggers, question answering or multiple choice.
 
     Raises:
-        ValueError: if the members do not match. The message names the first difference.
+        ValueError: if the members do not match, with the first difference.
 
     Example:
 
@@ -108,18 +108,18 @@ class BertEnsemble(BertTask):
         for name in _COPIED:
             if hasattr(first, name):
                 setattr(self, name, getattr(first, name))
-        # The graph returns logits. Rerankers apply their activation, a string, after it.
+        # Rerankers apply their activation, a string, after the graph.
         scores = isinstance(getattr(first, "activation", None), str)
         self.activation = first.activation if scores else keras.activations.linear
         inputs = _inputs(first)
         if not self.shares_inputs:
             inputs = {str(i): _inputs(member, f"{i}_") for i, member in enumerate(members)}
-        # `Mean` wraps the members, because the layers of a graph must have distinct names.
+        # Layers of a graph must have distinct names, so `Mean` wraps the members.
         outputs = Mean(members, name="mean")(inputs)
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         outputs = keras.tree.map_structure(self.output_activation, outputs)
         BertTask.__init__(self, inputs=inputs, outputs=outputs, **kwargs)
-        self.input_spec = None  # Rerankers also take lists of texts, which have one more axis.
+        self.input_spec = None  # Lists of texts for rerankers have one more axis.
 
     @property
     def uses_pooler(self) -> bool:
@@ -257,7 +257,7 @@ class _Tagging:
         found = [member._decoded(x, batch_size, method) for member in self.members]
         pieces = found[0][0]
         for other, *_ in found[1:]:
-            # A word without subwords, such as a control character, has no probabilities.
+            # Words without subwords, such as control characters, have no probabilities.
             same = np.array_equal(other.unit_splits, pieces.unit_splits)
             if not same or not np.array_equal(other.count > 0, pieces.count > 0):
                 raise ValueError(
@@ -286,7 +286,7 @@ class _Answering:
             return super().answer(question, context, top_k, null_threshold, *settings)
         check_whole("top_k", top_k)
         (questions, contexts), _ = as_lists(self, (question, context), "answer()")
-        # With an infinite threshold, "no answer" has a probability but is never returned.
+        # With an infinite threshold, "no answer" is never returned.
         threshold = None if null_threshold is None else np.inf
         found = [
             member.answer(questions, contexts, n_best, threshold, *settings)
@@ -300,7 +300,7 @@ class _Answering:
 
 
 def _merged(answers, context, null_threshold):
-    """Merge the answers of K members to one question by their spans, with mean probabilities."""
+    """Merge the answers of K members to one question by span, with mean probabilities."""
     odds = {}
     for row in (row for rows in answers for row in rows):
         span = row["start"], row["end"]
@@ -316,7 +316,7 @@ def _merged(answers, context, null_threshold):
     return [{**row, "null_score": null_score} for row in merged]
 
 
-# Classes with methods for members that cannot share batches, by `Kind.labels`.
+# Classes for members that cannot share batches, by `Kind.labels`.
 _METHODS = {"tag": (_Tagging,), "answer": (_Answering,)}
 
 
@@ -343,7 +343,7 @@ def _member_in(folder, number):
 
 
 def describe_members(folder, count):
-    """Complete the preset of an ensemble in a folder that has the presets of its members.
+    """Complete the preset of an ensemble in the folder of its members.
 
     Args:
         folder: string.
@@ -351,7 +351,7 @@ def describe_members(folder, count):
     """
     first = OwnPreset(_member_in(folder, 0))
     found, config = first.task()
-    # With these files of the first member, its tokenizer can be loaded from the folder.
+    # The folder can then load the first member's tokenizer.
     for name in ("config.json", "preprocessor.json", "tokenizer.json"):
         if os.path.exists(first.path(name)):
             shutil.copyfile(first.path(name), os.path.join(folder, name))

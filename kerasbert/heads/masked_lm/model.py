@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskedHeadSettings:
-    """Settings of the head, as the caller passed them; `None` means the encoder's default."""
+    """Settings of the head; `None` means the encoder's default."""
 
     head_activation: str | None = None
     head_bias: bool | None = None
@@ -67,11 +67,11 @@ def vocabulary_head(task, name, cls=MaskedLMHead, **settings):
 
 
 def head_config(task):
-    """Return the `MaskedHeadSettings` that a task's class takes as arguments."""
+    """Return the `MaskedHeadSettings` among a class's arguments."""
     names = [x.name for x in fields(MaskedHeadSettings) if x.name in arguments(type(task))]
     config = {name: getattr(task, name) for name in names}
     if config.get("head_dim", 0) is None:
-        del config["head_dim"]  # Earlier versions can read the config.
+        del config["head_dim"]  # For earlier versions.
     return config
 
 
@@ -105,7 +105,7 @@ class HasVocabularyHead:
             **head_settings(backbone.family, "masked_lm"),
         }
         if defaults["head_activation"] is None and backbone.embedding_dim is not None:
-            # Embeddings of another width than the encoder's need a dense layer.
+            # Embeddings of another width need a dense layer.
             defaults["head_activation"] = backbone.activation
         self._set_given(vars(given), defaults)
         self.mlm_head = vocabulary_head(self, "mlm_head", cls, **settings)
@@ -133,9 +133,8 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        In N raw texts, the same tokens are masked as in `evaluate`, and their logits (N, P, V) are
-        returned; the last slots of shorter texts have no meaning. To fill masks that a text already
-        has, use `fill_mask`.
+        N raw texts are masked as in `evaluate`, and give logits (N, P, V); the last slots of
+        shorter texts have no meaning. To fill a text's own masks, use `fill_mask`.
         """
         if is_raw(self, x):
             self._refuse_masks(x)
@@ -153,7 +152,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
                     )
 
     def check_arrays(self, x: Any, y: Any = None) -> None:
-        """Raise for positions beyond the end of a row: they would select tokens of the next row."""
+        """Raise for positions beyond a row, which would select the next row's tokens."""
         if not isinstance(x, dict) or not isinstance(x.get("mask_positions"), np.ndarray):
             return
         positions, length = x["mask_positions"], np.shape(x["token_ids"])[1]
@@ -171,8 +170,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def fill_mask(self, texts: Texts, top_k: int = 5, batch_size: int = 32) -> Any:
         """Predict the most likely tokens for the mask tokens in texts.
 
-        If a text is longer than the preprocessor's `sequence_length`, each mask gets its own window
-        of the text.
+        In texts longer than `sequence_length`, each mask gets its own window.
 
         Args:
             texts: a string with one or more mask tokens (`preprocessor.tokenizer.mask_token`), or
@@ -182,9 +180,9 @@ class MaskedTask(HasVocabularyHead, BertTask):
 
         Returns:
             For a text with one mask, a list of dicts, most likely first: `token`, `token_id`,
-            `score` (its probability) and `text`, with the token in place of the mask. For a text
-            with several masks, a list of such lists, one per mask, in which `text` keeps the other
-            masks. For a list of texts, a list of the results for each.
+            `score` (its probability) and `text`, with the token in place of the mask. For several
+            masks, a list of such lists, whose `text` keeps the other masks. For a list of texts, a
+            list of these results.
 
         Raises:
             ValueError: for a text without a mask token.
@@ -229,7 +227,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         return results[0] if single else results
 
     def _best_tokens(self, ids, masks, top_k, batch_size):
-        """Yield the `top_k` token ids and probabilities for each mask of each text."""
+        """Yield the `top_k` ids and probabilities of each text's masks."""
         tokenizer = self.preprocessor.tokenizer
         room, frame = self.preprocessor.room, tokenizer.frame
         rows = []  # Token ids and the positions of their masks.
@@ -260,7 +258,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         if language:
             features["segment_ids"] = np.full_like(features["token_ids"], language)
         logits = self._mlm_logits(backend.predict_batch(self, features))
-        # The embedding table may have more rows than the vocabulary has tokens.
+        # The embedding table may have more rows than the vocabulary.
         return logits[..., : self.preprocessor.tokenizer.vocabulary_size()]
 
     def _mlm_logits(self, outputs):
@@ -273,9 +271,8 @@ class BertMaskedLM(MaskedTask):
 
     The inputs are the encoder's and `mask_positions` int32 (B, P), each below T; the output is
     logits (B, P, V) at these positions or, without `mask_positions`, (B, T, V) at all tokens.
-    Labels are token ids (B, P); sample weights (B, P) are 0 in unused slots, which the loss
-    ignores. `fit` and `evaluate` take raw strings and mask their tokens; `fit` masks them again in
-    every epoch.
+    Labels are token ids (B, P); sample weights (B, P) are 0 in unused slots. `fit` and `evaluate`
+    take raw strings and mask their tokens, `fit` again in every epoch.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
@@ -284,12 +281,11 @@ class BertMaskedLM(MaskedTask):
         head_bias: bool. Whether that layer has a bias.
         head_norm_epsilon: float. Epsilon of the norm after that layer.
         output_bias: bool. Whether the logits have a bias.
-        tie_weights: bool. Whether the projection to the vocabulary uses the token embedding;
-            `False` makes separate weights.
+        tie_weights: bool. Whether the vocabulary projection uses the token embedding.
         head_dim: int. Width of the dense layer, with `tie_weights=False` (RemBERT); `None` means
             the width of the token embedding.
 
-    The last six default to the settings of the encoder and its family.
+    The last six default to the encoder's and family's.
 
     Example:
 
@@ -331,7 +327,7 @@ class BertMaskedLM(MaskedTask):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Return the cross-entropy, averaged over the masked tokens; empty slots are ignored."""
+        """Return the cross-entropy, averaged over the masked tokens."""
         return TokenCrossEntropy()
 
     def default_metrics(self) -> Any:
@@ -343,10 +339,9 @@ class BertMaskedLM(MaskedTask):
 
 
 def mask_windows(length, places, room):
-    """Return windows of `room` tokens around masks, as a list of (first token, masks inside).
+    """Return windows of `room` tokens around masks: a list of (first token, masks inside).
 
-    If the text does not fit into one window, each mask gets its own, with the mask in the center if
-    possible.
+    In longer texts, each mask gets its own, with the mask centered if possible.
 
     >>> mask_windows(9, [1, 6], 9), mask_windows(9, [1, 6], 4)
     ([(0, [1, 6])], [(0, [1]), (4, [6])])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert.text.subword import SubwordTokenizer
 
 BOUNDARIES = ("marks", "spaces")
-# Between tokenizing and packing, this number is added to the ids of pieces that continue a word.
+# Until packing, added to the ids of pieces that continue a word.
 GOES_ON = 1 << 30
 
 
@@ -98,8 +98,8 @@ class MaskingPreprocessor(BertPreprocessor):
     def _spaced(self, texts):
         """Split texts (N,) at white space.
 
-        Return the words, ragged (N, None), and the words in the form for the tokenizer: with a
-        space before it, a word gets the same byte pairs as within a text.
+        Return the words, ragged (N, None), and the same for the tokenizer, with spaces before them
+        for the byte pairs of a text.
         """
         if not ops.is_tensor(texts):
             texts = (text.decode() if isinstance(text, bytes) else text for text in texts)
@@ -115,7 +115,7 @@ class MaskingPreprocessor(BertPreprocessor):
         special = list(self.tokenizer.special_token_ids)
         ids = np.concatenate([np.asarray(segment.flat_values) for segment in segments]) % GOES_ON
         if not self.mask_selection_rate:
-            return  # With a rate of 0 no token is selected, so there is nothing to warn about.
+            return  # With a rate of 0, there is nothing to warn about.
         if np.isin(ids, special).all():
             warn_of_nothing(
                 "No text has a token to mask: the texts are empty, or none of their words is in "
@@ -175,12 +175,12 @@ class MaskingPreprocessor(BertPreprocessor):
 
         Args:
             texts: list of N strings.
-            masks: list of M tuples `(row, start, end, before)`: the text index and the character
-                offsets of each mask, and the id of the token before it, or -1 if there is none.
+            masks: list of M tuples `(row, start, end, before)`: text index and character offsets of
+                each mask, and the id of the token before it, or -1.
             tokens: ints (M, K). Candidates for each mask.
 
         Returns:
-            `(names, texts)`: lists (M, K) of the tokens as text, and of the filled texts.
+            `(names, texts)`: lists (M, K) of tokens as text, and of filled texts.
         """
         ids = [[token] for row in tokens for token in row]
         previous = [max(before, 0) for (*_, before), row in zip(masks, tokens) for _ in row]
@@ -195,7 +195,7 @@ class MaskingPreprocessor(BertPreprocessor):
             for _ in candidates:
                 name, prefix, whole = next(names).strip(), next(left), next(both)
                 added = whole[len(prefix) :]
-                # A token that does not begin with a space continues the word before it.
+                # A token without a space continues the word before it.
                 joins = before >= 0 and prefix and added and whole.startswith(prefix)
                 joins = joins and not added[0].isspace()
                 filled.append((name, (head.rstrip() + added if joins else head + name) + tail))
@@ -205,22 +205,22 @@ class MaskingPreprocessor(BertPreprocessor):
     def fill_in_graph(
         self, texts: Texts, rows: Any, starts: Any, ends: Any, before: Any, tokens: Any
     ) -> tuple[Any, Any]:
-        """Replace masks in texts with tokens as `fill_in` does, in a graph.
+        """Replace masks in texts with tokens, in a graph.
 
         Args:
             texts: strings (N,).
-            rows, starts, ends: ints (M,). The text index and the character offsets of each mask.
-            before: int32 (M,). Id of the token before each mask; -1 if there is none.
+            rows, starts, ends: ints (M,). Text index and character offsets of each mask.
+            before: int32 (M,). Id of the token before each mask, or -1.
             tokens: int32 (M, K). Candidates for each mask.
 
         Returns:
-            `(names, texts)`: strings (M, K), the tokens as text and the filled texts.
+            `(names, texts)`: strings (M, K), tokens as text and filled texts.
         """
         points = code_points(texts)
 
         def text_of(*columns):
             ids = ops.stack([ops.reshape(column, [-1]) for column in columns], 1)
-            # A byte-level token may be a part of a character, which is not valid UTF-8.
+            # A byte-level token may be part of a character.
             found = valid_utf8(self.tokenizer.detokenize(tf.RaggedTensor.from_tensor(ids)))
             return ops.reshape(found, ops.shape(tokens))
 
@@ -232,7 +232,6 @@ class MaskingPreprocessor(BertPreprocessor):
         cut = ops.minimum(tf.strings.length(left), tf.strings.length(both))
         begins = tf.strings.substr(both, ops.zeros_like(cut), cut) == left
         added = tf.strings.substr(both, cut, tf.strings.length(both) - cut)
-        # A token that does not begin with a space continues the word before it.
         joins = (before >= 0)[:, None] & begins & (left != "") & (added != "")
         joins &= ~tf.strings.regex_full_match(added, f"(?s)[{SPACE}].*")
         bare = tf.strings.regex_replace(head, f"[{SPACE}]+$", "")
@@ -241,29 +240,28 @@ class MaskingPreprocessor(BertPreprocessor):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertMaskedLMPreprocessor(MaskingPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does, and masks tokens to predict.
+    """Packs texts or pairs like `BertPreprocessor`, and masks tokens.
 
     Called on texts without labels, it returns `(x, y, sample_weight)`: `x` also has
     `mask_positions` int32 (B, P), `y` holds the original tokens, int32 (B, P), and weights (B, P)
-    are 0 in unused slots. Each call and each epoch of `fit` mask other tokens;
-    `keras.utils.set_random_seed` makes this reproducible. `evaluate` always masks the same tokens.
+    are 0 in unused slots. Each call and epoch of `fit` masks other tokens, reproducibly after
+    `keras.utils.set_random_seed`. `evaluate` always masks the same.
 
     In a row of n tokens, max(1, round(mask_selection_rate * n)) tokens are selected; special tokens
-    are included in n, but are never selected. P is that number for n = T.
+    count in n, but are never selected. P is that number for n = T.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         mask_selection_rate: float. Share of tokens to predict; 0 for none.
         mask_selection_length: int. Maximum number of tokens to predict per row; `None` for no
             limit.
-        mask_token_rate: float. Share of the tokens to predict that the mask token replaces.
-        random_token_rate: float. Share of the tokens to predict that a random token replaces; the
-            others are kept.
+        mask_token_rate: float. Share of these that the mask token replaces.
+        random_token_rate: float. Share that a random token replaces; the others are kept.
         mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see
             `kerasbert.data.mask_tokens`.
-        word_boundaries: string. How to find where words begin, for units other than "token".
-            "marks": by the marks of tokens (`##`, `Ġ`, `▁`) and at punctuation. "spaces": only at
-            white space in the text, such as in Chinese after word segmentation.
+        word_boundaries: string. Where words begin, for other units than "token". "marks": by token
+            marks (`##`, `Ġ`, `▁`) and punctuation. "spaces": only at white space, as in segmented
+            Chinese.
 
     Raises:
         ValueError: for invalid rates, unknown units, labels, and inputs that are not text.

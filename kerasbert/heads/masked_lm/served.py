@@ -43,8 +43,7 @@ def best(logits, top_k):
 class ServedMaskedLM(Served):
     """SavedModel signatures of `BertMaskedLM`."""
 
-    # Windows are limited, because each mask of a long text gets a window, and each candidate gets a
-    # copy of the text.
+    # Each mask of a long text gets a window, and each candidate a copy of the text.
     settings = {"top_k": 5, "max_windows": 128}
     # Padding values for texts with fewer masks than others.
     fills = {"token": "", "token_id": -1, "score": 0.0, "text": ""}
@@ -76,7 +75,7 @@ class ServedMaskedLM(Served):
         }
 
     def _tokens(self, text):
-        """Return tokens, their character offsets, and the positions of masks: ragged (N, None)."""
+        """Return tokens, character offsets, and mask positions: ragged (N, None)."""
         tokenizer = self.preprocessor.tokenizer.with_special_tokens()
         ids, starts, _ = decoding.with_long_rows(tokenizer.tokenize_with_offsets(text))
         at = tf.where(ids.values == tokenizer.mask_token_id)[:, 0]
@@ -104,7 +103,7 @@ class ServedMaskedLM(Served):
         window, rows, begins = mask_windows(ids.row_lengths(), places, room)
         rows = decoding.limit_windows(rows, tf.size(text, tf.int64), self.settings["max_windows"])
         with tf.control_dependencies([rows]):
-            text_of = tf.identity(text_of)  # The limit also limits the copies of the texts.
+            text_of = tf.identity(text_of)  # The limit also limits copies of texts.
         position = place - tf.gather(begins, window) + preprocessor.tokenizer.frame.first
         size = tf.minimum(tf.gather(ids.row_lengths(), rows), room)
         taken = take_windows(ids, *(tf.cast(x, tf.int32) for x in (rows, begins, size)))
@@ -117,13 +116,13 @@ class ServedMaskedLM(Served):
         top_k = min(self.settings["top_k"], vocabulary)
 
         def best(part):
-            """Return the best tokens of each mask, stacked with their probabilities."""
+            """Return each mask's best tokens and probabilities."""
             logits = self.graph(part)[self._logits][..., :vocabulary]  # (B, P, V)
             values, tokens = tf.math.top_k(logits, top_k)
             logits = tf.cast(logits, tf.float64)
             values = tf.cast(values, tf.float64)
             total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
-            # Ids are stacked as floats, whose 24 bits of precision are enough for any token id.
+            # Floats have 24 bits of precision, enough for token ids.
             tokens = tf.cast(tokens, tf.float32)
             return tf.stack([tokens, tf.cast(tf.exp(values - total), tf.float32)], axis=-1)
 
@@ -136,7 +135,7 @@ class ServedMaskedLM(Served):
         previous = tf.gather(tf.concat([[-1], ids.values], 0), at)
         previous = tf.where(place > 0, previous, -1)
         start = tf.gather(starts.flat_values, at)
-        # The tokenizer's end offset is not used, because in TensorFlow 2.12 it differs for masks.
+        # In TensorFlow 2.12, the tokenizer's end offset differs for masks.
         end = start + len(preprocessor.tokenizer.mask_token)
         names, texts = preprocessor.fill_in_graph(text, text_of, start, end, previous, tokens)
         columns = {"token": names, "token_id": tokens, "score": scores, "text": texts}
@@ -194,7 +193,7 @@ class ServedMaskedLM(Served):
 
 
 def mask_windows(lengths, places, room):
-    """Choose windows around masks, as `kerasbert.heads.masked_lm.model.mask_windows` does.
+    """Choose windows around masks, like `kerasbert.heads.masked_lm.model.mask_windows`.
 
     Args:
         lengths: int64 (N,). Number of tokens per text.
@@ -202,8 +201,8 @@ def mask_windows(lengths, places, room):
         room: int. Maximum number of tokens per window.
 
     Returns:
-        `(window, rows, begins)`: the index of each mask's window, int64 (masks,), and the text
-        index and the first token of each window, int64 (R,).
+        `(window, rows, begins)`: each mask's window, int64 (masks,), and each window's text and
+        first token, int64 (R,).
     """
     counts, fits = places.row_lengths(), lengths <= room
     windows = tf.where(fits, tf.minimum(counts, 1), counts)

@@ -42,16 +42,14 @@ class BertMultiTask(BertTask):
     """Multi-task model: one encoder with a head for each of several tasks (MT-DNN).
 
     The tasks are any task models on the same encoder. Each step of `fit` uses a batch and the loss
-    of one task. One optimizer updates the encoder and all heads; heads of the other tasks get zero
-    gradients. A trained task is used as any task model: `model.tasks["topic"].classify(texts)`.
-    `fit` has its own loop, because all batches in Keras' loop on TensorFlow must have the same
-    structure.
+    of one task; other heads get zero gradients from the shared optimizer. Use a trained task as any
+    model: `model.tasks["topic"].classify(texts)`. `fit` has its own loop, because Keras' loop on
+    TensorFlow needs batches of one structure.
 
     `from_preset(..., sequence_length=128)` sets the length of all tasks.
 
     Args:
-        tasks: dict of name to task model. If they have preprocessors, these must have equal
-            tokenizers.
+        tasks: dict of name to task model. Their preprocessors must have equal tokenizers.
 
     Example:
 
@@ -80,7 +78,7 @@ class BertMultiTask(BertTask):
     kind = "multi_task"
 
     def __init__(self, tasks: Mapping[str, Any], **kwargs: Any) -> None:
-        # This preprocessor is only for saving the tokenizer; each task has its own.
+        # Only for saving the tokenizer; each task has its own.
         self.backbone, self.preprocessor = _checked(tasks)
         self.tasks = dict(tasks)
         inputs = {
@@ -140,7 +138,7 @@ class BertMultiTask(BertTask):
             size = ops.shape(keras.tree.flatten(outputs)[0])[0]
             keras_internals.loss_tracker(task).update_state(one, sample_weight=size)
             loss = loss + one
-        # Adding zero times the other weights gives every weight a gradient, which JAX needs.
+        # Zero times the other weights gives each weight a gradient, which JAX needs.
         others = sum(ops.sum(weight) for weight in self._not_in(y_pred))
         return loss + 0.0 * ops.cast(others, loss.dtype)
 
@@ -166,7 +164,7 @@ class BertMultiTask(BertTask):
 
     @property
     def metrics(self) -> list[Any]:
-        """The metrics of all tasks; Keras would leave out those of models inside this one."""
+        """The metrics of all tasks; Keras leaves out those of inner models."""
         tasks = getattr(self, "tasks", {}).values()
         return [*super().metrics, *(metric for task in tasks for metric in task.metrics)]
 
@@ -188,26 +186,25 @@ class BertMultiTask(BertTask):
         """Train on all tasks, with a batch of one task per step.
 
         Args:
-            data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, with raw texts or
-                preprocessed arrays as for the task's `fit`, or to a `tf.data.Dataset` of batches.
-                A task that runs out of batches starts over in a new order.
-            sampling: string. How the steps of an epoch are divided among tasks. "size": in
-                proportion to their numbers of batches, so that an epoch has every example once;
-                "sqrt": in proportion to the square roots of these, which favors small tasks;
-                "uniform": equally.
+            data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, as for the task's `fit`,
+                or to a `tf.data.Dataset` of batches. A task without more batches starts over in a
+                new order.
+            sampling: string. How steps are divided among tasks. "size": in proportion to numbers of
+                batches, so that an epoch has every example once; "sqrt": to their square roots,
+                which favors small tasks; "uniform": equally.
             batch_size: int, or a dict of name to int.
             epochs: int.
             steps_per_epoch: int. Defaults to the total number of batches of all tasks.
             validation_data: like `data`, for `evaluate` after each epoch.
             callbacks: list of `keras.callbacks.Callback`.
             verbose: as in `keras.Model.fit`.
-            seed: int. Seed of the order of tasks and examples. `None` draws a seed with Python's
-                generator, so that `keras.utils.set_random_seed` makes runs reproducible.
+            seed: int. Seed of the order of tasks and examples; `None` draws one with Python's
+                generator (see `keras.utils.set_random_seed`).
             initial_epoch: int.
 
         Returns:
-            A `keras.callbacks.History` with the mean `loss` of all steps, and the loss and metrics
-            of each task that was trained in the epoch, named `name_loss`, `name_accuracy`, ...
+            A `keras.callbacks.History` with the mean `loss` of all steps, and `name_loss`,
+            `name_accuracy`, ... of each trained task.
         """
         if distribution.sharing is not None:
             raise ValueError("A BertMultiTask trains in one process; see distribution.together().")
@@ -398,7 +395,7 @@ class BertMultiTask(BertTask):
 
     @classmethod
     def with_preprocessor_settings(cls, config: dict[str, Any], settings: Any) -> Any:
-        """Update each task's preprocessor in a config with the settings that it has; return it."""
+        """Update the tasks' preprocessors in a config with the settings they have."""
         tasks = {}
         for name, saved in config.get("tasks", {}).items():
             preprocessor = saved["preprocessor"]
@@ -433,7 +430,7 @@ class BertMultiTask(BertTask):
 
 
 def _checked(tasks):
-    """Check tasks; return their encoder, and a preprocessor with their tokenizer or `None`."""
+    """Check tasks; return their encoder and any preprocessor with their tokenizer."""
     if not isinstance(tasks, dict) or not tasks:
         raise ValueError(f"tasks must be a dict of name to task model, got {tasks!r}.")
     for name, task in tasks.items():
@@ -472,7 +469,7 @@ def _checked(tasks):
 
 
 def _rows(batch_size, name, default=None):
-    """Return a task's batch size, given a dict of these or one number for all tasks."""
+    """Return a task's batch size from a dict or a number."""
     return batch_size.get(name, default) if isinstance(batch_size, dict) else batch_size
 
 
@@ -481,7 +478,7 @@ def _prefixed(name, results):
 
 
 def _as_arrays(value):
-    """Convert arrays, tensors, lists, or dicts of them to NumPy arrays."""
+    """Convert arrays, tensors, lists, or dicts of them to NumPy."""
     if isinstance(value, dict):
         return {name: _as_arrays(part) for name, part in value.items()}
     if value is None:
@@ -491,7 +488,7 @@ def _as_arrays(value):
 
 @contextlib.contextmanager
 def _without_optimizer(task):
-    """Remove a task's optimizer within the context, because Keras would build its large state."""
+    """Remove a task's optimizer in a context, without its large state."""
     optimizer, task.optimizer = task.optimizer, None
     try:
         yield

@@ -63,10 +63,7 @@ class ServedTasks(Served):
         ]
 
     def _part(self, signature):
-        """Return the task of a signature, and the signature's name in that task.
-
-        The task is the one with the longest name that matches.
-        """
+        """Return a signature's task (the longest matching name), and its name there."""
         names = [n for n in self.parts if signature == n or signature.startswith(f"{n}_")]
         name = max(names, key=len)
         return self.parts[name], signature[len(name) + 1 :] or "serving_default"

@@ -79,7 +79,7 @@ class BertMultipleChoice(HeadedTask):
             name: keras.Input((None, None), dtype="int32", name=name) for name in backbone.input
         }
         logits = self._logits(ChoicesToRows(name="choices_to_rows")(inputs))  # (B * C, 1)
-        # Logits are float32, because losses need it.
+        # Losses need float32.
         outputs = RowsToChoices(dtype="float32", name="rows_to_choices")(
             logits, padding_mask=inputs["padding_mask"]
         )  # (B, C)
@@ -99,8 +99,8 @@ class BertMultipleChoice(HeadedTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits (N, C) of raw texts or arrays, in the order of `x`.
 
-        Each pair of a prompt and a choice is a row, and rows are batched by length; `batch_size`
-        counts these rows. C is the largest number of choices.
+        Each prompt with a choice is a row, batched by length and counted by `batch_size`. C is the
+        largest number of choices.
         """
         if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -135,7 +135,7 @@ class BertMultipleChoice(HeadedTask):
             )
         y = None if y is None else _array(y, "y")
         if y is None or y.size != len(present):
-            return  # Keras raises its own error, unless each example has a row of labels.
+            return  # Keras raises its own error for wrong sizes.
         y = y.reshape(-1)
         inside = (y >= 0) & (y < shape[1])
         inside &= present[np.arange(len(y)), np.where(inside, y, 0).astype(int)]
@@ -155,7 +155,7 @@ class BertMultipleChoice(HeadedTask):
 
         Returns:
             For each prompt, a dict of `choice`, its `index`, its `score` (probability) and the
-            `scores` of all choices in order. If `prompt` is a string, a single dict.
+            `scores` of all choices. For a string, a single dict.
         """
         (prompts, choices), single = as_lists(self, (prompt, choices), "choose()")
         logits = self.predict((prompts, choices), batch_size=batch_size, verbose=0)
@@ -179,8 +179,8 @@ def by_pairs(prompts, choices):
     """Pair each choice with its prompt.
 
     Returns:
-        `((prompts, choices), is_there)`: two lists of strings, in the order of the true values of
-        `is_there` (N, C).
+        `((prompts, choices), is_there)`: two lists of strings, for the true values of `is_there`
+        (N, C).
 
     >>> by_pairs(["a", "b"], [["c"], ["d", "e"]])[0]
     (['a', 'b', 'b'], ['c', 'd', 'e'])

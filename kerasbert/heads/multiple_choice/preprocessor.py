@@ -27,19 +27,18 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
     `x` is a tuple of prompts (a list, array or column of strings) and choices (a list of lists of
     strings), a list of such pairs, or a dict or table of `prompt` and `choices`. Each prompt has
-    one or more choices. If the choices are an array, a table or a dense tensor, such as
-    `padded_batch` makes, empty strings at the end of a row are padding; ragged tensors and lists
-    need no padding.
+    one or more choices. In arrays, tables and dense tensors, as of `padded_batch`, empty strings at
+    the end of a row are padding.
 
-    The result is a dict of `token_ids`, `segment_ids` and `padding_mask` as for
-    `BertPreprocessor`, each (B, C, T). C is the largest number of choices in the batch; the mask of
-    a missing choice is all false. Labels `y` are indices of the correct choices, int32 (B,).
+    The result is `BertPreprocessor`'s dict of `token_ids`, `segment_ids` and `padding_mask`, each
+    (B, C, T). C is the batch's largest number of choices; the mask of a missing one is all false.
+    Labels `y` are indices of the correct choices, int32 (B,).
 
     The arguments are those of `BertPreprocessor`.
 
     Raises:
-        ValueError: for prompts without choices, labels that are not the index of a choice, and
-            inputs that are not text.
+        ValueError: for prompts without choices, labels that are no choice's index, and inputs that
+            are not text.
 
     Example:
 
@@ -119,10 +118,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     # === Packing: the base class gets R pairs ===
 
     def packed_lengths(self, segments: Any, truncated: bool = True) -> Any:
-        """Return lengths in tokens, int32 (N,), of each example's longest row.
-
-        If the segments are pairs without an axis for choices, return the length of each pair.
-        """
+        """Return the length, int32 (N,), of each example's longest row, or of each pair."""
         if len(segments[1].shape) == 2:
             return super().packed_lengths(segments, truncated)
         lengths = super().packed_lengths(_pairs(segments), truncated)  # (R,)
@@ -131,7 +127,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
     def pack(self, segments: Any, length: int | None = None) -> Any:
         """Pack tokens of prompts (B, None) and choices (B, None, None) into (B, C, T).
 
-        If the second segments are (B, None), they are packed as pairs, into (B, T).
+        Second segments (B, None) are packed as pairs, (B, T).
         """
         if len(segments[1].shape) == 2:
             return super().pack(segments, length)
@@ -149,7 +145,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
         self, segments: Any, y: Any = None, sample_weight: Any = None, length: int | None = None
     ) -> Any:
         counts = ops.cast(segments[1].row_lengths(), "int32")
-        # Choices in a data set have not been checked before.
+        # Choices in a dataset were not checked before.
         ops.check(counts > 0, "A prompt has no choices; give each at least one.")
         if y is not None:
             good = (y >= 0) & (y < counts)

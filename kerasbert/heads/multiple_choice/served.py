@@ -38,7 +38,7 @@ class ServedChooser(Served):
 
     def answer(self, prompt, choices):
         scores = tf.nn.softmax(self.graph(self.pack(prompt, choices))["logits"])
-        # Packing removes columns of choices that are padding in all rows, so add them again.
+        # Add back columns of choices that are padding in all rows.
         missing = tf.shape(choices)[1] - tf.shape(scores)[1]
         scores = tf.pad(scores, [[0, 0], [0, missing]])
         index = tf.argmax(scores, axis=-1, output_type=tf.int32)

@@ -39,11 +39,10 @@ class BertPretrainer(MaskedTask):
 
     The inputs are those of `BertMaskedLM`. The outputs are a dict of `mlm_logits` (B, P, V) and
     `nsp_logits` (B, 2): class 0 if text B follows text A, and 1 if not. With `sentence_order`, the
-    texts are always adjacent: class 0 if B comes after A, and 1 if it comes before A. Labels and
-    sample weights are dicts with the same names, (B, P) and (B,), or tuples of the two; weights of
-    `nsp_logits` are optional. The loss is the mean over the masked tokens plus the mean over the
-    pairs. `fit` and `evaluate` take pairs of raw strings with labels 0 and 1, and mask their
-    tokens.
+    texts are adjacent: 0 if B comes after A, 1 if before. Labels and sample weights are dicts with
+    the same names, (B, P) and (B,), or tuples; weights of `nsp_logits` are optional. The loss is
+    the mean over the masked tokens plus the mean over the pairs. `fit` and `evaluate` take pairs of
+    raw strings with labels 0 and 1, and mask their tokens.
 
     Args:
         backbone: a `BertBackbone`. `next_sentence` needs one with a pooler, or a causal one, which
@@ -55,11 +54,10 @@ class BertPretrainer(MaskedTask):
         dropout: float. Dropout before `nsp_logits`. Defaults to the family's setting.
         head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim: see
             `BertMaskedLM`.
-        teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's
-            width, or `None`. The masked text's mean-pooled embedding, the output `vectors`
-            (B, D), learns to match the teacher's embedding of the original text:
-            `teacher_weight` times the mean of 1 - cosine is added to the loss. The teacher is
-            neither trained nor saved.
+        teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's width,
+            or `None`. The masked text's mean-pooled embedding, the output `vectors` (B, D), learns
+            the teacher's embedding of the original text: the loss adds `teacher_weight` times the
+            mean of 1 - cosine. The teacher is neither trained nor saved.
         teacher_weight: float.
 
     Example:
@@ -169,12 +167,12 @@ class BertPretrainer(MaskedTask):
 
     @property
     def non_trainable_variables(self) -> list[Any]:
-        # The teacher's variables are listed, because compiled steps on JAX get only listed ones.
+        # Compiled steps on JAX get only listed variables.
         own = super().non_trainable_variables
         return own if self._teacher is None else [*own, *self._teacher.variables]
 
     def _next_sentence_logits(self, pooled):
-        """Map (B, D) to (B, 2) with layers that have the names of `BertNextSentencePredictor`."""
+        """Map (B, D) to (B, 2) with layers named as in `BertNextSentencePredictor`."""
         dtype = self.backbone.dtype_policy
         initializer = keras.initializers.TruncatedNormal(stddev=self.backbone.initializer_range)
         self.dropout_layer = keras.layers.Dropout(
@@ -203,7 +201,7 @@ class BertPretrainer(MaskedTask):
         """Return the mean cross-entropy over the masked tokens, and that over the pairs."""
         losses = {"mlm_logits": TokenCrossEntropy()}
         if self.next_sentence:
-            # Weighted means are needed, because padding rows of the last batch have weight 0.
+            # Weighted means, because padding rows of the last batch have weight 0.
             losses["nsp_logits"] = ClassCrossEntropy(
                 from_logits=True, reduction="mean_with_sample_weight"
             )

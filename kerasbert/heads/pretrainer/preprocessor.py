@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class BertPretrainerPreprocessor(MaskingPreprocessor):
     """Packs text pairs and masks tokens, for both of BERT's pre-training tasks.
 
-    Called on pairs and labels `y` (B,), 0 if text B follows text A and 1 if not, it returns
-    `(x, y, sample_weight)`: `x` as for `BertMaskedLMPreprocessor`, and labels and weights as dicts
-    of `mlm_logits` (B, P), for the masked tokens, and `nsp_logits` (B,), for the pairs. With
-    `next_sentence=False`, it takes texts or pairs without labels, and there is no `nsp_logits`.
+    Called on pairs and labels `y` (B,), 0 if text B follows text A and 1 if not, it returns `(x, y,
+    sample_weight)`: `x` as for `BertMaskedLMPreprocessor`, and labels and weights as dicts of
+    `mlm_logits` (B, P), for the masked tokens, and `nsp_logits` (B,), for the pairs. With
+    `next_sentence=False`, texts or pairs have no labels and no `nsp_logits`.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.

@@ -67,7 +67,7 @@ class QuestionAnswering(Data):
             return None
         if isinstance(row, list) and all(isinstance(one, dict) for one in row):
             row = {name: [one.get(name) for one in row] for name in ("text", "answer_start")}
-        if isinstance(row, str):  # A table may have answers without positions; search for them.
+        if isinstance(row, str):  # Tables may have answers without positions.
             return {"text": [row] if row else [], "answer_start": [max(context.find(row), 0)]}
         if isinstance(row, dict) and {"text", "answer_start"} <= set(row):
             text, starts = row["text"], row["answer_start"]
@@ -100,7 +100,7 @@ class QuestionAnswering(Data):
             answers = with_threshold(answers, nulls, threshold)
         files = {task.submission: dict(zip(data.ids, answers))}
         if "squad2" in task.metrics:
-            odds = (math.exp(-abs(score)) for score in nulls)  # At most 1, which cannot overflow.
+            odds = (math.exp(-abs(score)) for score in nulls)  # At most 1: no overflow.
             files["na_prob.json"] = {
                 i: (1 if score > 0 else odd) / (1 + odd)
                 for i, score, odd in zip(data.ids, nulls, odds)
@@ -114,9 +114,8 @@ class QuestionAnswering(Data):
 def aligned(texts, starts, context):
     """Find the span `(start, end)` of an answer in its context, `end` exclusive.
 
-    Return the span of the first answer that is at its position. If there is none, return the
-    nearest occurrence of the first answer that is anywhere in the context; white space between its
-    words may differ. If no answer is in the context, return `None`.
+    Return the first answer at its position, else the nearest occurrence of the first answer in the
+    context (white space may differ), else `None`.
 
     >>> aligned(["Rome"], [9], "In old Rome")
     (7, 11)

@@ -31,17 +31,16 @@ _OUTPUTS = ("start_logits", "end_logits")
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertQuestionAnswering(HeadedTask):
-    """Extractive question answering on contexts of any length, with or without an answer.
+    """Extractive question answering on contexts of any length.
 
     The output is a dict of `start_logits` and `end_logits`, float32 (B, T), for the first and the
     last token of the answer. A span that is only the first token, `[CLS]`, means "no answer".
-    Padding has the logit -1e9, so it affects neither losses nor answers. Labels are token
-    positions, int (B,), in a dict with the same names.
+    Padding has the logit -1e9. Labels are token positions, int (B,), in a dict with the same names.
 
     `fit` and `evaluate` take raw questions, contexts and answers; each window of a context is an
-    example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns one row for
-    each window of `preprocessor.windows(x)`, (W, T), in order and padded to the longest row.
-    `answer` combines the windows of a context.
+    example (see `BertQuestionAnsweringPreprocessor`). For raw texts, `predict` returns a row per
+    window of `preprocessor.windows(x)`, (W, T), padded to the longest. `answer` combines a
+    context's windows.
 
     Args:
         backbone: a `BertBackbone`.
@@ -93,7 +92,7 @@ class BertQuestionAnswering(HeadedTask):
             ),
         )
         inputs = backbone.input
-        # Logits are float32, because losses need it.
+        # Losses need float32.
         logits, mask = self._in_order(self._logits(inputs), inputs["padding_mask"])
         logits = ops.cast(logits, "float32")  # (B, T, 2)
         is_token = ops.cast(mask, "bool")  # (B, T)
@@ -138,10 +137,10 @@ class BertQuestionAnswering(HeadedTask):
             context: like `question`.
             top_k: int. Maximum number of answers.
             null_threshold: float, tuned on a validation set. A `null_score` above it means no
-                answer; `None` always returns an answer.
+                answer; `None` always answers.
             max_answer_length: int. Maximum number of tokens in an answer.
-            n_best: int. Number of starts and of ends that are combined per window. Also the number
-                of best spans whose probabilities sum to 1.
+            n_best: int. Number of starts and ends combined per window, and of best spans whose
+                probabilities sum to 1.
             batch_size: int.
 
         Returns:
@@ -154,8 +153,8 @@ class BertQuestionAnswering(HeadedTask):
 
             If `question` is a string, a single list.
 
-        Source: released code of Devlin et al. 2019 (see `best_spans`). If its rules find no span,
-        tokens beyond the `n_best` are paired too.
+        Source: released code of Devlin et al. 2019 (see `best_spans`). Without a span by its rules,
+        all tokens are paired.
         """
         check_whole("top_k", top_k)
         check_whole("max_answer_length", max_answer_length)
@@ -205,7 +204,7 @@ def _in_context(windows, rows, length):
 
 
 def _counting(windows, rows):
-    """Return which context tokens may start an answer, for all windows in one array.
+    """Return which context tokens may start an answer, in one array.
 
     Of overlapping windows, only the one in which a token has the most context counts.
     """

@@ -42,7 +42,7 @@ class Windows:
     """Context tokens of each window.
 
     Attributes:
-        examples: int (W,). Index of each window's example; windows of an example are adjacent.
+        examples: int (W,). Index of each window's example, ascending.
         begins: int (W,). Index of each window's first context token.
         lengths: int (W,). Number of context tokens in each window.
         positions: int (W,). Position in the row of each window's first context token.
@@ -66,21 +66,20 @@ class Windows:
 class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     """Packs questions and windows of their contexts: `[CLS] question [SEP] window [SEP]`.
 
-    `x` is a tuple of questions and contexts (each a list, an array or a column of strings), a
-    list of such pairs, or a dict or table of `question` and `context`. Each context becomes one
-    or more windows, so there may be more rows than questions. A single question with its context
-    counts as a list of one.
+    `x` is a tuple of questions and contexts (each a list, an array or a column of strings), a list
+    of such pairs, or a dict or table of `question` and `context`. Each context becomes one or more
+    windows. A single question with its context counts as a list of one.
 
     `y` holds one answer per example:
 
     - `(start, end)` in characters of the context, end exclusive;
-    - as in SQuAD, a dict of `text` and `answer_start`, of whose answers the first counts (or, for
-      all examples together, one table or dict of these two columns);
+    - as in SQuAD, a dict of `text` and `answer_start`, of whose answers the first counts (or one
+      table or dict of these columns for all examples);
     - `None`, an empty list or (-1, -1) for no answer.
 
-    `y` is returned as a dict of `start_logits` and `end_logits`, int32 (W,): the positions in the
-    row of the smallest token span that covers the answer. Both are 0 (`[CLS]`) in windows that do
-    not contain the whole answer. A sample weight applies to all windows of its example.
+    `y` is returned as a dict of `start_logits` and `end_logits`, int32 (W,): positions of the
+    smallest token span that covers the answer, or 0 (`[CLS]`) in windows without the whole answer.
+    Sample weights apply to all windows of an example.
 
     In `tf.data`, map the preprocessor over batches; answers are then integers (B, 2).
 
@@ -88,15 +87,15 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, special tokens included.
         max_query_length: int. Maximum tokens per question; longer ones are truncated.
-        doc_stride: int. Number of tokens between the starts of consecutive windows. `None` means
-            half of the room that a question of `max_query_length` leaves, but at most 128.
+        doc_stride: int. Number of tokens between window starts. `None` means half of the room
+            beside a question of `max_query_length`, at most 128.
         num_segments: int. See `BertPreprocessor`.
 
     Answers that fit into no window are trained as "no answer", with a single warning.
 
     Raises:
-        ValueError: for settings that leave no room for contexts, for answers outside their context,
-            and for inputs that are not text. The message has the position of the example.
+        ValueError: for settings without room for contexts, answers outside their context, and
+            inputs that are not text, with the example's position.
 
     Example:
 
@@ -148,7 +147,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     def from_own_preset(cls, directory: AnyPath, **kwargs: Any) -> Self:
         preprocessor = super().from_own_preset(directory, **kwargs)
         if "sequence_length" in kwargs and "doc_stride" not in kwargs:
-            # Earlier versions saved this default, which is wrong for other sequence lengths.
+            # Saved by earlier versions, but wrong for other sequence lengths.
             is_default = preprocessor.doc_stride == _LONGEST_STRIDE
             preprocessor.doc_stride = None if is_default else preprocessor.doc_stride
         return preprocessor
@@ -211,7 +210,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     # === Tokens ===
 
     def _tokenize_columns(self, columns, most=None):
-        """Return the tokens of questions and contexts, and the contexts' offsets, all ragged."""
+        """Return tokens of questions and contexts, and offsets, all ragged."""
         (questions,) = super()._tokenize_columns(columns[:1], self.max_query_length)
         parts = tokenize_column(
             self, columns[1], lambda texts: self.tokenizer.ragged(texts, offsets=True)
@@ -226,7 +225,7 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
     # === Windows ===
 
     def windows(self, x: Any) -> Any:
-        """Return the context tokens of each row that a call, or `predict`, makes from `x`.
+        """Return the context tokens of each row of a call or `predict`.
 
         Args:
             x: as for a call.
@@ -258,11 +257,11 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
         return windows_of(lengths, rooms, self.stride)
 
     def begin_of_context(self, questions: Any) -> Any:
-        """Return the position in the row where each context begins: int32 (N,)."""
+        """Return the position of each context in its row: int32 (N,)."""
         return self.tokenizer.frame.second + ops.cast(questions.row_lengths(), "int32")
 
     def _in_windows(self, segments, y, sample_weight):
-        """Split N examples with whole contexts into W windows, and locate answers in them."""
+        """Split N examples into W windows, and locate answers."""
         rows, begins, lengths = self.cut(segments)
         questions, contexts, starts, ends = segments
         if y is not None:
@@ -330,10 +329,10 @@ def _pair(x):
 
 
 def _tokens_of(spans, starts, ends):
-    """Return the first and last token of the smallest token span that covers `spans` (N, 2).
+    """Return first and last tokens, two int32 (N,), of the smallest token spans that cover `spans`
+    (N, 2).
 
-    Byte-level tokens may share characters. Returns two int32 (N,). For "no answer" they are
-    negative numbers far outside of all windows.
+    Byte-level tokens may share characters. "No answer" is negative, far outside of all windows.
     """
     row = starts.value_rowids()
     token = ops.range(ops.size(row)) - ops.cast(ops.gather(starts.row_starts(), row), "int32")
@@ -341,7 +340,7 @@ def _tokens_of(spans, starts, ends):
     of_token = ops.gather(spans, row)
 
     def in_rows(choose, values, where):
-        """Return the minimum or maximum of each row, and the same repeated for each token."""
+        """Return each row's minimum or maximum, also repeated for each token."""
         chosen = choose(*ops.rows_where(where, values, row), ops.shape(spans, out_type="int64")[0])
         return chosen, ops.gather(chosen, row)
 

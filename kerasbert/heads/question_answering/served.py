@@ -72,7 +72,7 @@ class ServedReader(Served):
     """SavedModel signatures of `BertQuestionAnswering`."""
 
     columns = ("question", "context")
-    # Arguments of the model's `answer`, and `max_windows`, which only servers have.
+    # Arguments of `answer`, and the servers' `max_windows`.
     _of_answer = {"top_k": 1, "null_threshold": None, "max_answer_length": 30, "n_best": 20}
     settings = {**_of_answer, "max_windows": MOST_WINDOWS}
 
@@ -85,7 +85,7 @@ class ServedReader(Served):
         own = self.preprocessor
         if own is None:
             return None
-        # The program contains the code with which `answer` decodes.
+        # The code with which `answer` decodes.
         code = "\n\n".join(map(inspect.getsource, (spans.best_spans, spans.pairs)))
         settings = {**self.settings, "question": own.max_query_length, "stride": own.stride}
         body = _READ.format(best_spans=code, **settings)
@@ -103,9 +103,9 @@ class ServedReader(Served):
         }
 
     def pack(self, question, context):
-        """Pack windows (N, W, T); in each row the first `count` (N,) windows are not padding.
+        """Pack windows (N, W, T), of which the first `count` (N,) are not padding.
 
-        Windows have their own axis, because a server that batches requests splits outputs by rows.
+        Windows have an axis, because servers split batched outputs by rows.
         """
         preprocessor = self.preprocessor
         segments = preprocessor.tokenize((question, context))
@@ -120,7 +120,7 @@ class ServedReader(Served):
         return {**packed, "count": tf.cast(x.row_lengths(), tf.int32)}
 
     def answer(self, question, context, limited=True):
-        """Compute answers; `limited=False` allows any number of windows. See `Served`."""
+        """Compute answers; `limited=False` allows any number of windows."""
         preprocessor = self.preprocessor
         points = code_points(context)
         segments = decoding.with_long_rows(preprocessor.tokenize((question, context)))
@@ -173,7 +173,7 @@ class ServedReader(Served):
         return {**columns, "null_score": null_scores}
 
     def probes(self):
-        # Contexts without tokens are left out, because the model raises an error for them.
+        # The model raises an error for contexts without tokens.
         contexts = [
             *SHORT,
             long_text(self, self.preprocessor.stride),

@@ -68,7 +68,7 @@ class BertReplacedTokenDetector(HeadedTask):
         self._set_parts(backbone, preprocessor)
         activation = backbone.activation if head_activation is None else head_activation
         self._make_head(1, HeadSettings(dropout=0.0, pooling="tokens", head_activation=activation))
-        # Logits are float32, because losses need it.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
         outputs = self.output_activation(self._logits(backbone.input))  # (B, T, 1)
         super().__init__(inputs=backbone.input, outputs=ops.squeeze(outputs, -1), **kwargs)
@@ -110,7 +110,7 @@ class BertReplacedTokenDetector(HeadedTask):
         Returns:
             For each text, a list of dicts, one per token, or per word for lists of words: `text`,
             `start` and `end` (in characters; for lists of words, the word's index and the next),
-            and `score`, the probability of replacement. One list for a single string.
+            and `score`, the probability of replacement. For a string, one list.
         """
         if self.preprocessor is None:
             raise ValueError(
@@ -119,7 +119,7 @@ class BertReplacedTokenDetector(HeadedTask):
         single = isinstance(x, (str, bytes))
         pieces = self.preprocessor.read([x] if single else x)
         logits = self._logits_of(pieces, batch_size, verbose=0).astype("float64")
-        # A word or character that has several subwords gets their mean probability.
+        # Words and characters of several subwords get the mean.
         sums = np.append(0, np.cumsum(1 / (1 + np.exp(-logits))))
         scores = sums[pieces.first + pieces.count] - sums[pieces.first]
         scores = scores / np.maximum(pieces.count, 1)

@@ -24,14 +24,12 @@ class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
 
     Unlike in `BertTokenClassifierPreprocessor`, the labels of a list of words are 1 for replaced
     words, 0 for others, and `None` for words to ignore; all pieces of a word get its label. The
-    labels of a text are the replaced spans, `(start, end)` in characters; pieces that touch a span
-    get 1.
+    labels of a text are the replaced spans, `(start, end)` in characters; touching pieces get 1.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Number of pieces between the starts of consecutive windows; `None` means half a
-            window.
+        stride: int. Number of pieces between window starts; `None` means half a window.
         num_segments: int. See `BertPreprocessor`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Reranking: a cross-encoder that scores how well texts match a query.
+"""Reranking by a cross-encoder.
 
 B batch, C texts per query, T tokens.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import Tensor, Texts
 
 ACTIVATIONS = ("sigmoid", "linear")
-# Losses that replace Keras' own, which treat a batch of numbers (B,) as a single row.
+# These replace Keras' own losses, which treat numbers (B,) as a single row.
 _LOSSES = {
     "bce": PairCrossEntropy,
     "binarycrossentropy": PairCrossEntropy,
@@ -55,8 +55,8 @@ class BertReranker(HeadedTask):
         backbone: a `BertBackbone`.
         preprocessor: a `BertRerankerPreprocessor`, or `None` for preprocessed arrays.
         activation: string. How `score` and `rank` convert logits: "sigmoid" (0 to 1), or "linear"
-            or `None` (unchanged). Checkpoints of sentence-transformers set it; losses on lists
-            or on labels outside 0 to 1 need "linear".
+            or `None` (unchanged), which losses on lists or labels outside 0 to 1 need. Checkpoints
+            of sentence-transformers set it.
         dropout, pooling, head_activation, head_bias, head_norm, dropout_first, bilstm_units,
             output_bias, long: see `BertTextClassifier`.
 
@@ -117,11 +117,11 @@ class BertReranker(HeadedTask):
         )
         self.lists_to_pairs = ChoicesToRows(name="lists_to_pairs")
         self.pairs_to_lists = RowsToChoices(dtype="float32", name="pairs_to_lists")
-        # Logits are float32, because losses need it.
+        # Losses need float32.
         inputs = self._window_inputs()
         outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self.input_spec = None  # Inputs with lists of texts have one more axis than the graph's.
+        self.input_spec = None  # Inputs with lists of texts have one more axis.
 
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
@@ -164,9 +164,8 @@ class BertReranker(HeadedTask):
 
         Args:
             optimizer, **kwargs: see `BertTask.compile`.
-            loss: "auto" and "bce" take labels from 0 to 1; "mse" takes any numbers, or for lists
-                grades of at least 0. All lists have the same weight. Or, for lists, a loss of
-                keras-rs.
+            loss: "auto" and "bce" take labels from 0 to 1; "mse" any numbers, or for lists grades
+                of at least 0. All lists weigh the same. Or, for lists, a loss of keras-rs.
             metrics: "auto" is accuracy with the default loss, and no metrics with other losses.
         """
         if isinstance(loss, str):
@@ -195,9 +194,8 @@ class BertReranker(HeadedTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> np.ndarray:
         """Return logits of raw texts or arrays, in the order of `x`.
 
-        They are (N,) for pairs and (N, C) for lists, where C is the largest number of texts and
-        missing texts have -1e9. In raw lists, each text is a row, and rows are batched by length;
-        `batch_size` counts these rows.
+        They are (N,) for pairs and (N, C) for lists, with C the largest number of texts and -1e9
+        for missing ones. `batch_size` counts texts, batched by length.
         """
         if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -259,12 +257,12 @@ class BertReranker(HeadedTask):
         if not texts:
             return []
         (queries, read), _ = as_lists(self, ([query] * len(texts), texts), "rank()")
-        # Equal texts run once, so that they get the same score: rounding may differ between rows.
+        # Rounding may differ between rows, so equal texts run once.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         pairs = queries[: len(places)], list(places)
         logits = self.predict(pairs, batch_size=batch_size, verbose=0)
         logits = logits[[places[text] for text in read]]
-        # Rank by logits, because the sigmoid rounds all high logits to 1.
+        # The sigmoid rounds high logits to 1.
         return best_first(logits, self._scores(logits), texts, top_k, return_texts)
 
     def get_config(self) -> dict[str, Any]:
@@ -272,10 +270,7 @@ class BertReranker(HeadedTask):
 
 
 def _rank(x):
-    """Return the number of axes of the token ids in features, a batch, batches or a dataset.
-
-    Return `None` if it is unknown.
-    """
+    """Return the rank of the token ids in features, a batch, batches or a dataset, or `None`."""
     x = x.element_spec if is_dataset(x) else x
     while isinstance(x, (tuple, list)) and x:
         x = x[0]

@@ -40,17 +40,16 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor, LongTextPreproces
     """Packs each text with its query: `[CLS] query [SEP] text [SEP]`.
 
     `x` is pairs, as for `BertPreprocessor`, with labels `y` as floats (B,). Or it is lists: a tuple
-    of queries and a list of texts for each query, a list of such pairs, or a dict or table of
-    `query` and `texts`. For lists, features are (B, C, T), as for `BertMultipleChoicePreprocessor`,
-    and each query has a list of labels of at least 0, or -1 for unjudged texts. These become
-    float32 (B, C), with -1 for missing texts.
+    of queries and a list of texts each, a list of such pairs, or a dict or table of `query` and
+    `texts`. Features of lists are (B, C, T), as for `BertMultipleChoicePreprocessor`; labels are at
+    least 0, or -1 for unjudged texts, and become float32 (B, C), with -1 for missing texts.
 
     The arguments are those of `BertPreprocessor`, and `long` as for
     `BertTextClassifierPreprocessor`; `long="windows"` divides texts, not queries.
 
     Raises:
         ValueError: for single texts, queries without texts, labels that are not finite numbers, and
-            lists of labels that do not have as many items as there are texts.
+            lists of labels of another length than the texts.
 
     Example:
 
@@ -65,7 +64,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor, LongTextPreproces
     ((2, 2, 8), [[1.0, 0.0], [2.0, -1.0]])
     """
 
-    # Key under which checkpoints have the sequence length.
+    # Key of the sequence length in checkpoints.
     kind = "reranker"
     settings = LongTextPreprocessor.settings
 
@@ -145,7 +144,7 @@ class BertRerankerPreprocessor(BertMultipleChoicePreprocessor, LongTextPreproces
                 y = ops.ensure_shape(y, (None, 1))[:, 0]
             return BertPreprocessor.assemble(self, segments, y, sample_weight, length)
         counts = segments[1].row_lengths()
-        # Texts in a data set have not been checked before.
+        # Texts in a dataset were not checked before.
         ops.check(counts > 0, "A query has no texts; give each at least one.")
         if y is not None:
             most = ops.reduce_max(counts)
@@ -173,7 +172,7 @@ def _relevance(y, texts):
                 f"The labels at position {position} are {str(row)[:60]}, for a query with "
                 f"{len(its)} texts; pass a list of {len(its)} numbers."
             )
-        # Labels in a rectangular array are padded where the texts are.
+        # Labels are padded where the texts are.
         row, rest = row[: len(its)], row[len(its) :]
         if any(value != UNKNOWN for value in rest):
             raise ValueError(

@@ -35,24 +35,23 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
     The weights come from a masked language model. The output is float32 (B, V), mostly 0 after
     training; dot products measure similarity. `fit` takes the data of `BertTextEmbedder.fit`, with
-    the query as the first text of a row: pairs, triplets and longer tuples, pairs with scores,
-    texts with classes, or texts with embeddings. The default loss compares dot products, and
-    `kerasbert.losses.Sparse` keeps embeddings sparse.
+    the query first: pairs, triplets and longer tuples, pairs with scores, texts with classes, or
+    texts with embeddings. The default loss compares dot products, and `kerasbert.losses.Sparse`
+    keeps embeddings sparse.
 
         embedder = BertSparseEmbedder.from_preset("distilbert_base_en_uncased")
         embedder.shift_logits(passages[:200])
         embedder.fit((questions, passages), epochs=1)
         embedder.decode(embedder.embed("how tall are giraffes?"), top_k=5)
 
-    `from_preset` takes masked language models of any format, and directories that a SparseEncoder
-    of sentence-transformers wrote.
+    `from_preset` takes masked language models, and directories of sentence-transformers'
+    SparseEncoder.
 
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
         preprocessor: a `BertSparseEmbedderPreprocessor`, or `None` for preprocessed arrays.
         pooling: "max" or "sum" over the tokens.
-        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu", which applies
-            log(1 + x) to them once more.
+        activation: "relu" for weights log(1 + relu(logit)), or "log1p_relu", log(1 + x) of these.
         head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim: see
             `BertMaskedLM`.
 
@@ -107,13 +106,12 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         return [MatchingCosine(), ActiveWords()]
 
     def shift_logits(self, texts: Texts, active_words: int = 50, batch_size: int = 32) -> float:
-        """Add a number to all logits, so that texts have `active_words` active words on average.
+        """Shift all logits, so that texts have `active_words` active words on average.
 
-        The softmax of a masked language model does not change if a number is added to all logits.
-        Word weights, however, are 0 only for negative logits: if almost all logits are positive,
-        all texts have similar embeddings, the loss is in the hundreds, and training breaks the
-        model before it can separate them. Call this method before `fit`, on a hundred texts like
-        the training data.
+        A shift does not change the softmax of a masked language model, but word weights are 0 only
+        for negative logits: if almost all are positive, all texts have similar embeddings, the loss
+        is in the hundreds, and training breaks the model. Call this method before `fit`, on a
+        hundred texts like the training data.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.
@@ -193,7 +191,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         Returns:
             A list of N lists of tuples `(token, weight)`, the largest weight first; a single list
-            for (V,). Columns beyond the tokenizer's vocabulary are left out.
+            for (V,).
 
         Raises:
             ValueError: for vectors of another width.

@@ -29,7 +29,7 @@ class ServedSparseEmbedder(ServedInRoles):
         return of_texts("the heaviest words", _WORDS.format(**self.settings), prompt=prompt)
 
     def decode(self, outputs, features):
-        """Return ids and weights of the K words with the largest weights; missing are -1 and 0."""
+        """Return ids and weights of the K largest weights; -1 and 0 if missing."""
         tokens = self.preprocessor.tokenizer.vocabulary_size()
         weights = outputs["embedding"][:, :tokens]  # (N, V)
         weights, ids = ops.top_k(weights, min(self.settings["top_k"], tokens))
@@ -42,7 +42,7 @@ class ServedSparseEmbedder(ServedInRoles):
 
     def answer_rows(self, features):
         found = super().answer_rows(features)
-        # The id -1, of a missing word, maps to the last name, which is empty.
+        # The id -1 maps to the last name, which is empty.
         names = tf.constant([*self.preprocessor.tokenizer.get_vocabulary(), ""])
         places = tf.where(found["token_id"] < 0, tf.size(names) - 1, found["token_id"])
         return {"token": tf.gather(names, places), **found}
@@ -53,11 +53,10 @@ class ServedSparseEmbedder(ServedInRoles):
             return found
         names = np.array([*self.preprocessor.tokenizer.get_vocabulary(), ""], object)
         weights = found["weight"]
-        # Two words with nearly equal weights may be in the other order, so only weights count
-        # there.
+        # Words with nearly equal weights may be in the other order, so only weights count there.
         gaps = weights[:, :-1] - weights[:, 1:]
         gaps = np.where(weights[:, :-1] > 0, gaps, np.inf).min(axis=1, initial=np.inf)
-        last = np.where(weights[:, -1] > 0, 0.0, np.inf)  # The next weight is unknown.
+        last = np.where(weights[:, -1] > 0, 0.0, np.inf)  # Unknown next weight.
         clear = np.minimum(gaps, last) > self.margin
         tokens = names[found["token_id"]].tolist()
         return {"token": tokens, **found, "clear": clear.tolist()}

@@ -1,4 +1,4 @@
-"""Structural probes: predict syntax trees from an encoder's embeddings by a linear map.
+"""Structural probes: syntax trees from embeddings, by a linear map.
 
 N sentences, B batch, T tokens, W words.
 """
@@ -34,8 +34,8 @@ class BertStructuralProbe(BertTask):
     `fit` and `evaluate` take a list of sentences, each a string, a list of words or a
     `kerasbert.data.DependencyTree`; labels are a `DependencyTree` for each sentence. Only the
     probe's matrix is trained, without dropout in the encoder. Outputs are float32: squared
-    distances (B, W, W) or depths (B, W). W is the width of the inputs `word_starts` and
-    `word_counts`; the preprocessor pads these to W = T.
+    distances (B, W, W) or depths (B, W). W is the width of `word_starts` and `word_counts`; the
+    preprocessor pads them to T.
 
         trees = kerasbert.tasks.read_conllu("en_ewt-ud-train.conllu")
         probe = BertStructuralProbe.from_preset("bert_base_en_uncased", layer=7, new_head=True)
@@ -45,8 +45,8 @@ class BertStructuralProbe(BertTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertStructuralProbePreprocessor`, or `None` for preprocessed arrays.
-        kind: string. "distance", the number of edges between two words, or "depth", the number of
-            edges between a word and the root.
+        kind: string. "distance", the number of edges between words, or "depth", that between a word
+            and the root.
         layer: int. Layer to probe, from 1; 0 is the embeddings, -1 the last layer.
         rank: int. Rank of the matrix.
 
@@ -112,7 +112,7 @@ class BertStructuralProbe(BertTask):
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor = None, **kwargs: Any
     ) -> Tensor:
-        return super().call(inputs, training=False, **kwargs)  # No dropout in the encoder.
+        return super().call(inputs, training=False, **kwargs)
 
     def untrained_weights(self) -> list[Any]:
         return self.backbone.weights
@@ -129,8 +129,7 @@ class BertStructuralProbe(BertTask):
         """Predict distances or depths, for preprocessed arrays or sentences.
 
         Returns:
-            For sentences, a list of N arrays, (W, W) or (W,), in order; W is the number of words of
-            each sentence.
+            For sentences, a list of N arrays, (W, W) or (W,), with W the number of words.
 
         Raises:
             ValueError: for a sentence longer than `sequence_length`.
@@ -156,7 +155,7 @@ class BertStructuralProbe(BertTask):
         return found
 
     def parse(self, words: Any, batch_size: int = 32) -> Any:
-        """Predict the edges of sentences: minimum spanning trees of the distances between words.
+        """Predict the edges of sentences: minimum spanning trees of distances.
 
         Args:
             words: one sentence, as a list of words or a string to split into words; or a list of
@@ -164,8 +163,8 @@ class BertStructuralProbe(BertTask):
             batch_size: int.
 
         Returns:
-            For each sentence, a list of pairs of word indices, counted from 0, the smaller one
-            first. A single list for a single sentence.
+            For each sentence, a list of pairs of word indices, counted from 0, the smaller first.
+            For one sentence, a single list.
         """
         if self.probe.kind != "distance":
             raise ValueError(

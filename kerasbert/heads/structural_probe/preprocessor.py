@@ -33,15 +33,14 @@ NO_LABEL = -1
 class BertStructuralProbePreprocessor(BertPreprocessor):
     """Packs sentences and locates the pieces (subwords) of their words.
 
-    `x` is a list of sentences: lists of words, `kerasbert.data.DependencyTree` objects, whose words
-    are read, or texts, which are split into words at white space, punctuation and CJK characters.
-    `y` has a `DependencyTree` for each sentence, or the heads of its words, counted from 1, with 0
-    for the root.
+    `x` is a list of sentences: lists of words, `kerasbert.data.DependencyTree` objects, or texts,
+    split into words at white space, punctuation and CJK characters. `y` has a `DependencyTree` for
+    each, or its words' heads, counted from 1, with 0 for the root.
 
     The result is the dict of `BertPreprocessor` with `word_starts`, the position of each word's
     first piece, and `word_counts`, its number of pieces, int32 (B, W), padded with 0. Labels are
-    distances (B, W, W) or depths (B, W), int32, padded with -1. W is T. Sentences are truncated to
-    `sequence_length`: words beyond it have no pieces or labels.
+    distances (B, W, W) or depths (B, W), int32, padded with -1. W is T. Words beyond
+    `sequence_length` have no pieces or labels.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
@@ -50,8 +49,8 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for heads that are not a tree or do not match the words; the message has the
-            position of the sentence.
+        ValueError: for heads that are not a tree or do not match the words, with the sentence's
+            position.
 
     Example:
 

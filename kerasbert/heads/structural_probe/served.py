@@ -61,10 +61,9 @@ class ServedProbe(Served):
 
     def answer(self, text):
         features, (points, rows, starts, ends) = self._packed(text)
-        # Words that were truncated have no pieces.
         words = features["word_counts"] > 0  # (N, T)
         count = tf.reduce_sum(tf.cast(words, "int32"), axis=1)
-        # Keep at least one column, because a server cannot split empty outputs by rows.
+        # At least one column: servers cannot split empty outputs.
         most = tf.reduce_max(tf.concat([count, [1]], 0))
         words = words[:, :most]  # (N, W)
         columns = {
@@ -117,13 +116,13 @@ class ServedProbe(Served):
 
 
 def _lead(distances, edges):
-    """Return the smallest gap between a tree edge and an edge that could replace it."""
+    """Return the smallest gap between a tree edge and a replacement."""
     tree = np.full(distances.shape, np.inf)
     np.fill_diagonal(tree, 0)
     for edge in edges:
         tree[edge] = tree[edge[::-1]] = distances[edge]
     outside = np.isinf(tree)
-    # Compute the longest edge on the path between any two words (Floyd-Warshall).
+    # The longest edge on the path between any two words (Floyd-Warshall).
     longest = tree
     for word in range(len(tree)):
         longest = np.minimum(longest, np.maximum(longest[:, word, None], longest[word]))

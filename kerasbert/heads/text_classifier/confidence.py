@@ -16,8 +16,8 @@ def class_thresholds(threshold, names, multi_label):
 
     Args:
         threshold: a number for all classes, a list of C numbers, or a dict of class name to number.
-            A class that is missing in the dict has no threshold; of two classes, it has 1 minus
-            the threshold of the other; with `multi_label`, it has 0.5.
+            A class missing in the dict has no threshold; of two classes, 1 minus the other's; with
+            `multi_label`, 0.5.
         names: list of C strings.
         multi_label: bool.
 

@@ -24,7 +24,7 @@ from kerasbert.heads.base.data_task import Source
 from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.text.names import known_name, same_names
 
-# Metrics for any number of classes per text, which compare rows of 0 and 1.
+# Metrics for any number of classes per text, of rows of 0 and 1.
 _OF_SEVERAL = ("macro_f1", "accuracy")
 _SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 
@@ -32,8 +32,7 @@ _SEPARATORS = re.compile(r"\s*[|;,#/、，；／・·]\s*")
 class TextClassification(Data):
     """Data of texts with one class each, or with any number if the model has `multi_label`.
 
-    Labels are class names. With `multi_label` they are lists of names, or one column of 0 and 1 for
-    each class.
+    Labels are class names. With `multi_label`, lists of names or a column of 0 and 1 per class.
     """
 
     takes_label_columns = True
@@ -65,7 +64,7 @@ class TextClassification(Data):
         if model.multi_label:
             fields = {"metrics": _OF_SEVERAL, "model": {"multi_label": True}}
         if model.labels is None:
-            # If the model's classes have no names, files contain class indices.
+            # Without class names, files contain indices.
             numbers = tuple(map(str, range(len(model.label_names))))
             fields["source"] = Source(values=numbers)
         return fields
@@ -83,7 +82,7 @@ class TextClassification(Data):
         return super()._labels(task, table, split)
 
     def _of_columns(self, task, table, split):
-        """Return the classes of each text from one column of 0 and 1 for each class."""
+        """Return each text's classes from columns of 0 and 1."""
         if not same_names(task.label, task.labels):
             raise ValueError(
                 f"The label columns are {', '.join(map(repr, task.label))}, but the classes of "
@@ -156,10 +155,7 @@ class TextClassification(Data):
             )
 
     def _names(self, task, model):
-        """Return the model's class names in the task's spelling.
-
-        Unnamed classes get the names of the task.
-        """
+        """Return the model's class names in the task's spelling, or the task's."""
         if model.labels is None and model.num_classes == len(task.labels):
             return list(task.labels)
         return [known_name(name, task.labels) or name for name in model.label_names]
@@ -215,7 +211,7 @@ def _scores_of_several(task, gold, predictions):
 
 
 def _classes(task, given):
-    """Return the classes in the training file, and whether a text may have any number of them."""
+    """Return the training file's classes, and whether texts may have several."""
     table = first_table(task)
     if isinstance(task.label, tuple):
         for name in task.label:
@@ -225,7 +221,7 @@ def _classes(task, given):
         return given, False
     values = as_lists(table.column(name_in(task, table, task.label), " for the labels"))
     lists = [value for value in values if isinstance(value, list)]
-    # Annotation tools also write a single class as a list.
+    # Annotation tools also write single classes as lists.
     is_several = bool(lists) and any(len(value) != 1 for value in lists)
     flat = [x for value in values for x in (value if isinstance(value, list) else [value])]
     for position, value in enumerate(values):
@@ -266,7 +262,7 @@ def _plain(name):
 
 
 def _warn_of_joined(names, source):
-    """Warn if names look like several joined class names: each such name is a class of its own."""
+    """Warn if names look like several joined class names."""
     parts = {name: _SEPARATORS.split(name) for name in names}
     counts = Counter(part for several in parts.values() for part in set(several))
     joined = [

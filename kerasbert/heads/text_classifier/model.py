@@ -44,26 +44,24 @@ class BertTextClassifier(HeadedTask):
         activation: output activation; `None` gives logits.
         dropout: float. Dropout before the logits.
         pooling: "pooler" (`pooled_output`), "cls", "last", "mean", "max", or "late", the mean after
-            the head's dense layer (EuroBERT). The default is "last" for GPT and "mean" for other
+            the head's dense layer (EuroBERT). Defaults to "last" for GPT and "mean" for other
             causal encoders, whose [CLS] attends only to itself.
-        head_activation: string. Activation of a dense layer before the logits; "none" for no such
-            layer, even if the family has one.
+        head_activation: string. Activation of a dense layer before the logits; "none" for none,
+            even if the family has one.
         head_bias: bool. Whether that layer has a bias.
         head_norm: bool. Whether a norm follows that layer.
-        dropout_first: bool. Whether there is dropout before that layer too.
+        dropout_first: bool. Whether dropout also precedes that layer.
         bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
-            defaults to "mean"; 0 for none. In BERT's paper, an ablation adds a BiLSTM to a
-            left-to-right encoder.
+            defaults to "mean" (an ablation of BERT's paper); 0 for none.
         output_bias: bool. Whether the logits have a bias.
         normalize: bool. Whether the pooled embedding is scaled to unit length, as in some SetFit
             models.
         temperature: float. Divisor of the logits for calibrated probabilities; see `calibrate`.
-        long: string, dict or `kerasbert.data.LongTexts`. What to do with texts that do not fit into
-            a row; `None` means the preprocessor's setting. With "windows", preprocessed arrays are
-            (B, W, T), and the `padding_mask` of a missing window is all 0.
+        long: string, dict or `kerasbert.data.LongTexts`. For texts that do not fit into a row;
+            `None` means the preprocessor's. With "windows", preprocessed arrays are (B, W, T), with
+            `padding_mask` 0 for missing windows.
 
-    The eight arguments from `pooling` to `normalize` default to the settings of the encoder's
-    family.
+    `pooling` to `normalize` default to the family's settings.
 
     Example:
 
@@ -82,7 +80,7 @@ class BertTextClassifier(HeadedTask):
     preprocessor_cls = BertTextClassifierPreprocessor
     kind = "text_classifier"
     takes_long = True
-    # Divisor of the logits; the same in an ensemble, whose constructor does not set it.
+    # For ensembles, whose constructor does not set it.
     temperature = 1.0
 
     def __init__(
@@ -128,7 +126,7 @@ class BertTextClassifier(HeadedTask):
             normalize,
         )
         self._make_head(num_classes, head)
-        # Outputs are float32, because losses need it.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(
             activation, dtype="float32", name="predictions"
         )
@@ -160,7 +158,7 @@ class BertTextClassifier(HeadedTask):
         return (SEVERAL if self.multi_label else CLASSES), self.num_classes
 
     def gives_logits(self) -> bool:
-        """Return whether the outputs are logits, that is, have no `activation`."""
+        """Return whether the outputs have no `activation`."""
         return self.activation == keras.activations.linear
 
     @property
@@ -192,8 +190,8 @@ class BertTextClassifier(HeadedTask):
     ) -> Any:
         """Classify texts.
 
-        An entailment (NLI) model can also classify zero-shot, with any `labels`. The predicted
-        label is the one whose sentence the text entails.
+        An entailment (NLI) model also classifies zero-shot, with any `labels`: the one whose
+        sentence the text entails.
 
             nli = BertTextClassifier.from_preset("hf://cross-encoder/nli-MiniLM2-L6-H768")
             nli.classify("The match ended 2:1.", labels=["sports", "politics"])
@@ -204,17 +202,15 @@ class BertTextClassifier(HeadedTask):
             labels: list of strings. Zero-shot classes, for an entailment model and single texts.
             template: string. Sentence for each of `labels`, with "{}" in place of the label.
             multi_label: bool. Whether each of `labels` is scored independently.
-            threshold: the probability that a class must exceed: a number for all classes, a list of
-                one number per class, or a dict by name, such as `tune_thresholds` returns. `None`
-                means 0.5 with `multi_label`, otherwise no threshold. In a dict for two classes, one
-                threshold is enough, and the other is 1 minus it.
+            threshold: the probability that a class must exceed: a number, a list per class, or a
+                dict by name, as from `tune_thresholds`. `None` means 0.5 with `multi_label`,
+                otherwise none. In a dict, one of two classes is enough; the other has 1 minus it.
 
         Returns:
-            For each text, a dict of `label`, `score` (its probability) and `probabilities` by
-            name. The label is the most probable class that exceeds its threshold; if none does,
-            the label is `None`, and the score is the highest probability. With `multi_label`,
-            `labels`, all that exceed their thresholds, replaces the first two. If `texts` is a
-            single text, a single dict.
+            For each text, a dict of `label`, `score` (its probability) and `probabilities` by name.
+            The label is the most probable class above its threshold, or `None`, with the highest
+            probability as score. With `multi_label`, `labels`, all above their thresholds, replaces
+            the first two. For a single text, a single dict.
 
         Raises:
             ValueError: for `labels` if no class of the model is named "entailment", and for
@@ -259,8 +255,8 @@ class BertTextClassifier(HeadedTask):
     def calibrate(self, x: Any, y: Any, batch_size: int = 32) -> float:
         """Fit the temperature to held-out texts, so that probabilities match frequencies.
 
-        Presets and exports keep the temperature; training resets it. The predicted classes stay the
-        same.
+        Presets and exports keep the temperature; training resets it. Predicted classes do not
+        change.
 
         Args:
             x: texts outside the training data, as for `fit`.
@@ -282,7 +278,7 @@ class BertTextClassifier(HeadedTask):
         before, self.temperature = self.temperature, 1.0
         try:
             y, rows = self._held_out(x, y, batch_size, "calibrate")
-            if self.multi_label:  # Each class is a question with the answers no and yes.
+            if self.multi_label:  # Each class has the answers no and yes.
                 y, rows = y.astype(int).ravel(), np.stack([1 - rows, rows], axis=-1).reshape(-1, 2)
             before = fit_temperature(y, rows)
         finally:
@@ -294,9 +290,8 @@ class BertTextClassifier(HeadedTask):
     ) -> dict[str, float]:
         """Return the best threshold of each class on held-out texts, for `classify`.
 
-        Each class is tuned alone, except that with one class per text, two classes and no
-        `precision`, the F1 of the second class is maximized, as in `finetune`. With more classes, a
-        text gets the most probable class of those that exceed their thresholds.
+        Each class is tuned alone, except for two exclusive classes without `precision`, where the
+        second class' F1 is maximized, as in `finetune`.
 
         Args:
             x: texts outside the training data, as for `fit`.
@@ -334,7 +329,7 @@ class BertTextClassifier(HeadedTask):
         Args:
             x: texts outside the training data, as for `fit`.
             y: their labels.
-            coverage: float. Minimum probability that the set of a new text contains the true class.
+            coverage: float. Minimum probability that a set contains the true class.
             batch_size: int.
 
         Raises:
@@ -356,9 +351,8 @@ class BertTextClassifier(HeadedTask):
 
         Args:
             texts: as for `classify`.
-            threshold: float. With the result of `conformal_threshold`, the set of a new text
-                contains the true class with at least the probability `coverage`. A set may be
-                empty.
+            threshold: float. With that of `conformal_threshold`, the set of a new text contains the
+                true class with at least the probability `coverage`. Sets may be empty.
             batch_size: int.
 
         Returns:
@@ -387,7 +381,7 @@ class BertTextClassifier(HeadedTask):
         return found / found.sum(axis=-1, keepdims=True)
 
     def get_config(self) -> dict[str, Any]:
-        # The default is left out, so that earlier versions can read the config.
+        # Without the default, earlier versions can read the config.
         temperature = {} if self.temperature == 1 else {"temperature": self.temperature}
         return {
             **super().get_config(),

@@ -34,26 +34,24 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextClassifierPreprocessor(LongTextPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does, and converts labels to class indices.
+    """Packs texts or pairs like `BertPreprocessor`, and converts labels to class indices.
 
-    Labels `y` are class indices or names (B,), and are returned as int32 (B,). If class names are
-    numbers, as with `labels=[1, 2, 3]`, numeric labels are read as names; if that is ambiguous, as
-    with `labels=[1, 0]`, an error is raised. Rows of C numbers (one-hot or soft labels, for losses
-    that take them) are returned as float32 (B, C). With `multi_label`, labels are rows of C zeros
-    and ones, or lists of names, and are returned as float32 (B, C).
+    Labels `y` are class indices or names (B,), returned as int32 (B,). If class names are numbers,
+    as with `labels=[1, 2, 3]`, numeric labels are names; ambiguous ones, as with `labels=[1, 0]`,
+    are an error. Rows of C numbers (one-hot or soft labels) are returned as float32 (B, C), as are,
+    with `multi_label`, rows of C zeros and ones or lists of names.
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
-        labels: list of strings. Class names in the order of their indices; or a dict of index to
-            name, or of name to index.
+        labels: list of strings. Class names by index; or a dict of index to name, or of name to
+            index.
         multi_label: bool. Whether texts may have any number of labels.
         num_classes: int. Number of classes, if they have no names.
-        long: string, dict or `kerasbert.data.LongTexts`. What to do with texts that do not fit into
-            a row.
+        long: string, dict or `kerasbert.data.LongTexts`. For texts that do not fit into a row.
 
     Raises:
-        ValueError: for labels that are not classes, and for inputs that are not text. The message
-            has the position.
+        ValueError: for labels that are not classes, and inputs that are not text, with the
+            position.
 
     Example:
 

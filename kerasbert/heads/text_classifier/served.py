@@ -33,14 +33,14 @@ class ServedClassifier(ServedTexts):
 
     @functools.cached_property
     def net(self):
-        # The graph ends before the model's final activation. Its logits are calibrated.
+        # The graph ends before the final activation, with calibrated logits.
         logits = self.model.output_activation.input
         if self.model.temperature != 1:
             logits = logits / self.model.temperature
         return keras.Model(self.model.input, logits)
 
     def probabilities(self, logits):
-        """Convert logits (N, C) to probabilities, by the model's activation or kind of labels."""
+        """Convert logits (N, C) to probabilities."""
         if self.model.activation != keras.activations.linear:
             return self.model.activation(logits)
         return keras.ops.sigmoid(logits) if self.model.multi_label else keras.ops.softmax(logits)

@@ -43,7 +43,7 @@ LAYERS = {
     "sum_all": 1,
     "scalar_mix": 1,
 }
-# Modes of `Pooling`, which may be combined in a list.
+# Modes of `Pooling` to combine in a list.
 _LISTED = ("mean", "cls", "max")
 POOLINGS = (*_LISTED, "pooler", "tokens")
 
@@ -52,10 +52,10 @@ POOLINGS = (*_LISTED, "pooler", "tokens")
 class BertTextEmbedder(ComparingTask):
     """Embedder: computes dense embeddings of texts or text pairs, pretrained or fine-tuned.
 
-    The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding.
-    D' is `truncate_dim` or, if that is not set, `projection_dim`. If neither is set, D' is the
-    encoder's width, times 4 for "concat_last_four", times the number of poolings in a list. Unused
-    parts of the encoder are not computed.
+    The output is float32 (B, D') or, with `pooling="tokens"`, (B, T, D') with zeros at padding. D'
+    is `truncate_dim`, else `projection_dim`, else the encoder's width, times 4 for
+    "concat_last_four", times the number of poolings in a list. Unused parts of the encoder are not
+    computed.
 
     The data of `fit` depend on the loss. The default, `kerasbert.losses.EmbeddingLoss`, selects a
     loss by the data:
@@ -69,13 +69,11 @@ class BertTextEmbedder(ComparingTask):
 
     Columns are embedded separately, and the loss gets embeddings (B, C, D'). Large batches for
     ranking fit into memory with `compile(chunk_size=32)`. After training with
-    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer. An
-    embedder can be part of another Keras model.
+    `kerasbert.losses.AdaptiveLayer`, `with_layers` can truncate the model after any layer.
 
-    `pooling="tokens"` with a projection is late interaction (ColBERT). Then a further input,
-    `vector_mask`, selects the tokens that have embeddings, by default all but padding. Such an
-    embedder is trained on pairs, triplets or a teacher's scores; the loss gets embeddings
-    (B, C, T, D'). It ranks texts for a query by MaxSim:
+    `pooling="tokens"` with a projection is late interaction (ColBERT). The input `vector_mask` then
+    selects the tokens with embeddings, by default all but padding. Train it on pairs, triplets or a
+    teacher's scores; the loss gets embeddings (B, C, T, D'). It ranks texts by MaxSim:
 
         colbert = BertTextEmbedder.from_preset(
             "bert_base_en_uncased", pooling="tokens", projection_dim=128, normalize=True,
@@ -92,15 +90,15 @@ class BertTextEmbedder(ComparingTask):
         layers: layers to pool: "embeddings" (before the first layer), "second_to_last", "last",
             "sum_last_four", "concat_last_four", "sum_all" (all layers without the embeddings), or
             "scalar_mix", a trained weighted average of embeddings and all layers.
-        normalize: bool. Whether to scale embeddings to unit length. Defaults to `False`, or to
-            `True` if `pooling_mode` is given, as in KerasHub.
+        normalize: bool. Whether to scale embeddings to unit length. Defaults to whether
+            `pooling_mode` is given, as in KerasHub.
         pooling_mode: KerasHub's name for `pooling`.
-        projection_dim: int. Width of a dense layer before `normalize`; `None` for no such layer.
-            If it is passed to `from_preset`, the layer is new.
+        projection_dim: int. Width of a dense layer before `normalize`; `None` for none. Passed to
+            `from_preset`, it makes a new layer.
         projection_bias: bool. Whether that layer has a bias.
         projection_activation: string. Activation of that layer, such as "tanh".
-        truncate_dim: int. Number of features that are kept after `normalize`, in training too.
-            Embeddings are not normalized again, as in sentence-transformers.
+        truncate_dim: int. Number of features kept after `normalize`, also in training, without
+            normalizing again, as in sentence-transformers.
         long: see `BertTextClassifier`. Windows are pooled before the projection; "windows" does not
             support `pooling="tokens"`.
 
@@ -162,9 +160,8 @@ class BertTextEmbedder(ComparingTask):
         if truncate_dim is not None:
             check_whole("truncate_dim", truncate_dim)
 
-        # === Layers ===
-        # Keras does not track the encoder, as in KerasHub on PyTorch: it would warn about the
-        # unused weights, which have no gradients, and weight decay would shrink them.
+        # === Layers === Keras does not track the encoder, as in KerasHub on PyTorch: it would warn
+        # about unused weights, and weight decay would shrink them.
         object.__setattr__(self, "_backbone", backbone)
         preprocessor = own_preprocessor(backbone, preprocessor, self.preprocessor_cls, long)
         self._set_long(long, preprocessor)
@@ -198,8 +195,7 @@ class BertTextEmbedder(ComparingTask):
         self.projection_bias = projection_bias
         self.projection_activation = projection_activation
         self.truncate_dim = truncate_dim
-        # The model's graph continues the encoder's graph, without unused layers. Embeddings are
-        # float32 even in mixed precision.
+        # The graph continues the encoder's, without unused layers. Embeddings are always float32.
         inputs = self._window_inputs()
         if self.has_late_interaction:
             inputs["vector_mask"] = keras.Input((None,), dtype="int32", name="vector_mask")
@@ -243,7 +239,7 @@ class BertTextEmbedder(ComparingTask):
         return sum(chosen[1:], chosen[0])
 
     def _pooled(self, x, padding_mask):
-        """Pool outputs (B, T, D) to (B, D), or return them for tokens."""
+        """Pool outputs (B, T, D) to (B, D), except for tokens."""
         if self.pooling == "pooler":
             x = ops.cast(self.backbone.pooled_dense(x[:, 0, :]), "float32")
         elif self._poolings:
@@ -276,7 +272,7 @@ class BertTextEmbedder(ComparingTask):
             )
         embeddings, *outputs = self.backbone.hidden_states
         norm = self.backbone.final_layer_norm
-        if norm is not None:  # Apply the final norm as if the model ended at each layer.
+        if norm is not None:  # As if the model ended at each layer.
             outputs = [*map(norm, outputs[:-1]), outputs[-1]]
         mask = self.input["padding_mask"]
         layers = (ops.cast(x, "float32") for x in (embeddings, *outputs))
@@ -322,8 +318,8 @@ class BertTextEmbedder(ComparingTask):
     ) -> np.ndarray:
         """Return embeddings of raw texts or arrays, in the order of `x`.
 
-        With `pooling="tokens"`, T is the largest number of embeddings in a text; `embed` returns
-        them without padding. For `role`, see `embed`.
+        With `pooling="tokens"`, T is that of the longest text; `embed` returns no padding. For
+        `role`, see `embed`.
         """
         if self.pooling != "tokens" or not is_raw(self, x):
             return super().predict(x, batch_size, role, **kwargs)
@@ -339,13 +335,12 @@ class BertTextEmbedder(ComparingTask):
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
-            role: "query", "text" or another key of the preprocessor's `prompts`, for models that
-                encode queries and texts differently. `None` uses no role.
+            role: "query", "text" or another key of the preprocessor's `prompts`, or `None`.
 
         Returns:
-            float32 (N, D'), or (D',) for a single text. With `pooling="tokens"`, a list of N
-            arrays (T, D') or, for a single text, one array. It has one row per token, including
-            special tokens, but not for padding and the words of `skiplist_words`.
+            float32 (N, D'), or (D',) for a single text. With `pooling="tokens"`, a list of N arrays
+            (T, D') or one array, a row per token, special tokens included, without padding and
+            `skiplist_words`.
         """
         texts, single = as_lists(self, texts, "embed()")
         if self.pooling == "tokens":
@@ -372,12 +367,12 @@ class BertTextEmbedder(ComparingTask):
         if not texts:
             return []
         read, _ = as_lists(self, texts, "rank()")
-        # Equal texts run once, so that they get the same score: rounding may differ between rows.
+        # Rounding may differ between rows, so equal texts run once.
         places = {text: place for place, text in enumerate(dict.fromkeys(read))}
         query = self.embed(query, role="query")
         vectors = self.embed(list(places), batch_size, role="text")
         if self.pooling == "tokens":
-            # This equals `max_similarity`, but needs no padding and no graph per shape.
+            # Equals `max_similarity`, without padding and a graph per shape.
             starts = np.cumsum([0, *map(len, vectors[:-1])])
             products = np.concatenate(vectors) @ query.T  # (T of all texts, S)
             scores = np.maximum.reduceat(products, starts).sum(axis=1)
@@ -399,8 +394,8 @@ class BertTextEmbedder(ComparingTask):
     def similarity(self, query_embeddings: Any, document_embeddings: Any) -> Tensor:
         """Compute dot products of embeddings (M, D') and (N, D').
 
-        With `normalize` they are cosine similarities. Token embeddings (M, S, D') and (N, T, D')
-        are compared by MaxSim.
+        With `normalize` these are cosines. Token embeddings (M, S, D') and (N, T, D') are compared
+        by MaxSim.
 
         Returns:
             A tensor (M, N).
@@ -412,7 +407,7 @@ class BertTextEmbedder(ComparingTask):
         return ops.matmul(queries, ops.transpose(documents))
 
     def _token_vectors(self, texts, batch_size, preprocessor=None, **kwargs):
-        """Return a list of float32 (T, D'); Keras can join only batches of equal length."""
+        """Return a list of float32 (T, D'), which Keras cannot join."""
         dataset, order = sorted_batches(
             self, texts, batch_size=batch_size, preprocessor=preprocessor
         )
@@ -426,7 +421,7 @@ class BertTextEmbedder(ComparingTask):
         return [rows[i] for i in np.argsort(order)]
 
     def get_config(self) -> dict[str, Any]:
-        # Defaults are left out, so that earlier versions can read the config.
+        # Without defaults, earlier versions can read the config.
         later = {} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}
         if self.long.has_windows:
             later["long"] = self.long.in_config()

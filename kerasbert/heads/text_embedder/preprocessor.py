@@ -35,39 +35,36 @@ MOST_TRIED = 20
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextEmbedderPreprocessor(LongTextPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does; labels `y` are embeddings (B, D').
+    """Packs texts or pairs like `BertPreprocessor`; labels `y` are embeddings (B, D').
 
     For custom losses, labels may also be numbers (B,) or class names.
 
     Texts to compare, such as a question and its passage, are not packed into one row, but passed in
     columns; see `column_batches`.
 
-    Queries and texts may be preprocessed differently, by `for_role(role)`. If there are no labels,
-    or if there are three or more columns, the first column has the role "query" and the others have
-    the role "text".
+    Queries and texts may be preprocessed differently, by `for_role(role)`. Without labels, or with
+    three or more columns, the first has the role "query" and the others "text".
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: as for `BertPreprocessor`.
-        prompts: dict of role to prompt, for models that were trained with prompts before texts:
-            `{"query": "query: ", "text": "passage: "}`. Other roles are allowed.
+        prompts: dict of role to prompt, for models trained with prompts: `{"query": "query: ",
+            "text": "passage: "}`. Other roles are allowed.
         role: string. Default role of texts; `None` for none.
-        query_token, text_token: strings. Token that is inserted after the first token of each
-            query or text; "" for none. These are PyLate's prefixes.
+        query_token, text_token: strings. Token after the first token of each query or text,
+            PyLate's prefix; "" for none.
         query_length: int. Maximum tokens per query; `None` means `sequence_length`.
-        expand_queries: bool. Whether queries are padded to `query_length` with mask tokens, which
-            have embeddings.
+        expand_queries: bool. Whether mask tokens, with embeddings, pad queries to `query_length`.
         attend_to_expansion: bool. Whether other tokens attend to these mask tokens.
-        skiplist_words: list of strings. Tokens that have no embeddings in texts, such as
-            punctuation.
+        skiplist_words: list of strings. Tokens without embeddings in texts, such as punctuation.
         long: as for `BertTextClassifierPreprocessor`; "windows" needs embedders of texts, not of
             tokens.
 
-    If any of the six settings before `long` is set, features have a `vector_mask` (B, T), true for
+    With any of the six settings before `long`, features have a `vector_mask` (B, T), true for
     tokens with embeddings.
 
     Raises:
-        ValueError: for labels that are not vectors of finite numbers of the same width (the message
-            has their position), for prompts that are not strings, and for unknown tokens.
+        ValueError: for labels that are not vectors of finite numbers of one width, prompts that are
+            not strings, and unknown tokens.
 
     Example:
 
@@ -89,7 +86,7 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
     defaults of checkpoints as in PyLate 1.6.
     """
 
-    # Key under which checkpoints have the sequence length.
+    # Key of the sequence length in checkpoints.
     kind = "text_embedder"
     settings = (
         *LongTextPreprocessor.settings,
@@ -186,7 +183,7 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
     def for_role(self, role: str) -> Self:
         """Return the preprocessor for a role: "query", "text" or a key of `prompts`.
 
-        For `None`, and for roles without settings, this is the preprocessor itself.
+        For roles without settings and `None`, it is the preprocessor itself.
         """
         self.check_role(role)
         if role is None or not (self.has_roles or role in self.prompts):
@@ -295,19 +292,17 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
         shuffle: bool = True,
         coarse: bool = False,
     ) -> Any:
-        """Batch columns of texts for the losses of `kerasbert.losses` that compare embeddings.
+        """Batch columns of texts for losses that compare embeddings.
 
         A batch is `(x, y)` or `(x, y, sample_weight)`, where `x` is a tuple of feature dicts, one
-        per column; each column is padded independently. If possible, equal texts are put into
-        different batches.
+        per column, each padded on its own. Equal texts are put into different batches if possible.
 
         Args:
             x: a tuple of lists of strings, one list per column.
-            y: numbers (N,), or scores of a teacher (N, ...). With `None`, the labels are numbers of
-                the texts, int32 (B, C); equal texts have equal numbers.
+            y: numbers (N,), or scores of a teacher (N, ...). `None` numbers the texts, int32 (B,
+                C); equal texts have equal numbers.
             sample_weight, batch_size, shuffle: as for `batches`.
-            coarse: bool. Whether to pad to few different lengths, for models that are compiled for
-                each combination of lengths.
+            coarse: bool. Whether to pad to few lengths, for models compiled for each combination.
 
         Returns:
             A `tf.data.Dataset`; on JAX and PyTorch a `keras.utils.PyDataset`.
@@ -343,7 +338,7 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
     def column_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Make one batch of columns of texts in memory: `(x, y)` or `(x, y, sample_weight)`.
 
-        Float labels stay floats, because other batches may have values other than 0 and 1.
+        Float labels stay floats: other batches may have more values than 0 and 1.
         """
         return as_tensors(_assemble_columns(*self._read_compared(x, y, sample_weight)))
 
@@ -351,8 +346,8 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
         """Check and tokenize columns.
 
         Returns:
-            `(readers, segments, y, sample_weight)`: the preprocessor of each column, the tokens of
-            each column, the labels or text numbers, and the weights.
+            `(readers, segments, y, sample_weight)`: the preprocessor and tokens of each column,
+            labels or text numbers, and weights.
         """
         columns = self._read_columns(x)
         count = len(columns[0])
@@ -371,7 +366,7 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
     def _readers(self, count, is_alike):
         """Return the preprocessor for each column: the first holds queries, the others texts.
 
-        Two labeled or equal columns have no roles, because their similarity is symmetric.
+        Two labeled or equal columns have no roles: similarity is symmetric.
         """
         if count == 2 and is_alike and not self.has_roles:
             return [self, self]
@@ -435,8 +430,8 @@ def _assemble_columns(readers, segments, y, sample_weight=None, coarse=False):
 def _text_numbers(columns):
     """Number the texts of C columns, int32 (N, C); equal texts have equal numbers.
 
-    The numbers are hashes, so that all processes agree. Two different texts have the same number
-    with a probability of one in two billion.
+    The numbers are hashes, so that all processes agree; two texts collide with a probability of one
+    in two billion.
     """
     read = (text if isinstance(text, bytes) else text.encode() for c in columns for text in c)
     numbers = np.fromiter((zlib.crc32(text) >> 1 for text in read), "int32")
@@ -444,7 +439,7 @@ def _text_numbers(columns):
 
 
 def _without_repeats(batches, numbers):
-    """Rearrange rows into batches of the same sizes, with no repeated text in a batch if possible.
+    """Rearrange rows into batches without repeated texts if possible.
 
     Args:
         batches: list of int arrays (B,).
@@ -471,7 +466,7 @@ def _without_repeats(batches, numbers):
             repeating.append(len(found))
         found.append(rows + passed[:missing])
         waiting.extendleft(reversed(passed[missing:]))
-    # Rows with repeated texts remain in the last batches; swap them with rows of other batches.
+    # Repeated texts remain in the last batches; swap them with rows of others.
     for place in repeating:
         for i in range(len(found[place])):
             _swap(found, place, i, texts)
@@ -479,7 +474,7 @@ def _without_repeats(batches, numbers):
 
 
 def _swap(batches, place, i, texts):
-    """If a row's texts repeat in its batch, swap it with a row of another batch, if one fits."""
+    """Swap a row whose texts repeat in its batch with a fitting row of another batch."""
     rows = batches[place]
     others = set().union(*(texts[row] for row in rows[:i] + rows[i + 1 :]))
     own = texts[rows[i]]

@@ -49,7 +49,7 @@ class ServedEmbedder(ServedInRoles):
 
     def features_in_graph(self, features):
         if self.model.has_late_interaction:
-            # A preprocessor that has no roles does not return a `vector_mask`.
+            # A preprocessor without roles does not return a `vector_mask`.
             features = {"vector_mask": features["padding_mask"], **features}
         return super().features_in_graph(features)
 
@@ -74,7 +74,7 @@ class ServedEmbedder(ServedInRoles):
         return {**outputs, "count": keras.ops.sum(features["padding_mask"], axis=-1)}
 
     def run_as_transformers(self, features):
-        # sentence-transformers pools the token embeddings itself, so the graph returns these.
+        # sentence-transformers pools the token embeddings itself, so return these.
         outputs = Served(self.model.backbone).run_as_transformers(features)
         return {"sequence_output": outputs["sequence_output"]}
 

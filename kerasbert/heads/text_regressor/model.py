@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class SquaredError(keras.losses.Loss):
-    """Squared error of each number (B,). Keras' own loss would treat (B,) as a single row.
+    """Squared error of each number (B,), which Keras' own loss treats as one row.
 
     >>> y, weights = np.array([1.0, 2.0]), np.array([1.0, 0.0])
     >>> float(SquaredError()(y, y + 2, sample_weight=weights))
@@ -99,7 +99,7 @@ class BertTextRegressor(HeadedTask):
                 output_bias,
             ),
         )
-        # Outputs are float32, because losses need it.
+        # Losses need float32.
         inputs = self._window_inputs()
         outputs = ops.cast(self._logits(inputs)[:, 0], "float32")  # (B,)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class BertTextRegressorPreprocessor(LongTextPreprocessor):
-    """Packs texts or pairs as `BertPreprocessor` does; labels `y` are floats (B,).
+    """Packs texts or pairs like `BertPreprocessor`; labels `y` are floats (B,).
 
     Takes the arguments of `BertPreprocessor`, and `long` as `BertTextClassifierPreprocessor` does.
 
     Raises:
-        ValueError: for a label that is not a finite number; the message has its position.
+        ValueError: for a label that is not a finite number, with its position.
 
     Example:
 

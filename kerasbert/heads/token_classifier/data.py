@@ -34,12 +34,12 @@ from kerasbert.text.tagging import (
     tag_names,
 )
 
-# Metrics for labels that do not form entities.
+# Metrics of labels without entities.
 _PLAIN = ("accuracy", "macro_f1")
-# Common names of the columns of words, tags and sentence numbers, used if the user names none.
+# Common columns of words, tags and sentence numbers.
 _WORDS = ("tokens", "words", "token", "word", "form", "text", "sentence")
 _TAGS = ("tags", "ner_tags", "tag", "ner_tag", "labels", "label", "entities", "spans")
-_ROWS = ("token", "word", "form")  # Names of the word column in tables with one word per row.
+_ROWS = ("token", "word", "form")  # The word column of one word per row.
 _SENTENCES = (
     *("sentence", "sentence_id", "sent_id", "sentence #", "sentence_number", "sentence id"),
     *("문장", "문장번호", "문장 번호", "文", "文番号", "文id"),
@@ -141,7 +141,7 @@ class TokenClassification(Data):
         known = set(tag_names(task.labels, task.scheme))
         rows = [cells for document in documents for rows in document for _, cells in rows]
         ends = {cells[label] for cells in rows if -len(cells) <= label < len(cells)}
-        # Match tags of all schemes, so that a tag of another scheme is not mistaken for a word.
+        # Tags of all schemes, so that none is mistaken for a word.
         tags = re.compile(r"[BIOESLU](-.+)?|-DOCSTART-")
         ends = in_scheme(sorted(ends), task.labels, task.scheme)
         return any(len(cells) > 1 for cells in rows) and not any(
@@ -153,7 +153,7 @@ class TokenClassification(Data):
         return [(cells, None, [[word] for word in cells]) for rows in document for _, cells in rows]
 
     def _of_table(self, task, table, form, split):
-        """Return documents as `_of_lines` does; each document has one sentence."""
+        """Return documents like `_of_lines`, with one sentence each."""
         form, words, labels = form
         result = []
         for row, tags, positions in _sentences(table, form, words, labels):
@@ -173,7 +173,7 @@ class TokenClassification(Data):
                 tags = None if tags is None else self._tags(task, tags, places)
                 result.append([(row, tags, [[word] for word in row])])
         if labels is None and not is_test(split):
-            column_of(task, table, task.label)  # Raises an error that lists the columns.
+            column_of(task, table, task.label)  # An error lists the columns.
         return result
 
     def _of_spans(self, task, table, words, labels):
@@ -295,7 +295,7 @@ class TokenClassification(Data):
             gold = data.gold or [None] * len(sentences)
             blocks = [
                 [
-                    # White space separates the columns of this format.
+                    # White space separates columns.
                     " ".join(re.sub(r"\s+", "_", cell) for cell in line)
                     for line in self._columns(cells, right, found)
                 ]
@@ -308,7 +308,7 @@ class TokenClassification(Data):
             yield [*cells[place], *([] if right is None else [right[place]]), tag]
 
 
-# Fields of tasks with spans. Spans may start or end within a word, so all pieces have labels.
+# Spans may start or end within a word, so all pieces have labels.
 _SPANS = {"units": "characters", "model": {"label_pieces": "all"}}
 
 
@@ -337,16 +337,16 @@ def _places(task, columns):
 
 
 def _form(task, table):
-    """Return the layout of a table: `(form, words, tags)`; the tags are `None` if missing.
+    """Return the layout of a table: `(form, words, tags or None)`.
 
-    The form is "lists" for one sentence per row, "rows" for one word per row, or "spans" for texts
-    with lists of spans.
+    The form is "lists" (a sentence per row), "rows" (a word per row), or "spans" (texts with lists
+    of spans).
     """
     (name,), own = task.columns, TokenClassification
     known = _WORDS if name == own.columns[0] else ()
     words = next((x for x in (_named(task, name), name, *known) if table.find(x)), None)
     if words is None:
-        column_of(task, table, name)  # Raises an error that lists the columns.
+        column_of(task, table, name)  # An error lists the columns.
     known = _TAGS if task.label == own.label else ()
     tags = (_named(task, task.label), task.label, *known)
     tags = next((x for x in tags if table.find(x) and table.find(x) != table.find(words)), None)
@@ -362,7 +362,7 @@ def _form(task, table):
         return ("rows", words, None) if is_word else ("lists", [x.split() for x in words], None)
     if any(isinstance(row, list) and spans_in(row) is not None for row in labels):
         return "spans", words, labels
-    # Each text may be words separated by white space, with tags in the same form or in a list.
+    # Words separated by white space, with tags likewise or in a list.
     tags = [row if isinstance(row, list) else written(row).split() for row in labels]
     rows = [text.split() for text in words]
     if max(map(len, rows)) > 1 and all(len(a) == len(b) for a, b in zip(rows, tags)):
@@ -391,7 +391,7 @@ def _sentences(table, form, words, labels):
     starts, numbers = [0], table.numbers
     current, *names = map(written, table.columns[name] if name else [""] * len(table))
     for position, sentence in enumerate(names, start=1):
-        # A sentence's number may be only at its first word. An empty line also ends a sentence.
+        # Only a sentence's first word may have its number. An empty line also ends it.
         is_new = sentence not in ("", current)
         if is_new or numbers[position] > numbers[position - 1] + 1:
             starts.append(position)
@@ -407,7 +407,7 @@ def _sentences(table, form, words, labels):
 
 
 def _tags(task, given):
-    """Return the tags or the span types in the training file, and whether they are span types."""
+    """Return the training file's tags or span types, and which of the two."""
     table = TokenClassification().open(task, first_file(task), "train")
     if isinstance(table, file_readers.Columns) and given is not None:
         return set(given), False
@@ -422,7 +422,7 @@ def _tags(task, given):
     if labels is None and given is not None:  # A test set without labels.
         return set(given), False
     if labels is None:
-        column_of(task, table, task.label)  # Raises an error that lists the columns.
+        column_of(task, table, task.label)  # An error lists the columns.
     if form == "spans":
         spans = [spans_in(value) or () for value in labels]
         return {written(label) for row in spans for _, _, label in row}, True

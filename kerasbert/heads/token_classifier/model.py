@@ -54,15 +54,14 @@ class BertTokenClassifier(HeadedTask):
 
     The six settings before `crf` default to those of the encoder's family.
 
-    With a CRF, the loss is the negative log-likelihood of each text's labels, divided by the number
-    of labels. Only labeled subwords are steps of the chain. Padding and words without a label are
-    skipped, and continuations of words too, unless the preprocessor has `label_pieces="all"`.
-    `tag` and `predict_labels` return the best path among those that the tag scheme allows
-    (Viterbi), and the probabilities in `tag` and `predict_proba` are marginals over these paths.
-    Training does not forbid transitions: windows of long texts may begin inside entities, and
-    labels may break the scheme. `predict` returns the class scores without transitions. With a
-    learning rate for fine-tuning such as 3e-5, transitions would hardly change, so the default
-    optimizer and `finetune` train them at 100 times that rate; for your own optimizer, pass
+    With a CRF, the loss is the negative log-likelihood of each text's labels, divided by their
+    number. Only labeled subwords are steps of the chain: not padding, unlabeled words and, without
+    `label_pieces="all"` in the preprocessor, continuations of words. `tag` and `predict_labels`
+    return the best path that the tag scheme allows (Viterbi); probabilities in `tag` and
+    `predict_proba` are marginals over such paths. Training allows all transitions: windows of long
+    texts may begin inside entities, and labels may break the scheme. `predict` returns class scores
+    without transitions. At a learning rate such as 3e-5, transitions would hardly change, so the
+    default optimizer and `finetune` train them at 100 times that rate; for your own, pass
     `AdamW(3e-5, learning_rate_multipliers={"crf": 100})`.
 
     Example:
@@ -83,7 +82,7 @@ class BertTokenClassifier(HeadedTask):
     preprocessor_cls = BertTokenClassifierPreprocessor
     kind = "token_classifier"
 
-    # Values of a model without a CRF.
+    # Without a CRF.
     crf, crf_layer = False, None
 
     def __init__(
@@ -125,7 +124,7 @@ class BertTokenClassifier(HeadedTask):
                 bilstm_units,
             ),
         )
-        # Logits are float32, because losses need it.
+        # Losses need float32.
         self.output_activation = keras.layers.Activation(None, dtype="float32", name="predictions")
 
         check_value("crf", crf, "flag")
@@ -147,9 +146,8 @@ class BertTokenClassifier(HeadedTask):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
     def default_loss(self) -> Any:
-        """Return the loss per subword, averaged by sample weights: the cross-entropy.
-
-        With a CRF, it is the negative log-likelihood per subword.
+        """Return the loss per subword, averaged by sample weights: cross-entropy, or a CRF's
+        negative log-likelihood.
         """
         if self.crf:
             return ChainCrossEntropy(self.crf_layer)
@@ -160,7 +158,7 @@ class BertTokenClassifier(HeadedTask):
         return [ClassAccuracy()]
 
     def learning_rate_multipliers(self) -> dict[str, float] | None:
-        """Return a high multiplier for the transitions, which must become as large as scores."""
+        """Return a high multiplier for transitions, which must become as large as scores."""
         return {"crf": 100.0} if self.crf else None
 
     def metric_forms(self) -> Any:
@@ -185,7 +183,7 @@ class BertTokenClassifier(HeadedTask):
         self, x: Any, y: Any, y_pred: Tensor, sample_weight: Any = None
     ) -> dict[str, Any]:
         if self.crf:
-            # Metrics compare labels with the best path, which inference methods return.
+            # Metrics compare labels with the best path.
             y_pred = self.crf_layer.decoded_scores(y_pred, chain_mask(y, y_pred, sample_weight))
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -200,7 +198,7 @@ class BertTokenClassifier(HeadedTask):
 
         Returns:
             For texts and lists of words of any length, a list of N arrays (P, C) in order: one row
-            per subword of `tokenizer.tokenize`, without special tokens.
+            per subword of `tokenizer.tokenize`.
         """
         if not is_raw(self, x):
             return super().predict(x, batch_size=batch_size, **kwargs)
@@ -225,8 +223,8 @@ class BertTokenClassifier(HeadedTask):
             batch_size: int.
 
         Returns:
-            List of N lists of names. A word that has no subwords, such as a control character, gets
-            "O", or `None` if the model has no label "O".
+            List of N lists of names. A word without subwords, such as a control character, gets
+            "O", or `None` without this label.
         """
         pieces, numbers, _ = self._decoded(words, batch_size, "predict_labels()")
         if not pieces.words:
@@ -247,7 +245,7 @@ class BertTokenClassifier(HeadedTask):
         return [labels[begin:end] for begin, end in zip(splits[:-1], splits[1:])]
 
     def tag(self, x: Texts, batch_size: int = 32) -> Any:
-        """Find the entities in texts; if labels are not "B-", "I-", ..., label each word.
+        """Find entities in texts; other labels than "B-", "I-", ... label each word.
 
         Args:
             x: a string, a list of strings, or a list of lists of words.
@@ -256,8 +254,8 @@ class BertTokenClassifier(HeadedTask):
         Returns:
             For each text, a list of dicts in order, without words labeled "O": `label`, `start`,
             `end`, `text` (`text[start:end]`) and `score`, the mean probability of the words'
-            labels. For lists of words, `start` and `end` count words instead of characters, and
-            `text` has the words joined with spaces. A single list for a single string.
+            labels. For lists of words, `start` and `end` count words, and `text` joins them with
+            spaces. For a string, a single list.
         """
         single = isinstance(x, (str, bytes))
         pieces, numbers, probabilities = self._decoded([x] if single else x, batch_size, "tag()")
@@ -285,7 +283,7 @@ class BertTokenClassifier(HeadedTask):
         return results[0] if single else results
 
     def _decoded(self, x, batch_size, method):
-        """Return the `Pieces` of texts or words, and labels and probabilities of the units.
+        """Return the `Pieces` of texts or words, and their labels and probabilities.
 
         Returns:
             `(pieces, numbers, probabilities)`: a `Pieces`, ints (units,) and floats (units, C).
@@ -314,7 +312,7 @@ class BertTokenClassifier(HeadedTask):
         return numbers, probabilities
 
     def chains(self, preprocessor: BertTokenClassifierPreprocessor) -> Chains:
-        """Return the scores of the CRF for decoding, including those of forbidden transitions."""
+        """Return the CRF's scores for decoding, with forbidden transitions."""
         layer = self.crf_layer
         scores = map(keras.ops.convert_to_numpy, (layer.transitions, layer.start, layer.end))
         transitions, start, end = (score.astype("float64") for score in scores)

@@ -1,7 +1,7 @@
-"""Preprocessing for token classification: labels of words or spans become labels of pieces.
+"""Preprocessing for token classification.
 
-N texts, U units per text (mostly words; each takes one label), P pieces (subwords) per text,
-R windows, B batch, T tokens per row, C classes.
+N texts, U labeled units per text (mostly words), P pieces (subwords) per text, R windows, B batch,
+T tokens per row, C classes.
 """
 
 from __future__ import annotations
@@ -55,33 +55,31 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     `x` is one of:
 
-    - lists of words, which are tokenized as within a text. `y` has a label for each word, a name or
-      a class index (see `BertTextClassifierPreprocessor`); `None` and -100 exclude the word from
-      the loss.
+    - lists of words, tokenized as within a text. `y` has a name or class index for each (see
+      `BertTextClassifierPreprocessor`); `None` and -100 exclude the word from the loss.
     - texts. `y` has spans for each text: `(start, end, label)` in characters, or dicts with these
       keys. Spans must not overlap. The label is an entity type, such as "PER", which becomes the
-      tags of the scheme. A word belongs to the first span that touches it. If the classes are not
-      entity tags, as for parts of speech, words have the label of their span, or "O" outside spans.
+      tags of the scheme. A word belongs to the first span that touches it. Classes other than
+      entity tags, such as parts of speech, label the words of a span, others "O".
 
     Texts are split into words at white space, punctuation and CJK characters
     (`kerasbert.data.word_spans`).
 
     A call returns `(x, y, sample_weight)`: the features of `BertPreprocessor`, labels int32 (B, T)
-    and weights float32 (B, T), which are 0 for special tokens, padding and pieces without a label.
-    Each text is a row and is truncated to `sequence_length`. Inside `tf.data`, `x` may be texts
-    without labels, or a ragged tensor (B, None) of words with labels of that shape.
+    and weights float32 (B, T), 0 for special tokens, padding and unlabeled pieces. Each text is a
+    row, truncated to `sequence_length`. Inside `tf.data`, `x` is texts without labels, or a ragged
+    tensor (B, None) of words with such labels.
 
-    For data in memory, `fit`, `evaluate` and `predict` split long texts into overlapping windows
-    instead; each piece counts only in the window in which it has the most context.
+    Data in memory are split into overlapping windows instead by `fit`, `evaluate` and `predict`; a
+    piece counts only where it has the most context.
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Number of pieces between the starts of consecutive windows; `None` means half a
-            window.
-        label_pieces: string. "first": only the first piece of a word has its label. "all": all its
-            pieces have it ("B-" continues as "I-"), and spans of texts may begin and end inside
-            words, for languages without spaces.
+        stride: int. Number of pieces between window starts; `None` means half a window.
+        label_pieces: string. "first" labels only a word's first piece. "all" labels all its pieces
+            ("B-" continues as "I-"), and spans may begin and end inside words, for languages
+            without spaces.
         labels: list of strings. Class names or, with a `scheme`, entity types.
         scheme: string. Tagging scheme for entity types in `labels`: "BIO" (also "IOB" and "IOB2"),
             "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed if `labels`
@@ -90,8 +88,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
-        ValueError: for labels that do not match their words or their text; the message has the
-            position.
+        ValueError: for labels that do not match their words or text, with the position.
 
     Example:
 
@@ -247,7 +244,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
             if self.label_pieces == "first":
                 spans = [word_spans(text) for text in rows]
         else:
-            # A space before each word gives it the same byte pairs as in a text.
+            # With a space, a word has the same byte pairs as in a text.
             spaced = [[f" {word}" if word.strip() else "" for word in row] for row in words]
             rows, texts = words, ["".join(row) for row in spaced]
             spans = [joined_spans(row) for row in spaced]
@@ -257,7 +254,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     def _on_pieces(self, labels, first, count, unit):
         """Convert labels of units (-1 for none) to labels and weights of pieces."""
-        labels = ops.concat([labels, [-1]], 0)  # The last label is for pieces without a unit.
+        labels = ops.concat([labels, [-1]], 0)  # For pieces without a unit.
         first, count = (ops.concat([array, [-1]], 0) for array in (first, count))
         unit = ops.where(unit < 0, ops.size(labels, "int64") - 1, unit)
         label = ops.gather(labels, unit)  # (pieces,)
@@ -424,7 +421,7 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
     def join_windows(self, pieces: Pieces, outputs: Any, order: Any) -> np.ndarray:
         """Merge the outputs of windows to (pieces of all texts, C).
 
-        A piece's output is taken from the window in which it has the most context.
+        A piece's output is that with the most context.
 
         Args:
             pieces: a `Pieces`.

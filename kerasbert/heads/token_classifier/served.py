@@ -31,7 +31,7 @@ for row, best in zip(rows, outputs["logits"].argmax(axis=-1)):
     found.append([(*span, labels[i]) for span, special, i in pieces if not special])
 return found
 """
-# The program for a CRF decodes with the code of `tag`. Its words are those of `word_spans`.
+# A CRF decodes with the code of `tag`, and words of `word_spans`.
 _CHAIN = '''\
 START, END = np.array({start}), np.array({end})
 TRANSITIONS = np.array([{transitions}])
@@ -102,7 +102,7 @@ class ServedPieces(Served):
     """Base class for tasks that label each piece of a text of any length."""
 
     settings = {"max_windows": MOST_WINDOWS}
-    # Sizes of the output axes after those of rows and tokens.
+    # Output axes after rows and tokens.
     sizes = ()
 
     def pack(self, text):
@@ -221,7 +221,7 @@ class ServedTagger(ServedPieces):
         return padded(self.fills, columns)
 
     def _best_paths(self, logits, first, count, rows, texts):
-        """Return the class and its marginal probability for each unit, as `Chains.decode` does."""
+        """Return each unit's class and marginal probability, like `Chains.decode`."""
         with tf.init_scope():  # Outside the graph, weights have values.
             own = self.model.chains(self.preprocessor)
         emissions, kinds = own.of_units(logits, first, count, rows)

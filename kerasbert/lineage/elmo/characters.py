@@ -1,4 +1,4 @@
-"""ELMo's inputs (the character ids of words) and its labels (the neighbors of each word).
+"""ELMo's inputs (character ids of words) and labels (neighbors of words).
 
 N sentences, W words per sentence, B batch, T tokens (words plus sentence start and end), C
 characters per token.
@@ -61,14 +61,14 @@ def sentence_words(sentences, method):
 def character_ids(
     sentences: Sequence[Any], characters_per_token: int = 50, length: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert sentences of words to character ids, with sentence boundaries.
+    """Convert sentences to character ids, with sentence boundaries.
 
     Characters are UTF-8 bytes; excess ones are dropped.
 
     Args:
         sentences: list of N lists of words.
         characters_per_token: int. C.
-        length: int. T; defaults to the length of the longest sentence, which is its minimum.
+        length: int. T; at least that of the longest sentence, the default.
 
     Returns:
         `(ids, mask)`, int32 (N, T, C) and (N, T).
@@ -105,7 +105,7 @@ def character_ids_in_graph(words, characters_per_token):
         A dict of `character_ids` int32 (N, T, C) and `padding_mask` int32 (N, T).
     """
     flat, most = words.flat_values, characters_per_token - 2
-    # One row of bytes per word, truncated or padded to `most`.
+    # A row of bytes per word.
     cut = tf.strings.substr(flat, 0, most)
     lengths = tf.strings.length(cut)[:, tf.newaxis]
     filled = tf.strings.join([cut, tf.constant("\0" * most)])
@@ -116,7 +116,7 @@ def character_ids_in_graph(words, characters_per_token):
     ids = tf.pad(ids, [[0, 0], [1, 1]], constant_values=PADDING)
     place = tf.range(characters_per_token)[tf.newaxis]
     ids = tf.where(place == 0, WORD_BEGIN, tf.where(place == lengths + 1, WORD_END, ids))
-    # Sentence boundaries are tokens of one character.
+    # Sentence boundaries have one character.
     rows = tf.cast(words.nrows(), "int32")
 
     def end(character):
@@ -141,7 +141,7 @@ def neighbors(word_ids, length):
 
     Returns:
         `(y, sample_weight)`, dicts of `forward_logits` and `backward_logits` (N, T). Weights are 0
-        beyond the ends of a sentence.
+        beyond a sentence.
 
     >>> y, weights = neighbors([[5, 6]], 5)
     >>> y["forward_logits"].tolist(), weights["backward_logits"].tolist()

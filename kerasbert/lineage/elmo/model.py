@@ -41,8 +41,8 @@ class ElmoBackbone(FromPreset, functional.Backbone):
 
     Inputs are a dict of `character_ids` (B, T, C), made by `character_ids()`, and `padding_mask`
     (B, T). Outputs are a dict of `hidden_states`, a list of `num_layers + 1` tensors (B, T, 2 * P),
-    and `sequence_output`, the last of them. The first tensor is the context-free word embeddings
-    twice, the others are the concatenated forward and backward outputs of each layer.
+    and `sequence_output`, the last of them. The first is the context-free word embeddings twice,
+    the others each layer's concatenated forward and backward outputs.
 
     Args:
         num_layers: int. LSTM layers per direction.
@@ -53,7 +53,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         num_highways: int. Number of highway layers after the convolutions.
         activation: string. "relu" or "tanh", after the convolutions.
         cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
-        skip_connections: bool. Whether each layer after the first adds its input to its output.
+        skip_connections: bool. Whether layers after the first add their input.
         dropout: float. Dropout on each layer's inputs.
         num_characters: int. Size of the character vocabulary.
         characters_per_token: int. C.
@@ -154,12 +154,11 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
 
     def read_on(self, inputs: Tensor, states: Any = None) -> tuple[Any, Any]:
-        """Compute the outputs and the final LSTM states, from which the next batch can continue.
+        """Compute the outputs and final LSTM states, for the next batch.
 
         Args:
             inputs: dict of the model's inputs.
-            states: the states returned for the previous batch of the same size; `None` starts from
-                zeros.
+            states: those of the previous batch of the same size; `None` means zeros.
 
         Returns:
             `(outputs, states)`.
@@ -201,7 +200,7 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         """Write the two files of bilm-tf's format; the arguments are those of `from_files`."""
         write_files(self, self, options, weights)
 
-    # Keras' own quantize() would do nothing; its enable_lora() would freeze the whole model.
+    # Keras' quantize() would do nothing; its enable_lora() would freeze the whole model.
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         raise ValueError(
@@ -263,8 +262,7 @@ class ElmoTask(FromPreset, functional.Task):
     backbone_cls = ElmoBackbone
     _check_encoder = PresetTask._check_encoder
 
-    # `fit`, `evaluate` and `predict` bypass KerasHub's methods, which would preprocess arrays with
-    # TensorFlow.
+    # KerasHub's methods would preprocess arrays with TensorFlow.
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """See `keras.Model.fit`."""
@@ -295,7 +293,7 @@ class ElmoTask(FromPreset, functional.Task):
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoEmbedder(ElmoTask):
-    """Computes word embeddings from ELMo's layers, by `embed` or as part of another model.
+    """Computes word embeddings from ELMo's layers.
 
     The output is (B, T, 2 * P), or (B, T, L, 2 * P) for all L layers with `layers="all"`.
 
@@ -331,13 +329,13 @@ class ElmoEmbedder(ElmoTask):
         Args:
             sentences: a string, split into words at white space, or a list of N such strings or
                 lists of words.
-            stateful: bool. Whether sentences keep their order and the LSTM states are carried from
-                batch to batch, as in bilm-tf. The last batch may be smaller.
+            stateful: bool. Whether sentences keep their order, and LSTM states pass from batch to
+                batch, as in bilm-tf.
             batch_size: int.
 
         Returns:
-            A list of N float32 arrays (W, 2 * P), or (W, L, 2 * P) with `layers="all"`. A single
-            array for a single sentence.
+            A list of N float32 arrays (W, 2 * P), or (W, L, 2 * P) with `layers="all"`. For a
+            string, a single array.
         """
         check_whole("batch_size", batch_size)
         sentences, single = sentence_words(sentences, "embed()")

@@ -1,4 +1,4 @@
-"""ELMo's pretraining: next-word prediction forwards and backwards.
+"""ELMo's pretraining: forward and backward language models.
 
 N sentences, B batch, T tokens (words plus sentence start and end), P width of one direction, V
 words in the vocabulary.
@@ -68,18 +68,17 @@ def word_vocabulary(sentences: Sequence[str], vocabulary_size: int | None = None
 
 @keras.saving.register_keras_serializable(package="kerasbert")
 class ElmoPretrainer(KeepsCompile, ElmoTask):
-    """ELMo's forward and backward language models, with one softmax over a word vocabulary.
+    """ELMo's forward and backward language models.
 
-    Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and
-    `backward_logits` (B, T, V), which predict the token after and before each token. The loss is
-    the mean of the two cross-entropies. `fit` and `evaluate` take sentences, as strings or lists of
-    words, and derive the labels; LSTM states start from zeros in each sentence. The softmax covers
-    the whole vocabulary in every step, whereas bilm-tf samples 8,192 words, so V should stay in
-    the tens of thousands.
+    Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and `backward_logits`
+    (B, T, V), which predict the token after and before each token. The loss is the mean of the two
+    cross-entropies. `fit` and `evaluate` take sentences, as strings or lists of words; LSTM states
+    start from zeros in each. The softmax covers the whole vocabulary, whereas bilm-tf samples 8,192
+    words, so V should stay in the tens of thousands.
 
     Args:
         backbone: an `ElmoBackbone`. Its `dropout` also applies to the outputs; the paper uses 0.1.
-        vocabulary: list of V strings that starts with `<S>`, `</S>` and `<UNK>`, as made by
+        vocabulary: list of V strings, from `<S>`, `</S>` and `<UNK>` on, as made by
             `word_vocabulary` or read from bilm-tf's files.
 
     Example:

@@ -58,8 +58,7 @@ class ServedElmo(Served):
         return character_ids_in_graph(words, self.model.backbone.characters_per_token), columns
 
     def answer(self, text):
-        # If there are no rows, TensorFlow's convolutions have the wrong width, so add an empty
-        # text.
+        # Without rows, TensorFlow's convolutions have the wrong width, so add an empty text.
         count = tf.size(text)
         text = tf.concat([text, tf.fill([tf.cast(count == 0, "int32")], "")], 0)
         return {name: x[:count] for name, x in self._answer(text).items()}
@@ -69,7 +68,7 @@ class ServedElmo(Served):
         vectors = self.graph(features)[self.output][:, 1:]  # Drop the sentence start.
         found = padded(self.fills, columns)
         most = tf.shape(found["word"])[1]
-        # The column of the sentence end makes `vectors` wide enough even if no text has words.
+        # With the sentence end, `vectors` has a column even without words.
         there = tf.sequence_mask(found["count"], most)
         there = tf.reshape(there, tf.concat([tf.shape(there), [1] * (vectors.shape.rank - 2)], 0))
         return {**found, "embedding": tf.where(there, vectors[:, :most], 0.0)}
@@ -95,6 +94,6 @@ class ServedElmo(Served):
         return {**found, "embedding": embedding}
 
     def tokens_of(self, signature, features):
-        # Convert the features here, because Keras' RNN needs integers.
+        # Features are converted here, because Keras' RNN needs integers.
         outputs = self.run(keras.tree.map_structure(keras.ops.convert_to_tensor, features))
         return {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}

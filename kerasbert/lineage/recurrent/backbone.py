@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class RecurrentSeq2SeqBackbone(Seq2SeqBackbone):
     """LSTM or GRU encoder-decoder with attention, the predecessor of the transformer.
 
-    Encoder and decoder share one vocabulary and its embedding. The decoder starts from the final
-    states of the encoder. Inputs are those of `TransformerSeq2SeqBackbone`. Outputs are a dict of
+    Encoder and decoder share one embedding. The decoder starts from the encoder's final states.
+    Inputs are those of `TransformerSeq2SeqBackbone`. Outputs are a dict of
     `encoder_sequence_output` (B, S, D), `decoder_sequence_output` (B, T, D) and `attention_weights`
     (B, T, S), float32; each row sums to 1 over the source's tokens.
 
-    Bahdanau et al. use `cell="gru", attention="additive"`, but another initial state and output
-    vector of the decoder. Luong et al. use `bidirectional=False, num_layers=4` and the other kinds
-    of attention, with input feeding; their local attention is not available.
+    Bahdanau et al. use `cell="gru", attention="additive"`, with another initial state and output
+    vector of the decoder; Luong et al. `bidirectional=False, num_layers=4`, input feeding and the
+    other kinds of attention, of which local attention is not available.
 
     Args:
         vocabulary_size: int.
@@ -116,7 +116,7 @@ class RecurrentSeq2SeqBackbone(Seq2SeqBackbone):
         """Embed token ids (B, T): (B, T, D)."""
         return self.embeddings_dropout(self.token_embedding(token_ids))
 
-    # Keras' own quantize() would skip the cells; its enable_lora() would freeze the whole model.
+    # Keras' quantize() would skip the cells; its enable_lora() would freeze the whole model.
 
     def quantize(self, mode: str | None = None, **kwargs: Any) -> None:
         raise ValueError("quantize() does not support LSTMs and GRUs; use the model unquantized.")
@@ -128,5 +128,5 @@ class RecurrentSeq2SeqBackbone(Seq2SeqBackbone):
         )
 
 
-# KerasHub's loader finds the preprocessor of a preset by its backbone.
+# KerasHub's loader finds preprocessors by backbone.
 RecurrentSeq2SeqLMPreprocessor.backbone_cls = RecurrentSeq2SeqBackbone

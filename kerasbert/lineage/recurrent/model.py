@@ -45,16 +45,14 @@ class RecurrentSeq2SeqLM(Seq2SeqTask):
     """Sequence-to-sequence language model with recurrent networks and attention.
 
     The output is logits (B, T, V) of the target's next tokens. `fit` and `evaluate` take raw
-    strings, `fit((sources, targets))`, and train by teacher forcing: each token is predicted from
-    the correct tokens before it. Preprocessed arrays have the next tokens (B, T) as labels and
-    sample weights (B, T) that are 0 at padding. `translate` and `generate` decode by greedy or beam
-    search, and `align` returns the attention weights.
+    strings, `fit((sources, targets))`, and train by teacher forcing. Preprocessed arrays have the
+    next tokens (B, T) as labels and sample weights (B, T), 0 at padding. `translate` and `generate`
+    decode by greedy or beam search, and `align` returns the attention weights.
 
     Args:
         backbone: a `RecurrentSeq2SeqBackbone`.
         preprocessor: a `RecurrentSeq2SeqLMPreprocessor`, or `None` for preprocessed arrays.
-        tie_weights: bool. Whether the projection to logits shares the token embedding; in the
-            papers it has weights of its own.
+        tie_weights: bool. Whether the logits share the token embedding, unlike in the papers.
 
     Example:
 
@@ -158,7 +156,7 @@ class RecurrentSeq2SeqLM(Seq2SeqTask):
         count = sum(name.startswith("state_") for name in read)
         states = decoder.fresh_states(read[f"state_{i}"] for i in range(count))
         if prompt_ids.shape[1] == 1:
-            return states  # The first decoding step reads the single prompt token.
+            return states  # The first step reads the prompt token.
         return decoder.states_after(self.backbone.embed(prompt_ids), first - 1, states, read)
 
     def _decode_next(self, token_ids, read, cache, index):

@@ -45,7 +45,7 @@ class Seq2SeqBackbone(PresetBackbone):
     num_segments = 0
 
     def fill_in(self, inputs: Tensor) -> dict[str, Any]:
-        """Add missing padding masks, which mark every position as a token."""
+        """Add missing padding masks, without padding."""
         inputs = {
             name: x if isinstance(x, keras.KerasTensor) else ops.convert_to_tensor(x)
             for name, x in inputs.items()
@@ -79,8 +79,8 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
         max_sequence_length: int. Number of positions.
         activation: string. Activation of the feed-forward network; Marian uses "silu".
         layer_norm_epsilon: float.
-        norm_first: bool. Whether norms come before each sublayer instead of after it, with a final
-            norm in encoder and decoder.
+        norm_first: bool. Whether norms come before sublayers instead of after, with a final norm in
+            encoder and decoder.
         scale_embeddings: bool. Whether token embeddings are multiplied by the square root of
             `hidden_dim`.
         dtype: string or policy.
@@ -218,7 +218,7 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
         cache: Tensor,
         cache_update_index: int,
     ) -> tuple[Any, Any]:
-        """Decode the next C tokens of texts whose earlier tokens are cached.
+        """Decode the next C tokens of cached texts.
 
         Args:
             token_ids: ints (B * K, C). K consecutive rows share one source.
@@ -249,6 +249,6 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
         return x if self.decoder_norm is None else self.decoder_norm(x), tuple(filled)
 
 
-# KerasHub's loader finds the tokenizer and the preprocessor of a preset by its backbone.
+# KerasHub's loader finds a preset's tokenizer and preprocessor by its backbone.
 for _cls in (TransformerSeq2SeqLMPreprocessor, MarianTokenizer):
     _cls.backbone_cls = TransformerSeq2SeqBackbone

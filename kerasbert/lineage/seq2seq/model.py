@@ -30,7 +30,7 @@ class TransformerSeq2SeqLM(Seq2SeqTask):
 
     The output is logits (B, T, V) of the target's next tokens. `fit` and `evaluate` take raw
     strings, `fit((sources, targets))`, or preprocessed arrays, with the next tokens (B, T) as
-    labels and sample weights (B, T) that are 0 at padding.
+    labels and sample weights (B, T), 0 at padding.
 
     The paper trains with `compile(Adam(WarmupInverseSqrt(d**-0.5 * 4000**-0.5, 4000), beta_1=0.9,
     beta_2=0.98, epsilon=1e-9))`, where d is `hidden_dim`, and a label smoothing of 0.1, as in
@@ -101,7 +101,7 @@ class TransformerSeq2SeqLM(Seq2SeqTask):
     def from_source(cls, source: Found, load_weights: bool = True, **kwargs: Any) -> Self:
         head = None if source.is_own else source.head_maps.get(cls.kind)
         if head is not None:
-            # The model has an output bias only if the checkpoint has one.
+            # An output bias only if the checkpoint has one.
             (bias,) = head.theirs("lm_head/bias")
             kwargs.setdefault("output_bias", not load_weights or bias in source.tensors)
         return super().from_source(source, load_weights, **kwargs)
@@ -126,7 +126,7 @@ class TransformerSeq2SeqLM(Seq2SeqTask):
         shape = (ops.shape(prompt_ids)[0], 2, length, heads, backbone.hidden_dim // heads)
         cache = tuple(ops.zeros(shape, dtype=self.compute_dtype) for _ in backbone.decoder_layers)
         if prompt_ids.shape[1] == 1:
-            return cache  # The first decoding step reads the single prompt token.
+            return cache  # The first step reads the prompt token.
         return self._decode_next(prompt_ids, read, cache, 0)[1]
 
     def _decode_next(self, token_ids, read, cache, index):

@@ -31,12 +31,12 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     it returns `(x, y, sample_weight)`. `x` is a dict of `encoder_token_ids`,
     `encoder_padding_mask`, `decoder_token_ids` and `decoder_padding_mask`, (B, T) each: sources end
     with the end token, targets begin with the start token. `y` holds the next target tokens, int32
-    (B, T); `sample_weight` (B, T) is 0 where there is no next token. Both sides are truncated to
+    (B, T); `sample_weight` (B, T) is 0 without a next token. Both sides are truncated to
     `sequence_length`.
 
     Args:
-        tokenizer: a tokenizer of `kerasbert.tokenizers`. If it has a method `for_targets()`, as
-            `MarianTokenizer` has, the tokenizer that the method returns tokenizes the targets.
+        tokenizer: a tokenizer of `kerasbert.tokenizers`. Any `for_targets()` of it, as in
+            `MarianTokenizer`, returns the tokenizer for targets.
         sequence_length: int. Maximum tokens per row.
 
     Raises:
@@ -141,7 +141,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     def generate_preprocess(
         self, x: Texts, sequence_length: int | None = None, first: int = 0
     ) -> dict[str, Any]:
-        """Tokenize sources, and begin targets with the start token and room for generated tokens.
+        """Tokenize sources, and begin targets, with room for generated tokens.
 
         Args:
             x: a list of N strings, the sources.
@@ -153,7 +153,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
             `prompt_ids` (N, 1), the start tokens of the targets.
 
         Raises:
-            ValueError: for sources that have no tokens, or too many.
+            ValueError: for sources with no tokens or too many.
         """
         length = self.sequence_length if sequence_length is None else sequence_length
         check_whole("max_length", length, 2)

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 class Seq2SeqTask(WritingTask):
     """Base class of sequence-to-sequence language models.
 
-    A subclass has a backbone with the inputs of `TransformerSeq2SeqBackbone` and the output
-    `decoder_sequence_output` (B, T, D), the layer `lm_head`, and the methods `_read_source`,
+    Subclasses have a backbone with the inputs of `TransformerSeq2SeqBackbone` and the output
+    `decoder_sequence_output` (B, T, D), a layer `lm_head`, and methods `_read_source`,
     `_fresh_cache` and `_decode_next`.
     """
 
     kind = "seq2seq_lm"
     id_inputs = ("encoder_token_ids", "decoder_token_ids")
     needs_head = False
-    uses_pooler = True  # The backbone has no pooler that must be excluded from training.
+    uses_pooler = True  # There is no pooler to exclude from training.
     usual_sampler = "greedy"
     forbidden_token_ids = forced_end_token_id = None
 
@@ -55,8 +55,8 @@ class Seq2SeqTask(WritingTask):
 
         Args:
             prompt_ids: (B, C). The columns of the prompts, at least one.
-            first: int tensor. Position of the first generated token, from 1. Tokens before
-                `first - 1` must be in the cache; `_decode_next` reads that one first.
+            first: int tensor. Position of the first generated token, from 1. The cache has the
+                tokens before `first - 1`, which `_decode_next` reads first.
             read: the result of `_read_source`.
             length: int. Number of positions of the targets.
         """
@@ -117,8 +117,8 @@ class Seq2SeqTask(WritingTask):
 
         Args:
             texts: a string or a list of N strings.
-            max_length: int. Maximum number of tokens to generate, including start and end;
-                defaults to the preprocessor's `sequence_length`.
+            max_length: int. Maximum number of tokens, including start and end; defaults to the
+                preprocessor's `sequence_length`.
             num_beams: int. 1 decodes greedily.
             length_penalty: float. See `kerasbert.samplers.BeamSampler`; the paper uses 4 beams and
                 0.6, in a different formula.
@@ -154,12 +154,12 @@ class Seq2SeqTask(WritingTask):
 
         Args:
             inputs: a string, a list of N strings, or a dict of `encoder_token_ids` and
-                `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), whose rows start with a
-                prompt of at least one token, followed by free positions, and `decoder_padding_mask`
-                (B, T), true at the prompt.
+                `encoder_padding_mask` (B, S), `decoder_token_ids` (B, T), whose rows are a prompt
+                of at least one token and free positions, and `decoder_padding_mask` (B, T), true at
+                the prompt.
             max_length, batch_size: see `translate`. For arrays, the limit is the number of columns.
-            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token. With
-                `None`, tokens are generated until all positions are filled.
+            stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token,
+                `None` none.
 
         Returns:
             A string, a list of N strings, or a dict of `decoder_token_ids` and
@@ -186,7 +186,7 @@ class Seq2SeqTask(WritingTask):
 
     def _write(self, inputs, stops, sampler):
         self._check_finite()
-        # The key is the sampler's settings, so that equal samplers share a compiled function.
+        # The sampler's settings are the key, so that equal samplers share a compiled function.
         key = repr(keras.saving.serialize_keras_object(sampler))
         writers = self.__dict__.setdefault("_writers", {})  # Keras would track a `setattr`.
         if key not in writers:
@@ -200,11 +200,11 @@ class Seq2SeqTask(WritingTask):
     def generate_step(
         self, inputs: Mapping[str, Any], stop_token_ids: Any = None, sampler: Any = None
     ) -> dict[str, Any]:
-        """Generate from a prepared batch. This runs compiled if the backend supports it.
+        """Generate from a prepared batch, compiled if possible.
 
         Args:
-            inputs: dict as in `generate`, and optionally `prompt_ids` (B, C), the columns of
-                `decoder_token_ids` with the prompts only.
+            inputs: dict as in `generate`, and optionally `prompt_ids` (B, C), only the prompts'
+                columns.
             stop_token_ids: tuple of ints, or `None`.
             sampler: an object of `kerasbert.samplers` or `keras_hub.samplers`; `None` means the one
                 that `compile` set.
@@ -295,7 +295,7 @@ class TargetScorer(keras.Model):
     def call(self, inputs):
         outputs = self.backbone({name: inputs[name] for name in INPUTS})
         logits = self.lm_head(outputs["decoder_sequence_output"])  # (B, T, V)
-        # Use the plain form, because TensorFlow Serving lacks ops of the custom gradient.
+        # The plain form, because TensorFlow Serving lacks ops of the custom gradient.
         scores = -cross_entropy.plain(inputs["token_ids"], logits)
         return ops.sum(ops.where(inputs["padding_mask"] > 0, scores, 0.0), axis=-1)
 
@@ -303,7 +303,7 @@ class TargetScorer(keras.Model):
 class _Writer:
     """Compiled `generate_step` of a model with one sampler."""
 
-    # KerasHub's method is assigned, not inherited, as in `BertCausalLM`.
+    # Not inherited, as in `BertCausalLM`.
     make_generate_function = keras_hub.models.CausalLM.make_generate_function
 
     def __init__(self, model, sampler):

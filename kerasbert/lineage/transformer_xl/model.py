@@ -206,9 +206,8 @@ class TransformerXLLM(TokenTask):
     """Next-token prediction with Transformer-XL, for texts of any length.
 
     The output is log-probabilities (B, T, V) of the next tokens. `fit` takes `token_ids` (B, T),
-    and the next tokens as labels (B, T), and uses no memory. `fit_stream` trains with the memory on
-    consecutive segments of one text, `evaluate_stream` scores a text in the same way, and
-    `generate` continues one.
+    and the next tokens as labels (B, T), without memory. With memory, `fit_stream` trains on
+    consecutive segments of a text, `evaluate_stream` scores one, and `generate` continues one.
 
     Args:
         backbone: a `TransformerXLBackbone`.
@@ -338,8 +337,7 @@ class TransformerXLLM(TokenTask):
     def evaluate_stream(self, text: Texts, segment: int = 128, memory: int | None = None) -> float:
         """Compute the mean bits per character or token of a text, segment by segment.
 
-        The memory that this needs does not depend on the length of the text. The first token has no
-        predecessor and is not counted.
+        Memory use does not depend on the text's length. The first token is not counted.
 
         Args:
             text: a string, or ids (T,).
@@ -382,9 +380,8 @@ class TransformerXLLM(TokenTask):
     ) -> keras.callbacks.History:
         """Train on consecutive segments of a text, each with the memory of the earlier ones.
 
-        The text is split into `batch_size` streams that are read in parallel. The memory begins
-        with zeros in every epoch, and passes no gradients to earlier segments. The last tokens,
-        which do not fill a batch, are left out.
+        The text is split into `batch_size` parallel streams. The memory begins with zeros in every
+        epoch, and passes no gradients to earlier segments. The last tokens may be left out.
 
         Args:
             text: a string, or ids (T,).
@@ -395,8 +392,8 @@ class TransformerXLLM(TokenTask):
             **kwargs: `callbacks`, `verbose` and others of `keras.Model.fit`, except data.
 
         Raises:
-            ValueError: for a text that is shorter than one batch, and for a model that was compiled
-                with `adversarial` or `r_drop`, which only `fit` supports.
+            ValueError: for a text shorter than one batch, and a model compiled with `adversarial`
+                or `r_drop`, which only `fit` supports.
 
         Source: Dai et al. 2019, arXiv 1901.02860, section 3.2.
         """
@@ -474,7 +471,7 @@ class TransformerXLLM(TokenTask):
         check_outputs(self, ops.convert_to_numpy(ops.cast(outputs, "float32")))
         if not isinstance(text, str):
             return np.array(found, "int32")
-        # Ids of the vocabulary beyond the characters have no character.
+        # Ids beyond the characters have none.
         return "".join(self.characters[id] for id in found if id < len(self.characters))
 
     def _part(self, ids, past, most):

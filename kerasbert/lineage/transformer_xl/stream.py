@@ -44,7 +44,7 @@ class StreamTrainer(keras.Model):
 
 
 class FreshMemory(keras.callbacks.Callback):
-    """Callback that empties the memory before every epoch, which begins at the text's start."""
+    """Callback that empties the memory before every epoch."""
 
     def on_epoch_begin(self, epoch, logs=None):
         memory = self.model.memory
@@ -54,7 +54,7 @@ class FreshMemory(keras.callbacks.Callback):
 def in_segments(ids, streams, segment):
     """Split ids into parallel streams, as rows for batches that continue each other.
 
-    Row `i * streams + j` is segment `i` of stream `j`. The rest of the text is left out.
+    Row `i * streams + j` is segment `i` of stream `j`.
 
     Args:
         ids: ints (N,), at least `streams * segment + 1`.

@@ -1,4 +1,4 @@
-"""XLNet: an encoder with relative positions and two-stream attention for its pretraining.
+"""XLNet: an encoder with relative positions and two-stream attention.
 
 B batch, T tokens, P predictions, M memory tokens, L layers, D width.
 """
@@ -34,8 +34,8 @@ _NAMES = (
 class _MaskEmbedding(keras.layers.Layer):
     """Layer that appends the learned embedding of the query stream once for each prediction.
 
-    The functional model calls it without `mapping`, which returns the tokens unchanged. This call
-    is needed because Keras tracks only the weights of layers in the graph.
+    Without `mapping`, it returns the tokens unchanged: Keras tracks only weights of layers in the
+    graph.
     """
 
     def build(self, inputs_shape):
@@ -74,9 +74,8 @@ class XLNetBackbone(BertBackbone):
     """XLNet's encoder: Transformer-XL's attention, in both directions.
 
     Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), of any length
-    T. Attention only uses whether two tokens share a segment, not the segment ids. The output is a
-    dict of `sequence_output` (B, T, D). `read_on` takes and returns a memory; `predict_targets`
-    computes the query stream.
+    T. Attention only uses whether tokens share a segment. The output is a dict of `sequence_output`
+    (B, T, D). `read_on` takes and returns a memory; `predict_targets` computes the query stream.
 
     Args:
         vocabulary_size: int.
@@ -106,7 +105,7 @@ class XLNetBackbone(BertBackbone):
     Source: Yang et al. 2019, arXiv 1906.08237.
     """
 
-    # The constructor does not take the settings of this base class, which are fixed for XLNet.
+    # Its settings are fixed for XLNet.
     replaced_bases = (BertBackbone,)
     setting_names = _NAMES
     family = "xlnet"
@@ -197,7 +196,7 @@ class XLNetBackbone(BertBackbone):
     def _layers_of(
         self, inputs, memory=None, hidden_mask=None, target_mapping=None, positions=None
     ):
-        """Return the outputs of the embeddings and all layers; predictions follow the tokens."""
+        """Return the outputs of embeddings and layers; predictions follow the tokens."""
         x = self.embeddings_dropout(self.token_embedding(inputs["token_ids"]))
         context = self.context(
             x,

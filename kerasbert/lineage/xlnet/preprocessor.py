@@ -1,4 +1,4 @@
-"""Preprocessing for XLNet and its pre-training: rows `A <sep> B <sep> <cls>`, padded on the left.
+"""Preprocessing for XLNet: rows `A <sep> B <sep> <cls>`, padded on the left.
 
 B batch, T tokens of the packed row, P predictions, S spans.
 """
@@ -51,8 +51,8 @@ class XLNetPacking:
 class XLNetTextClassifierPreprocessor(XLNetPacking, BertTextClassifierPreprocessor):
     """Packs texts or pairs as `A <sep> <cls>` or `A <sep> B <sep> <cls>`, padded on the left.
 
-    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. Everything else, including the
-    arguments, is as in `BertTextClassifierPreprocessor`.
+    Segments are 0 for A, 1 for B, 2 for `<cls>` and 3 for padding. All else is as in
+    `BertTextClassifierPreprocessor`.
 
     Example:
 
@@ -105,12 +105,11 @@ class XLNetQuestionAnsweringPreprocessor(XLNetPacking, BertQuestionAnsweringPrep
 class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
     """Packs texts, and draws the predicted tokens and their order for each batch.
 
-    In every `context_factor` * L tokens, a span of L tokens at a random position is predicted; L is
-    drawn from 1 to `max_span`. The predicted tokens get a random order: each of them attends to the
-    predicted tokens before it, and to all tokens that are not predicted. A call returns
-    `(x, y, sample_weight)`. `x` also has `hidden_mask` (B, T, T), 1 where a token must not attend
-    to another one, and `target_mapping` (B, P, T), 1 at the position of each prediction; `y` holds
-    the predicted tokens (B, P).
+    In every `context_factor` * L tokens, a random span of L tokens, from 1 to `max_span`, is
+    predicted. In a random order, each predicted token attends to those before it, and to all
+    others. A call returns `(x, y, sample_weight)`. `x` also has `hidden_mask` (B, T, T), 1 where a
+    token must not attend to another one, and `target_mapping` (B, P, T), 1 at the position of each
+    prediction; `y` holds the predicted tokens (B, P).
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
@@ -156,7 +155,7 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
         special = np.array([self.tokenizer.start_token_id, self.tokenizer.end_token_id], "int32")
         is_special = ops.reduce_any(ids[:, :, None] == special, axis=-1)
         chosen = chosen & ~is_special & features["padding_mask"]
-        # Tokens that are not predicted come first, so that all tokens attend to them.
+        # All tokens attend to those that are not predicted.
         order = ops.stateless_uniform(ops.shape(ids), seeds[2])
         order = ops.where(chosen, order, -1.0)
         hidden = (order[:, :, None] <= order[:, None]) & chosen[:, None]

@@ -1,4 +1,4 @@
-"""XLNet's tasks: the heads on texts and tokens, question answering and pretraining.
+"""XLNet's tasks.
 
 B batch, T tokens, P predictions, D width, V tokens in the vocabulary.
 """
@@ -115,9 +115,9 @@ class XLNetTextRegressor(_XLNetTask, BertTextRegressor):
 class XLNetTokenClassifier(_XLNetTokenTask, BertTokenClassifier):
     """Tags words from XLNet's tokens.
 
-    Rows are `text <sep> <cls>`. Logits (B, T, C) and labels have another order: `<cls>`, the other
-    tokens, padding. Methods and arguments are those of `BertTokenClassifier`, with an
-    `XLNetBackbone` and an `XLNetTokenClassifierPreprocessor`.
+    Rows are `text <sep> <cls>`. Logits (B, T, C) and labels have the order `<cls>`, other tokens,
+    padding. Methods and arguments are those of `BertTokenClassifier`, with an `XLNetBackbone` and
+    an `XLNetTokenClassifierPreprocessor`.
 
     Example:
 
@@ -160,11 +160,11 @@ class XLNetMultipleChoice(_XLNetTask, BertMultipleChoice):
 class XLNetQuestionAnswering(_XLNetTokenTask, BertQuestionAnswering):
     """Extractive question answering with a simple span head on XLNet's tokens.
 
-    Rows are `question <sep> window <sep> <cls>`. Logits (B, T) and labels have another order:
-    `<cls>` (no answer), the other tokens, padding.
+    Rows are `question <sep> window <sep> <cls>`. Logits (B, T) and labels have the order `<cls>`
+    (no answer), other tokens, padding.
 
-    Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`. The
-    beam-search head of XLNet's paper is not implemented.
+    Arguments and methods are those of `BertQuestionAnswering`, with an `XLNetBackbone`, without the
+    paper's beam-search head.
 
     Example:
 

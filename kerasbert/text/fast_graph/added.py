@@ -40,11 +40,11 @@ class Pieces(NamedTuple):
 
 
 class AddedTokens:
-    """Finds added tokens in segments, as the library does.
+    """Finds added tokens in segments like the library.
 
     Args:
-        tokens: list of dicts. Added tokens of a `tokenizer.json`, with a bool `matches`. If it is
-            false, the token's text is left for the model, but no other token is found within it.
+        tokens: list of dicts. Added tokens of a `tokenizer.json`, with a bool `matches`. If false,
+            the token's text is left for the model, whole.
     """
 
     def __init__(self, tokens: list[dict[str, Any]]) -> None:
@@ -80,13 +80,12 @@ class AddedTokens:
             characters: `Characters` (C,).
 
         Returns:
-            `(rest, pieces)`: the characters outside added tokens, with a segment for each text
-            between two tokens; and the tokens as `Pieces`.
+            `(rest, pieces)`: the characters outside added tokens, a segment per text between two;
+            and the tokens as `Pieces`.
         """
         none = len(self._ids) - 1
         is_match, begins = self._pattern.find(characters)
         kinds = self._kinds(characters.points)
-        # Matches and the texts between them.
         parts = characters.split_at(begins)
         first, last = parts.firsts(), tf.where(parts.ends())[:, 0]
         part = tf.cumsum(tf.cast(begins, "int64")) - 1
@@ -103,7 +102,7 @@ class AddedTokens:
         def number_of(owner):
             return tf.gather(number, tf.where(owner < 0, count, owner))
 
-        # A token with `lstrip` or `rstrip` includes the white space beside it.
+        # `lstrip` and `rstrip` include white space beside the token.
         space = (owner < 0) & (kinds == 0)
         runs = characters.split_at((space != characters.before(space, False)) | (owner >= 0))
         run = tf.cumsum(tf.cast(runs.begins(), "int64")) - 1
@@ -134,7 +133,7 @@ def is_byte_space(characters):
 
 
 def blank_ends(blank, first, last):
-    """Count the characters at both ends of pieces for which `blank` (C,) is true.
+    """Count the `blank` characters (C,) at both ends of pieces.
 
     Args:
         blank: bool (C,).

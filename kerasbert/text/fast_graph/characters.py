@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Characters(NamedTuple):
-    """The current characters of all texts, each with the original character it was made from.
+    """The current characters of all texts, with the original characters they were made from.
 
-    As in the library, each new character has exactly one original character, so the offsets of a
-    piece follow from its first and its last character.
+    As in the library, each has one original character, so a piece's first and last give its
+    offsets.
 
     Args:
         points: int32 (C,). Code points.
         origins: int64 (C,). Index of the original character, counted over all texts.
-        segments: int64 (C,). Number of the segment, which never decreases.
-        keys: int64 (C,). Sort keys that put pieces and added tokens in the order of the text.
+        segments: int64 (C,). Number of the segment, ascending.
+        keys: int64 (C,). Sort keys of pieces and added tokens in a text.
     """
 
     points: Any
@@ -38,7 +38,6 @@ class Characters(NamedTuple):
         return found if points is None else found._replace(points=points)
 
     def where(self, mask):
-        """Return the characters for which `mask` (C,) is true."""
         return Characters(*rows_where(mask, *self))
 
     def begins(self):
@@ -82,8 +81,8 @@ class Characters(NamedTuple):
         """Repeat each character `counts` (C,) times.
 
         Returns:
-            `(characters, index, place)`: the new characters (D,), the index of the character that
-            each repeats, and its place among the repetitions, both (D,).
+            `(characters, index, place)`: the new characters (D,), the index of what each repeats,
+            and its place among the repetitions, both (D,).
         """
         counts = tf.cast(counts, "int64")
         index = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
@@ -104,7 +103,7 @@ class Characters(NamedTuple):
 def characters_of(texts):
     """Return `(characters, points)` of valid UTF-8 texts (N,).
 
-    In `characters`, each text is a segment; `points` has the code points, ragged (N, None).
+    Each text is a segment; `points` are its code points, ragged (N, None).
     """
     points = tf.strings.unicode_decode(texts, "UTF-8")
     index = tf.range(tf.size(points.flat_values, tf.int64))

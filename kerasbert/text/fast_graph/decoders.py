@@ -1,4 +1,4 @@
-"""Decoders of a `tokenizer.json` for TensorFlow graphs: they convert token ids to texts."""
+"""Decoders of a `tokenizer.json` for TensorFlow graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kerasbert.text.engine import FastEngine
 
-# Decoders that treat one token of a row differently: the last (`True`) or the first (`False`).
+# Decoders that treat the last (`True`) or the first (`False`) token differently.
 _AT_END = {"BPEDecoder": True, "Metaspace": False, "WordPiece": False}
 
 
@@ -26,7 +26,7 @@ class Decoder:
         engine: `FastEngine` that returns the same texts.
 
     Raises:
-        UnsupportedError: if a graph cannot run the file's decoder. The message names it.
+        UnsupportedError: if a graph cannot run the file's decoder.
     """
 
     def __init__(self, engine: FastEngine) -> None:

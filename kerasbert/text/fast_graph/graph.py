@@ -1,7 +1,6 @@
 """`FastGraph`: the steps of a `tokenizer.json` as a TensorFlow graph.
 
-The tables of `normalizers`, `pre_tokenizers` and `models` have a row for each type of step. The
-graph returns the ids and offsets of the library `tokenizers`, and uses its version of Unicode.
+Ids, offsets and the version of Unicode are those of the library `tokenizers`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class FastGraph:
         matches_special: bool. Whether to match tokens that the file calls special.
 
     Raises:
-        UnsupportedError: if a TensorFlow graph cannot run a step. The message names the step.
+        UnsupportedError: if a TensorFlow graph cannot run a step.
     """
 
     def __init__(self, engine: FastEngine, matches_special: bool = True) -> None:
@@ -54,8 +53,7 @@ class FastGraph:
             if token["normalized"]
         ]
         early = [token for token in tokens if not token["normalized"]]
-        # For each post-processor that excludes white space from offsets: whether texts get a space
-        # as prefix.
+        # Whether texts get a space as prefix, by post-processor that trims offsets.
         self._trims = [
             bool(step.get("add_prefix_space"))
             for step in steps_of(content, "post_processor", "")
@@ -66,7 +64,6 @@ class FastGraph:
             self._set_blanks(engine.vocabulary())
 
     def _set_blanks(self, vocabulary):
-        """Set which characters are white space, and how many are at both ends of each token."""
         self._blank = classes(kinds_of_step({"type": "WhitespaceSplit"}) == 0)
 
         def count(text):
@@ -134,7 +131,7 @@ class FastGraph:
         if not self._trims:
             leading = trailing = tf.zeros_like(ids)
         elif isinstance(self._model, Unigram):
-            # In the library, an unknown piece of a unigram model has the text of its characters.
+            # In the library, an unknown unigram piece has the text of its characters.
             blank = (self._blank(characters.points) > 0) | is_byte_space(characters)
             leading, trailing = blank_ends(blank, first, last)
         else:
@@ -146,7 +143,7 @@ class FastGraph:
         return Pieces(ids, first, last, keys, leading, trailing)
 
     def _trimmed(self, pieces, rows, starts, ends, has_prefix):
-        """Exclude white space at both ends of tokens from offsets, as the library does."""
+        """Exclude white space at the ends of tokens from offsets."""
         leading = pieces.leading
         if has_prefix:
             begins = tf.concat([tf.ones_like(rows[:1], "bool"), rows[1:] != rows[:-1]], 0)

@@ -1,7 +1,7 @@
-"""Models of a `tokenizer.json` for TensorFlow graphs: they split words into pieces.
+"""Models of a `tokenizer.json` for TensorFlow graphs.
 
-Objects of each class are called with distinct words, strings (U,), and return ids, starts and ends,
-int32, ragged (U, pieces). Starts and ends count bytes of the word.
+They are called with distinct words, strings (U,), and return ids, starts and ends (in bytes),
+int32, ragged (U, pieces).
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ def _single(ids, words):
 
 
 def _unknown_id(model):
-    """Return the id of the token for unknown words."""
     token = model.get("unk_token")
     if token not in model["vocab"]:
         raise UnsupportedError(f"the model {model['type']} without a token for unknown words")
@@ -68,7 +67,7 @@ def _unknown_id(model):
 
 
 class WordLevel:
-    """Word-level model: each word is a token.
+    """Word-level model.
 
     Args:
         model: dict. The model of a `tokenizer.json`.
@@ -117,8 +116,8 @@ class PrefixTree:
         return node
 
     def step(self, nodes: Any, points: Any) -> tuple[Any, Any]:
-        """Return the nodes after one more character, int32 (C,), and the ids of their tokens; both
-        are -1 if there is none.
+        """Return the nodes after one more character, int32 (C,), and the ids of their tokens (-1
+        for none).
         """
         key = tf.bitwise.left_shift(tf.cast(nodes, "int64"), 21) | tf.cast(points, "int64")
         at, is_found = find(self._keys, key)
@@ -133,8 +132,8 @@ def _ragged(points, ids, firsts, ends):
     Args:
         points: ragged (U, None). Code points of words, C in total.
         ids: int32 (K,).
-        firsts, ends: int (K,). The first character of each piece and the character after it,
-            counted over all words.
+        firsts, ends: int (K,). First character of each piece and the one after it, counted over all
+            words.
     """
     sizes = utf8_sizes(points.flat_values)
     until = tf.concat([[0], tf.cumsum(sizes)], 0)
@@ -149,8 +148,8 @@ def _ragged(points, ids, firsts, ends):
 class WordPiece:
     """WordPiece model: the longest token at each position of a word.
 
-    TensorFlow Text, which `BertTokenizer` uses, does not support tokens with white space or of more
-    than 256 bytes, nor words with arbitrary characters.
+    TensorFlow Text does not support tokens with white space or of more than 256 bytes, nor
+    arbitrary words.
 
     Args:
         model: dict. The model of a `tokenizer.json`.
@@ -181,7 +180,6 @@ class WordPiece:
             place = tf.where(goes_on, place + 1, place)
             best_end = tf.where(token >= 0, place, best_end)
             best = tf.where(token >= 0, token, best)
-            # At the end of a path, the longest token becomes a piece.
             is_piece = ~goes_on & (best >= 0)
             index, new, end = rows_where(is_piece, begin[:, tf.newaxis], best, best_end)
             result = tf.tensor_scatter_nd_update(result, index, new)
@@ -204,7 +202,6 @@ class WordPiece:
             state,
             shape_invariants=(tf.TensorShape([None]),) * len(state),
         )
-        # An unknown word is a single piece.
         place = tf.range(tf.size(points))
         is_bad = tf.gather(failed, row)
         is_first = place == tf.gather(first, row)
@@ -239,7 +236,7 @@ class BytePair:
             self._bytes = np.array([ids[name] for name in BYTES], "int32")
         self._vocabulary = Vocabulary(ids)
         self._words = self._vocabulary if model.get("ignore_merges") else None
-        # `merge_text` is not used, because the parts of a merge in list form may have spaces.
+        # Not by `merge_text`: parts of a merge in list form may have spaces.
         merges = model["merges"]
         pairs = [tuple(x.split(" ") if isinstance(x, str) else x) for x in merges]
         if len(set(pairs)) < len(pairs):
@@ -261,8 +258,8 @@ class BytePair:
         return tuple(tf.gather(tf.concat(part, 0), order) for part in parts)
 
     def _symbols(self, words):
-        """Return the ids of the symbols to merge, the byte at which each begins, counted over all
-        words, and the number of bytes of each word that its symbols cover, (U,).
+        """Return the ids of the symbols to merge, their first bytes, counted over all words, and
+        the number of bytes that they cover in each word, (U,).
         """
         points = tf.strings.unicode_decode(words, "UTF-8")  # (U, None), C in total
         row, limits, points = rows_of(points), points.row_limits(), points.flat_values
@@ -290,7 +287,7 @@ class BytePair:
             ids = tf.where(ids < 0, tf.gather(tf.constant(self._bytes), byte), ids)
             place = tf.gather(place, index) + tf.cast(inner, "int32")
         elif self._unknown < 0:
-            # Unknown characters are left out, and offsets do not count them.
+            # Offsets do not count unknown characters.
             sizes = tf.where(ids < 0, 0, sizes)
             count = tf.size(words)
             kept = tf.math.unsorted_segment_sum(sizes, row, count)
@@ -323,8 +320,8 @@ class BytePair:
 class Unigram:
     """Unigram model: the most probable pieces of a word, by the Viterbi algorithm.
 
-    SentencePiece's op is not used, because it adds scores in float32 and the library in float64, so
-    they choose differently between equal scores, such as those of "0" "00" and "00" "0".
+    SentencePiece's op adds scores in float32 and the library in float64, so they choose differently
+    between equal scores, as of "0" "00" and "00" "0".
 
     Args:
         model: dict. The model of a `tokenizer.json`.
@@ -340,7 +337,7 @@ class Unigram:
         self._tree = PrefixTree(pieces)
         self._longest = max(map(len, pieces))
         scores = [score for _, score in model["vocab"]]
-        # The last two scores are for an unknown character, and for text that is not a piece.
+        # Last: an unknown character, and text that is not a piece.
         self._scores = np.array([*scores, min(scores) - 10, -np.inf], "float64")
 
     def __call__(self, words):
@@ -367,7 +364,7 @@ class Unigram:
             earlier = tf.where(back < i, tf.gather(scores, tf.maximum(place - 1, 0)), 0.0)
             total = tf.gather(tf.constant(self._scores), id) + earlier
             best = tf.reduce_max(total, 1)
-            # If scores are equal, the longest piece is chosen.
+            # Of equal scores, the longest piece wins.
             which = tf.argmax(tf.cast(total == best[:, tf.newaxis], "int32"), 1, "int32")
             index = end[:, tf.newaxis] - 1
             scores = tf.tensor_scatter_nd_update(scores, index, best)
@@ -390,7 +387,7 @@ class Unigram:
         return self._of_paths(ragged, word, first, first + lengths, steps, found)
 
     def _matches(self, points, limits, longest):
-        """Return the ids (L, C) of the pieces of 1 to L characters at each place, -1 for none."""
+        """Return the ids (L, C) of pieces of 1 to L characters at each place, -1 for none."""
         size = tf.size(points)
 
         def step(i, nodes, found):
@@ -404,7 +401,7 @@ class Unigram:
         return tf.while_loop(lambda i, *_: i < longest, step, state)[-1].stack()
 
     def _of_paths(self, ragged, word, first, end, steps, found):
-        """Follow the best pieces from the end of each word to its start."""
+        """Follow the best pieces backward through each word."""
         begin, end = (tf.gather(x, word) for x in (first, end))
         none = tf.zeros_like(steps)
 
@@ -424,7 +421,6 @@ class Unigram:
         place, length = rows_where(lengths > 0, tf.range(tf.size(lengths)), lengths)
         end = place + length
         ids = tf.gather(found, end - 1)
-        # Adjacent unknown pieces are merged into one.
         row = tf.gather(rows_of(ragged), place)
         joins = (ids[1:] == self._unknown) & (ids[:-1] == self._unknown) & (row[1:] == row[:-1])
         edge = tf.zeros_like(ids[:1], "bool")
@@ -437,10 +433,10 @@ MODELS = {"BPE": BytePair, "Unigram": Unigram, "WordLevel": WordLevel, "WordPiec
 
 
 def model_of(content: dict[str, Any]) -> Any:
-    """Return the model of a `tokenizer.json` for a graph.
+    """Return the model of a `tokenizer.json`.
 
     Raises:
-        UnsupportedError: if a TensorFlow graph cannot run it. The message names it.
+        UnsupportedError: if a TensorFlow graph cannot run it.
     """
     kind = content["model"]["type"]
     if kind not in MODELS:

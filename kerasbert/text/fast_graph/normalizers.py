@@ -1,4 +1,4 @@
-"""Normalizers of a `tokenizer.json` for graphs: they map `Characters` to `Characters`."""
+"""Normalizers of a `tokenizer.json`, from `Characters` to `Characters`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class NormalForm:
     def __call__(self, characters):
         tables = self._tables
         found, place = tables.decompose.expanded(characters)
-        # As in the library, the change of a new character is 0 if it replaces one character, 1 if
-        # it is inserted, and negative if it replaces several.
+        # As in the library: 0 replaces one character, 1 is inserted, a negative change replaces
+        # several.
         changes = tf.cast(place > 0, "int64")
         ranks = tables.classes(found.points)
         found, changes, ranks = self._ordered(found, changes, ranks)
@@ -55,7 +55,7 @@ class NormalForm:
         is_wrong = (found.before(ranks, 0) > ranks) & (ranks > 0)
 
         def ordered():
-            # Each starter begins a run, and so stays before its marks.
+            # A starter begins a run, so it stays before its marks.
             run = tf.cumsum(tf.cast((ranks == 0) | found.begins(), "int64"))
             order = tf.argsort(run * 1024 + tf.cast(ranks, "int64"), stable=True)
             return [tf.gather(x, order) for x in (*found, changes, ranks)]
@@ -142,8 +142,7 @@ def _strip(step):
 
     def run(characters):
         space = is_space(characters.points) > 0
-        # Numbers of non-space characters: from the segment's start up to each character, and from
-        # each character to the segment's end.
+        # Non-space characters up to each character of a segment, and from it on.
         solid = tf.cast(~space, "int64")
         until = tf.cumsum(solid)
         segment = tf.cumsum(tf.cast(characters.begins(), "int64")) - 1
@@ -159,10 +158,7 @@ def _strip(step):
 
 
 def replaced(pattern, content):
-    """Return a function that replaces matches of a pattern.
-
-    The new characters have the origin of the match's last character.
-    """
+    """Return a function that replaces matches, with the origin of their last character."""
     size = len(content)
     made = np.array([*map(ord, content), 0], "int32")
 
@@ -185,13 +181,13 @@ def _prepend(step):
 
 
 def to_bytes(characters):
-    """Replace each character by the characters that stand for its bytes in UTF-8."""
+    """Replace characters by those that stand for their UTF-8 bytes."""
     table = tf.constant([*map(ord, byte_characters())], tf.int32)
     found, _, place = characters.repeated(utf8_sizes(characters.points))
     return found._replace(points=tf.gather(table, utf8_byte(found.points, place)))
 
 
-# For each type of normalizer, a function that converts the file's step to a function for graphs.
+# By type: a function that makes a step for graphs.
 NORMALIZERS = {
     **{form: lambda step: NormalForm(step["type"]) for form in ("NFC", "NFD", "NFKC", "NFKD")},
     **dict.fromkeys(("Lowercase", "StripAccents", "Nmt"), changes_of_step),
@@ -204,10 +200,10 @@ NORMALIZERS = {
 
 
 def normalizer(step: dict) -> Callable:
-    """Return a normalizer of a `tokenizer.json` as a function of `Characters`.
+    """Return a normalizer as a function of `Characters`.
 
     Raises:
-        UnsupportedError: if a TensorFlow graph cannot run it. The message names it.
+        UnsupportedError: if a TensorFlow graph cannot run it.
     """
     return by_type(NORMALIZERS, "normalizer", step)
 

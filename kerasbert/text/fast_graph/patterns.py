@@ -1,9 +1,8 @@
-"""Patterns of a `tokenizer.json`, strings and Oniguruma's regular expressions, in graphs with RE2.
+"""Patterns of a `tokenizer.json` (strings and Oniguruma's regular expressions) with RE2.
 
-A pattern is a sequence of character sets, groups and repetitions. Each character is replaced by a
-symbol for the sets that contain it, so that RE2's version of Unicode does not matter. A lookaround
-for one character is a condition on the next or the previous character. RE2 has no lookarounds, so
-the symbol also tells whether these characters are in the sets of the conditions.
+Each character is replaced by a symbol for the character sets that contain it, so that RE2's version
+of Unicode does not matter. RE2 has no lookarounds, so the symbol also tells whether the next and
+the previous character are in the sets of lookarounds for one character.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 # Code point of the first symbol. All symbols have two bytes in UTF-8.
 _FIRST, _LIMIT = 0x100, 0x800
-# RE2 expands repetitions with counts, and takes minutes for some expressions with many more.
+# RE2 expands counted repetitions, and takes minutes for some with many more.
 _MOST_REPEATS = 1000
 _REPEAT = re.compile(r"([*+?]|\{\d+(?:,\d*)?\})(\??)")
 _LOOKS = {"(?=": (1, True), "(?!": (1, False), "(?<=": (-1, True), "(?<!": (-1, False)}
@@ -37,21 +36,21 @@ _SET = re.compile(
 
 
 class Pattern:
-    """Finds the matches of a pattern of a `tokenizer.json` in segments.
+    """Finds the matches of a pattern in segments.
 
     Args:
-        pattern: dict, `{"String": ...}` or `{"Regex": ...}` as in a file, or `{"Strings": [...]}`
-            for several strings, where the first one that matches is preferred.
+        pattern: dict, `{"String": ...}` or `{"Regex": ...}` as in a file, or `{"Strings": [...]}`,
+            where the first match is preferred.
 
     Raises:
         UnsupportedError: if RE2 has no equivalent of the regular expression.
     """
 
     def __init__(self, pattern: dict[str, Any]) -> None:
-        self._sets = {}  # The number of each set, by its source.
+        self._sets = {}  # Number of each set, by source.
         self._looks = []  # `(step, set)` of each condition; the step is -1 or 1.
         self._repeats = 0
-        # Each part is a set with conditions `(look, is_in)`, or a string in RE2's syntax.
+        # Parts: sets with conditions `(look, is_in)`, or strings in RE2's syntax.
         self.source = pattern.get("Regex")
         if self.source is None:
             parts = []
@@ -68,7 +67,7 @@ class Pattern:
 
     def _set(self, source, conditions=()):
         number = self._sets.setdefault(source, len(self._sets))
-        if number >= _LIMIT - _FIRST:  # Tables for more sets would take gigabytes.
+        if number >= _LIMIT - _FIRST:  # More would take gigabytes.
             self._refuse(f"more than {_LIMIT - _FIRST} different sets of characters")
         return number, tuple(conditions)
 
@@ -120,7 +119,7 @@ class Pattern:
                 if not conditions:
                     parts.append(one)
                     continue
-                # Only the first of several repeated characters has the condition.
+                # Only the first repeated character has the condition.
                 parts.append(self._with(one, conditions))
                 repeat, conditions = _REPEAT.match(source, at), []
                 if repeat and repeat[0] == "+":
@@ -168,7 +167,7 @@ class Pattern:
         parts.append(self._with(one, [condition]))
 
     def _check_folding(self):
-        """Raise if case folding changes the number of characters, as with "ß" and "ss"."""
+        """Raise if case folding changes lengths, as with "ß" and "ss"."""
         folded = {chr(i).casefold() for i in POINTS}
         pairs = {text[:2] for text in folded if len(text) > 1}
         texts = [text for flag, text, *_ in self._sets if flag and len(text) == 1]
@@ -180,13 +179,12 @@ class Pattern:
     # === From parts to RE2 ===
 
     def _members(self, source):
-        """Return which of `POINTS` are in a set."""
         flag, text, *is_regex = source
         if not is_regex or (not flag and len(text) == 1 and text != "."):
             return ord(text) == POINTS
         try:
             return matched(f"(?{flag}:{text})" if flag else text)
-        except Exception as error:  # The library raises only `Exception` itself.
+        except Exception as error:  # Not a subclass.
             self._refuse(f"{text!r}: {error}")
 
     def _check_points(self):
@@ -204,7 +202,7 @@ class Pattern:
         members = np.stack([self._members(source) for source in self._sets])  # (sets, characters)
         signature = np.zeros(members.shape[1], "int64")
         for begin in range(0, len(members), 32):
-            # Renumber after every 32 sets, because each set doubles the numbers.
+            # Renumber after every 32 sets: each set doubles the numbers.
             for one in members[begin : begin + 32]:
                 signature = signature * 2 + one
             signature = np.unique(signature, return_inverse=True)[1]
@@ -228,7 +226,7 @@ class Pattern:
             self._refuse("a match of empty text")
 
     def _symbols(self, number, conditions, count):
-        """Return RE2's character class of the symbols of a set, given conditions."""
+        """Return RE2's class of the symbols of a set, given conditions."""
         looks = len(self._looks)
         found = [
             chr(_FIRST + (kind << looks) + bits)
@@ -248,7 +246,7 @@ class Pattern:
 
         Returns:
             `(is_match, begins)`, bool (C,): whether a character is in a match, and whether it
-            begins a match or the text between two matches.
+            begins a match or the text after one.
         """
         kinds = self._classes(characters.points)
         if self.is_single:
@@ -271,13 +269,13 @@ class Pattern:
 
 
 def single_matches(characters, is_match):
-    """Return what `Pattern.find` returns if each character with `is_match` (C,) is a match."""
+    """Return the results of `Pattern.find` if each character with `is_match` (C,) is a match."""
     begins = characters.begins() | is_match | characters.before(is_match, True)
     return is_match, begins
 
 
 class Borders:
-    """Finds the borders that a regular expression of lookarounds alone matches: `(?<=a)(?=A)`.
+    """Finds the matches of lookarounds alone: `(?<=a)(?=A)`.
 
     Args:
         source: string. The regular expression.
@@ -315,7 +313,7 @@ class Borders:
 
 
 def _inner(source, at):
-    """Return the part of a regular expression from `at` to the end of the current group."""
+    """Return a regular expression from `at` to the end of the current group."""
     end, in_set = at, 0
     while end < len(source) and (in_set or source[end] != ")"):
         in_set += (source[end] == "[") - (source[end] == "]")

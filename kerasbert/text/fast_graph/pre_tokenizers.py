@@ -17,7 +17,7 @@ from kerasbert.text.tokenizer_json import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The pattern of the pre-tokenizer ByteLevel.
+# ByteLevel's pattern.
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -27,8 +27,8 @@ def split(characters, is_match, begins, behavior):
     Args:
         characters: `Characters` (C,).
         is_match, begins: see `Pattern.find`.
-        behavior: string. What happens to the matches: "Removed", "Isolated", "Contiguous",
-            "MergedWithPrevious" or "MergedWithNext".
+        behavior: string. "Removed", "Isolated", "Contiguous", "MergedWithPrevious" or
+            "MergedWithNext".
     """
     if behavior == "Removed":
         return characters.split_at(begins).where(~is_match)
@@ -66,11 +66,11 @@ def _split(step):
 
 
 def _of_kinds(step, behavior=None):
-    """Return a function that splits at all characters that a step separates from letters.
+    """Return a function that splits at the characters that a step separates.
 
     Args:
         step: dict. A pre-tokenizer.
-        behavior: string. See `split`. With `None`, characters that the step removes are removed.
+        behavior: string. See `split`; `None` as in the step.
     """
     kinds = kinds_of_step(step)
     kind_of = classes(kinds)
@@ -87,7 +87,7 @@ def _of_kinds(step, behavior=None):
 
 
 def _whitespace(step):
-    # Each word, and each run of other characters, is a piece; runs of white space are removed.
+    # Each word and each run of other characters is a piece; white space is removed.
     kind_of = classes(kinds_of_step(step))
 
     def run(characters):
@@ -146,7 +146,7 @@ def _scripts(step):
     def run(characters):
         script = script_of(characters.points)
         size = tf.size(script, tf.int64)
-        # For each character, the last one before it that does not belong to every script.
+        # The last character before each that does not belong to every script.
         index = tf.range(size)
         own = tf.where(script > 0, index, -1)
         last = _running_max(own)
@@ -155,14 +155,14 @@ def _scripts(step):
         first = tf.gather(characters.firsts(), segment)
         there = tf.gather(script, tf.maximum(earlier, 0))
         is_other = (earlier < first) | (there != script)
-        # At the start of a segment, characters that belong to every script are removed.
+        # At the start of a segment, characters of every script are removed.
         return characters.split_at((script > 0) & is_other).where(last >= first)
 
     return run
 
 
 def _running_max(values):
-    """Return the running maximum of values, each of which is its own index or -1."""
+    """Return the running maximum of values, each its own index or -1."""
     place = tf.where(values >= 0)[:, 0]
     place = tf.concat([[-1], place], 0)
     count = tf.cumsum(tf.cast(values >= 0, "int64"))
@@ -183,7 +183,7 @@ def _fixed_length(step):
     return run
 
 
-# For each type of pre-tokenizer, a function that converts the file's step to one for graphs.
+# By type: a function that makes a step for graphs.
 PRE_TOKENIZERS = {
     "BertPreTokenizer": _of_kinds,
     "ByteLevel": _byte_level,
@@ -202,12 +202,12 @@ PRE_TOKENIZERS = {
 
 
 def pre_tokenizer(step: dict) -> Callable:
-    """Return a pre-tokenizer of a `tokenizer.json` as a function.
+    """Return a pre-tokenizer as a function.
 
-    Its arguments are `Characters`, and bools that mark the first original character of each text.
+    It takes `Characters`, and bools that mark the first original character of each text.
 
     Raises:
-        UnsupportedError: if a TensorFlow graph cannot run it. The message names it.
+        UnsupportedError: if a TensorFlow graph cannot run it.
     """
     run = by_type(PRE_TOKENIZERS, "pre-tokenizer", step)
     return run if step["type"] == "Metaspace" else lambda characters, _: run(characters)

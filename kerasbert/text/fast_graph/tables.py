@@ -17,15 +17,15 @@ from tokenizers import Regex, Tokenizer, normalizers
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.strict_json import to_json
 
-# `POINTS` has all assigned code points, and the first code point of each range in `RANGES`, whose
-# characters are treated alike: planes 4 to 13 and the rest of plane 14, which no version of Unicode
-# uses, and the planes for private use with their non-characters.
+# `POINTS` has all assigned code points, and the first of each range whose characters are alike:
+# planes 4 to 13 and the rest of plane 14, which Unicode does not use, and the planes for private
+# use.
 RANGES = (0x40000, 0xE1000, 0xF0000, 0xFFFFE, 0x100000, 0x10FFFE)
 POINTS = np.array(
     [*range(0xD800), *range(0xE000, 0x40000), 0x40000, *range(0xE0000, 0xE1000), *RANGES[1:]],
     "int32",
 )
-# A letter that no normalizer changes, and that does not occur in decompositions.
+# A letter that no normalizer changes or produces.
 SEPARATOR = "\u16a0"
 
 
@@ -56,14 +56,13 @@ class Changes(NamedTuple):
     removed: Classes | None
 
     def __call__(self, characters):
-        """Replace characters; each new one has the origin of the character it was made from."""
+        """Replace characters, and keep their origins."""
         if self.removed:
             characters = characters.where(self.removed(characters.points) == 0)
         return self.expanded(characters)[0]
 
     def expanded(self, characters):
-        """Return the new characters (D,), and the index of each among those that replace the same
-        one."""
+        """Return the new characters (D,), and their indices among those for the same one."""
         if not len(self.points):
             return characters, tf.zeros_like(characters.origins)
         at, is_changed = find(self.points, characters.points)
@@ -87,7 +86,6 @@ def find(keys, values):
 def _one_by_one(function, before=""):
     """Return the results of a function of strings for each of `POINTS`, with `before` prepended."""
     parts = function(SEPARATOR.join(before + chr(i) for i in POINTS)).split(SEPARATOR)
-    # The separator itself is one of the characters.
     at = int(np.searchsorted(POINTS, ord(SEPARATOR)))
     return [*parts[:at], before + SEPARATOR, *parts[at + 2 :]]
 
@@ -108,7 +106,7 @@ def _changes(step):
 
 
 def changes_of_step(step):
-    """Return the `Changes` of a normalizer that treats each character independently of others."""
+    """Return the `Changes` of a normalizer that treats characters independently."""
     return _changes(to_json(step, sort_keys=True))
 
 
@@ -122,10 +120,9 @@ def matched(regex):
 
 @functools.cache
 def _kinds(step):
-    """Return the kind of each of `POINTS` for a pre-tokenizer, int (points,).
+    """Return the kind of each of `POINTS` for a pre-tokenizer, int (points,):
 
-    The kinds are 0 for characters that the step removes, 1 for characters that it does not separate
-    from letters before and after them, and 2 for other characters.
+    0 if the step removes it, 1 if it does not separate it from letters, else 2.
     """
     splitter = library_step("pre_tokenizer", json.loads(step))
     found = np.full(len(POINTS), 2)
@@ -145,7 +142,6 @@ def _kinds(step):
 
 
 def kinds_of_step(step):
-    """Return `_kinds` of a pre-tokenizer of a `tokenizer.json`."""
     return _kinds(to_json(step, sort_keys=True))
 
 
@@ -153,7 +149,7 @@ class Classes(NamedTuple):
     """Class of each character.
 
     Args:
-        begins: int32 (R,). The first character of each range with one class, sorted.
+        begins: int32 (R,). The first character of each range of one class, sorted.
         numbers: int32 (R,). The class of each range.
     """
 
@@ -174,13 +170,12 @@ def classes(numbers):
 
 @functools.cache
 def scripts():
-    """Return the number of the script of each of `POINTS` for the pre-tokenizer UnicodeScripts.
+    """Return each of `POINTS`' script number for UnicodeScripts.
 
-    Characters that belong to every script have 0.
+    Characters of every script have 0.
     """
     split = library_step("pre_tokenizer", {"type": "UnicodeScripts"}).pre_tokenize_str
-    # The library removes characters that belong to every script at the start of a text. After them,
-    # each run of characters of one script is a piece.
+    # The library removes characters of every script at the start of a text.
     found, first = np.zeros(len(POINTS), int), {}
     text = "".join(map(chr, POINTS))
     spans = [span for _, span in split(text)]
@@ -204,10 +199,10 @@ class Composition(NamedTuple):
 
     Args:
         decompose: `Changes`.
-        classes: `Classes`. The rank of each character's combining class; 0 for starters.
-        pairs: int64 (K,). Pairs of characters that are composed, `first << 21 | second`, sorted.
+        classes: `Classes`. The rank of each combining class; 0 for starters.
+        pairs: int64 (K,). Composed pairs, `first << 21 | second`, sorted.
         composed: int32 (K,). The character of each pair.
-        seconds: `Classes`. Whether a character may be the second of a pair.
+        seconds: `Classes`. Whether a character may be second.
     """
 
     decompose: Changes
@@ -219,7 +214,7 @@ class Composition(NamedTuple):
 
 @functools.cache
 def _combining_ranks():
-    """Return the rank of the combining class of each of `POINTS` in the library."""
+    """Return the rank of each of `POINTS`' combining class."""
     form = normalizers.NFD()
     highest = "\u0345"  # The mark with the highest combining class, 240.
     parts = _one_by_one(form.normalize_str, f"a{highest}")
@@ -234,7 +229,7 @@ def _combining_ranks():
     for mark in marks:
         below = sum(form.normalize_str(f"a{mark}{one}") == f"a{one}{mark}" for one in samples)
         above = sum(form.normalize_str(f"a{one}{mark}") == f"a{mark}{one}" for one in samples)
-        # The samples may lack a class; its rank is then between those of its neighbors.
+        # A class without sample has a rank between its neighbors.
         ranks[np.searchsorted(POINTS, ord(mark))] = below + len(samples) - above
     return ranks
 
