@@ -130,8 +130,9 @@ def export(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="For onnx: kerasbert, or transformers for a folder that optimum, "
-            "sentence-transformers, fastembed and transformers.js can load."
+            help="For onnx: kerasbert; transformers for a folder that optimum, "
+            "sentence-transformers, fastembed and transformers.js can load; or triton for "
+            "a model of Triton Inference Server."
         ),
     ] = None,
     int8: Annotated[
@@ -184,6 +185,7 @@ def export(
       kerasbert export reader served/reader --set top_k=3 --signature serving_default
       kerasbert export out/model spam_onnx --format onnx --int8
       kerasbert export out/model for_javascript --format onnx --layout transformers
+      kerasbert export out/model repository/spam --format onnx --layout triton
       kerasbert export out/model site --format web
     """
     is_graph = format != "saved_model"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from kerasbert.base import runtimes
 from kerasbert.base.errors import need_packages
-from kerasbert.export.token_graphs import exported
+from kerasbert.export.server_configs import write_triton_configs
+from kerasbert.export.token_graphs import LAYOUTS, exported
 from kerasbert.heads.base.served import columns_of, packed
 from kerasbert.heads.base.served_models import served
 
@@ -48,15 +49,17 @@ def export_onnx(
             "int8", a quarter of the size: kernels have 8 bits and a scale per column, and their
             inputs are quantized at run time.
         tokenizer: a tokenizer, for an encoder; `None` takes the model's, `False` writes none.
-        layout: "kerasbert", or "transformers": a folder that optimum, sentence-transformers
-            (`backend="onnx"`), fastembed and transformers.js load directly. The graph is
-            `onnx/model.onnx` in either precision. Its int64 inputs are `input_ids`,
-            `attention_mask` and, if the tokenizer returns them, `token_type_ids`; its outputs are
-            those of the transformers class in `config.json`: `last_hidden_state`, `pooler_output`,
-            `logits` (B, 1) of a regressor, `logits` (B, T, V) of a masked language model. An
-            embedder has `last_hidden_state`, and files of sentence-transformers define the pooling.
-            Texts are truncated as by the preprocessor. For text pairs, transformers.js' tokenizer
-            needs `return_token_type_ids: true`.
+        layout: "kerasbert", "transformers" or "triton". "transformers" writes a folder that
+            optimum, sentence-transformers (`backend="onnx"`), fastembed and transformers.js load
+            directly. The graph is `onnx/model.onnx` in either precision. Its int64 inputs are
+            `input_ids`, `attention_mask` and, if the tokenizer returns them, `token_type_ids`; its
+            outputs are those of the transformers class in `config.json`: `last_hidden_state`,
+            `pooler_output`, `logits` (B, 1) of a regressor, `logits` (B, T, V) of a masked language
+            model. An embedder has `last_hidden_state`, and files of sentence-transformers define
+            the pooling. Texts are truncated as by the preprocessor. For text pairs,
+            transformers.js' tokenizer needs `return_token_type_ids: true`. "triton" writes a model
+            of the repository of Triton Inference Server: `1/model.onnx`, `config.pbtxt` with
+            dynamic batching, the tokenizer's files for clients, and `kserve.yaml` for KServe.
 
     Returns:
         The path of `model.onnx`.
@@ -81,10 +84,12 @@ def export_onnx(
     """
     need_packages("export_onnx", "onnx", "onnx", "onnxruntime", "tf2onnx")
     arguments = directory, "onnx", precision, None, tokenizer, layout
-    name = os.path.join("onnx" if layout == "transformers" else "", "model.onnx")
     with exported(model, *arguments) as (target, folder, check):
-        check(runtimes.onnx_runtime(os.path.join(folder, name)))
-    return os.path.join(target, name)
+        path = os.path.join(folder, LAYOUTS[layout], "model.onnx")
+        check(runtimes.onnx_runtime(path))
+        if layout == "triton":
+            write_triton_configs(folder, path, os.path.basename(target))
+    return os.path.join(target, LAYOUTS[layout], "model.onnx")
 
 
 def export_openvino(

@@ -17,10 +17,10 @@ from kerasbert import backend
 from kerasbert.backend.tensorflow import need_tensorflow
 from kerasbert.base import keras_internals
 from kerasbert.base.errors import check_choice, check_whole
-from kerasbert.base.files import names_in, output_folder, scratch, write_json, write_text
+from kerasbert.base.files import names_in, output_folder, scratch, write_json
 from kerasbert.base.moves import put
-from kerasbert.base.strict_json import to_json
 from kerasbert.export.child_process import run_child
+from kerasbert.export.server_configs import SERVING_CONFIGS, write_serving_configs
 from kerasbert.heads.base.served import MARGIN, requests_of
 from kerasbert.heads.base.served_models import quantization_modes, saved_class, served
 from kerasbert.heads.base.spans import MASKED
@@ -34,18 +34,6 @@ if TYPE_CHECKING:
     from kerasbert.base.aliases import AnyPath
 
 MOST_WARMUP = 1000  # The limit of TensorFlow Serving.
-# Files next to the folders of versions, for a server's --model_config_file and
-# --batching_parameters_file.
-MODELS_CONFIG = "models.config"
-BATCHING_CONFIG = "batching.config"
-BATCHING = """\
-# For tensorflow_model_server --enable_batching --batching_parameters_file=...
-# Waiting requests run as one batch if the shapes of their rows match, as those of texts do.
-max_batch_size { value: 32 }
-batch_timeout_micros { value: 2000 }
-max_enqueued_batches { value: 100 }
-num_batch_threads { value: %d }
-"""
 # Factor of `rounding`. Outputs of two libraries differed by up to twice the change that rounding
 # the weights causes.
 ROUNDING = 4
@@ -120,7 +108,7 @@ def export_serving(
         directory: string. The folder of all versions of this model, as TensorFlow Serving's
             `--model_base_path`; this version is written to `directory/<version>/`. Next to it,
             `models.config` and `batching.config` are written for the server's
-            `--model_config_file` and `--batching_parameters_file`.
+            `--model_config_file` and `--batching_parameters_file`, and `kserve.yaml` for KServe.
         version: int. `None` takes the number after the last version, starting at 1.
         labels: list of C strings that replace the class names; for a `BertMultiTask`, a dict of
             such lists by task.
@@ -181,7 +169,7 @@ def export_serving(
             _write_job(folder, task, mode, names, warmup, tokens_only, directory)
             run_child("kerasbert.export.write_saved_model", folder, "No SavedModel")
             put(os.path.join(folder, "saved_model"), target)
-        _write_configs(directory)
+        write_serving_configs(directory)
     except BlockingIOError:
         raise
     except OSError as error:
@@ -311,8 +299,7 @@ def _check_warmup(task, warmup, names):
 
 def _check_version(directory, version):
     names = names_in(directory)
-    ours = (MODELS_CONFIG, BATCHING_CONFIG)
-    others = [n for n in names if not (_is_version(n) or n.startswith(".") or n in ours)]
+    others = [n for n in names if not (_is_version(n) or n.startswith(".") or n in SERVING_CONFIGS)]
     if others:
         raise ValueError(
             f"Cannot export to '{directory}': it contains '{others[0]}', which is not a version of "
@@ -332,23 +319,6 @@ def _check_version(directory, version):
 
 def _is_version(name):
     return name.isascii() and name.isdecimal()
-
-
-def _write_configs(directory):
-    """Write the server's config files; existing ones are kept, since users may have edited them."""
-    names = os.path.basename(directory), directory
-    name, path = (to_json(text, ensure_ascii=False) for text in names)
-    models = (
-        "# For tensorflow_model_server --model_config_file=...\n"
-        "model_config_list {\n  config {\n"
-        f"    name: {name}\n    base_path: {path}\n"
-        '    model_platform: "tensorflow"\n  }\n}\n'
-    )
-    batching = BATCHING % (os.cpu_count() or 1)
-    for file, text in ((MODELS_CONFIG, models), (BATCHING_CONFIG, batching)):
-        path = os.path.join(directory, file)
-        if not os.path.exists(path):
-            write_text(path, text)
 
 
 # === The child process ===

@@ -45,7 +45,8 @@ PRECISIONS = ("float32", "int8")
 LONGEST = 1024
 # Maximum number of logits of a masked language model in the checks of layout "transformers".
 MOST_LOGITS = 2**25
-LAYOUTS = ("kerasbert", "transformers")
+# Dict of layouts to the folder of the graph.
+LAYOUTS = {"kerasbert": "", "transformers": "onnx", "triton": "1"}
 # Dict of our input names to those in transformers.
 _THEIR_INPUTS = {
     "token_ids": "input_ids",
@@ -83,7 +84,7 @@ def exported(
         precision: string. One of `PRECISIONS`.
         length: int. T of the graph, or `None` for any length.
         tokenizer: a tokenizer of kerasbert; `None` means the model's, `False` writes none.
-        layout: string. One of `LAYOUTS`; "transformers" puts the graph into the folder `onnx`.
+        layout: string. One of `LAYOUTS`; their values are the folder of the graph.
         runtime: string. Name of the target runtime, if the caller converts the graph to another
             format; the graph is then float32.
         probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
@@ -126,13 +127,16 @@ def exported(
         }
         write_json(os.path.join(work, "job.json"), job)
         run_child("kerasbert.export.write_graph", work, f"No file for {call}")
+        if LAYOUTS[layout]:
+            place = os.path.join(folder, LAYOUTS[layout])
+            os.mkdir(place)
+            os.rename(os.path.join(folder, "model.onnx"), os.path.join(place, "model.onnx"))
         if layout == "transformers":
-            os.mkdir(os.path.join(folder, "onnx"))
-            os.rename(os.path.join(folder, "model.onnx"), os.path.join(folder, "onnx/model.onnx"))
             _write_as_transformers(tokenizer, task, folder)
         elif tokenizer:
             _write_tokenizer(tokenizer, model, folder, length)
-            write_program(task, runtime or format, folder)
+            if layout == "kerasbert":
+                write_program(task, runtime or format, folder)
         yield target, folder, lambda run: _compare(run, probes, expected, precision, allowed)
         try:
             put(folder, target)
@@ -145,7 +149,7 @@ def run_task(task, features, layout="kerasbert"):
 
     In the layout "transformers", a masked language model predicts all tokens.
     """
-    if layout == "kerasbert":
+    if layout != "transformers":
         return task.run(features)
     ops = keras.ops
     ids = {ours: features[name] for ours, name in _THEIR_INPUTS.items() if name in features}
@@ -217,7 +221,7 @@ def _check(model, call, precision):
 
 def _check_layout(task, layout, tokenizer):
     check_choice("layout", layout, LAYOUTS)
-    if layout == "kerasbert":
+    if layout != "transformers":
         return
     if task.long.has_windows:
         raise ValueError(

@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from kerasbert.export import child_process, export_serving, serving, write_saved_model
+from kerasbert.export.server_configs import write_serving_configs
 from kerasbert.families import get_family
 from kerasbert.heads.base.served_models import served
 from kerasbert.heads.text_classifier.served import ServedClassifier
@@ -253,8 +254,9 @@ def test_files_for_the_server(base):
     models = (base / "models.config").read_text()
     assert f'name: "model"\n    base_path: "{base}"' in models
     assert "max_batch_size { value: 32 }" in (base / "batching.config").read_text()
+    assert 'storageUri: "pvc://models/model"' in (base / "kserve.yaml").read_text()
     (base / "models.config").write_text("# mine")
-    serving._write_configs(str(base))
+    write_serving_configs(str(base))
     assert (base / "models.config").read_text() == "# mine"
     (base / "models.config").write_text(models)
 
