@@ -91,6 +91,8 @@ class PassageSplitter:
             A list of `(start, end)` in characters of the text. They omit only white space between
             sentences.
         """
+        # Lone surrogates are not characters; "?" has the same length.
+        text = text.encode("utf-8", "replace").decode("utf-8")
         counter = _Tokens(tokenizer)
         most = self.max_tokens or DEFAULT_TOKENS
         starts, ends, counts = _units(text, sentence_spans(text, self.language), counter, most)

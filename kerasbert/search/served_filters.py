@@ -24,7 +24,8 @@ INPUTS = {
     },
 }
 _NUMBER = r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
-_LIST = len(TYPES)  # Added to the type of a list's value.
+_WHOLE = r"[-+]?\d+"
+_LIST = len(TYPES)  # Added to the type of a value that is in a list.
 
 
 def value_arrays(metadata):
@@ -34,10 +35,11 @@ def value_arrays(metadata):
         metadata: list of N JSON objects.
 
     Returns:
-        `where_keys` and `where_strings` (sorted byte strings), `where_numbers` (sorted float64),
-        `where_codes` int64 (V,), of key, type and rank of each value, `where_starts` int64 (V + 1,)
-        and `where_rows` int32: the rows of value v are `where_rows[where_starts[v]:where_starts[v +
-        1]]`.
+        `where_keys` and `where_strings` (sorted byte strings), `where_numbers` (sorted float64) and
+        `where_rests` (int64, what rounding to float64 removed from each number), `where_codes`
+        int64 (V,), which combine key, type and rank of each value, `where_starts` int64 (V + 1,)
+        and `where_rows` int32: the rows of value v are
+        `where_rows[where_starts[v]:where_starts[v + 1]]`.
     """
     found = {}
     for row, text in enumerate(metadata):
@@ -49,10 +51,10 @@ def value_arrays(metadata):
                 found.setdefault((key.encode("utf-8", "replace"), kind, one), set()).add(row)
     keys = sorted({key for key, *_ in found})
     strings = sorted({one for *_, one in found if isinstance(one, bytes)})
-    numbers = sorted({float(one) for *_, one in found if is_number(one)}) or [0.0]
+    numbers = sorted({one for *_, one in found if is_number(one)}) or [0]
     places = [{one: i for i, one in enumerate(x)} for x in (keys, strings, numbers)]
-    ranks = {0: places[1].__getitem__, 1: lambda one: places[2][float(one)], 2: int}
-    rows_of = {1 << 62: set()}  # Beyond all codes; keeps arrays from being empty.
+    ranks = {0: places[1].__getitem__, 1: places[2].__getitem__, 2: int}
+    rows_of = {1 << 62: set()}  # Beyond all codes, so that the arrays are not empty.
     for (key, kind, one), rows in found.items():
         code = _code(places[0][key], kind, ranks[kind % _LIST](one))
         rows_of.setdefault(code, set()).update(rows)
@@ -62,6 +64,7 @@ def value_arrays(metadata):
         "where_keys": keys,
         "where_strings": strings,
         "where_numbers": np.array(numbers, "float64"),
+        "where_rests": np.array([int(one - int(float(one))) for one in numbers], "int64"),
         "where_codes": np.array(codes, "int64"),
         "where_starts": np.cumsum([0, *map(len, rows)], dtype="int64"),
         "where_rows": np.array([row for some in rows for row in some], "int32"),
@@ -148,29 +151,56 @@ class ServedFilters:
         return tf.where(is_known, low, 0), tf.where(is_known, high, 0)
 
     def _number_ranks(self, value):
-        value = tf.strings.to_number(value, tf.float64)
-        numbers = self._read("where_numbers")
-        return [
-            tf.searchsorted(numbers, value, side, out_type=tf.int64) for side in ("left", "right")
-        ]
+        numbers, rests = self._read("where_numbers"), self._read("where_rests")
+        number, rest = _number_and_rest(value)
+
+        def compared(place):
+            one, others = tf.gather(numbers, place), tf.gather(rests, place)
+            is_same = one == number
+            return (one < number) | is_same & (others < rest), is_same & (others == rest)
+
+        return _ranks(compared, self._sizes["where_numbers"], value)
 
     def _string_ranks(self, value):
-        """Return the numbers of strings below each value, and of those up to it, by bisection."""
-        size, strings = self._sizes["where_strings"], self._read("where_strings")
-        low, high = (
-            tf.zeros_like(value, tf.int64),
-            tf.fill(tf.shape(value), tf.constant(size, tf.int64)),
-        )
-        for _ in range(size.bit_length()):
-            middle = (low + high) // 2
-            is_open = low < high
-            less = _is_less(tf.gather(strings, tf.minimum(middle, size - 1)), value)
-            low = tf.where(is_open & less, middle + 1, low)
-            high = tf.where(is_open & ~less, middle, high)
-        if not size:
-            return [low, low]
-        is_equal = (low < size) & (tf.gather(strings, tf.minimum(low, size - 1)) == value)
-        return [low, low + tf.cast(is_equal, tf.int64)]
+        strings = self._read("where_strings")
+
+        def compared(place):
+            one = tf.gather(strings, place)
+            return _is_less(one, value), one == value
+
+        return _ranks(compared, self._sizes["where_strings"], value)
+
+
+def _ranks(compared, size, value):
+    """Return how many of `size` sorted entries are below each value (C,), and how many up to it.
+
+    `compared(places)` returns whether the entries at places (C,) are below the values, and whether
+    they are equal.
+    """
+    low = tf.zeros_like(value, tf.int64)
+    if not size:
+        return [low, low]
+    high = tf.fill(tf.shape(value), tf.constant(size, tf.int64))
+    for _ in range(size.bit_length()):
+        middle = (low + high) // 2
+        is_open = low < high
+        is_less, _ = compared(tf.minimum(middle, size - 1))
+        low = tf.where(is_open & is_less, middle + 1, low)
+        high = tf.where(is_open & ~is_less, middle, high)
+    _, is_equal = compared(tf.minimum(low, size - 1))
+    return [low, low + tf.cast(is_equal & (low < size), tf.int64)]
+
+
+def _number_and_rest(value):
+    """Return numbers (C,) rounded to float64, and what rounding removed from whole ones: int64."""
+    number = tf.strings.to_number(value, tf.float64)
+    is_whole = tf.strings.regex_full_match(value, _WHOLE)
+    whole = tf.strings.to_number(tf.where(is_whole, value, "0"), tf.int64)
+    # Numbers next to 2**63 are rounded to it, but int64 ends before it.
+    is_most = number >= 2.0**63
+    rounded = tf.cast(tf.where(is_whole & ~is_most, number, 0), tf.int64)
+    rest = tf.where(is_most, whole - tf.int64.max - 1, whole - rounded)
+    return number, tf.where(is_whole, rest, 0)
 
 
 def _is_less(left, right):
@@ -184,6 +214,18 @@ def _is_less(left, right):
     return left < right
 
 
+def _is_long(value):
+    """Return which strings are whole numbers that do not fit into 64 bits."""
+    digits = tf.strings.regex_replace(value, "^[-+]?0*", "")
+    limit = tf.where(tf.strings.substr(value, 0, 1) == "-", str(2**63), str(2**63 - 1))
+    count = tf.strings.length(digits)
+    is_over = tf.reshape(
+        _is_less(tf.reshape(limit, [-1]), tf.reshape(digits, [-1])), tf.shape(value)
+    )
+    is_whole = tf.strings.regex_full_match(value, _WHOLE)
+    return is_whole & ((count > 19) | (count == 19) & is_over)
+
+
 def _conditions(clause, key, operator, kind, value):
     """Return the conditions that a request must meet, for `asserted`."""
 
@@ -194,6 +236,7 @@ def _conditions(clause, key, operator, kind, value):
         return tf.reduce_any([x == name for name in names], axis=0)
 
     is_number = tf.strings.regex_full_match(value, _NUMBER) | (kind != "number")
+    is_long = _is_long(value) & (kind == "number")
     is_bool = is_any(value, ("true", "false")) | (kind != "bool")
     count = tf.shape(clause)[1]
     return [
@@ -208,6 +251,7 @@ def _conditions(clause, key, operator, kind, value):
             every(is_number & is_bool),
             [value],
         ),
+        ("Whole numbers in where_value must fit into 64 bits; got", every(~is_long), [value]),
         (
             f"{', '.join(ORDERS)} do not compare bools; got the types",
             every(~(is_any(operator, ORDERS) & (kind == "bool"))),

@@ -159,6 +159,23 @@ def test_programs_of_pairs_take_no_single_texts(name, example, program):
     assert str(answer(example)) == str(expected)
 
 
+@pytest.mark.parametrize("name", ["TextClassifier", "Reranker"])
+@pytest.mark.filterwarnings("ignore:.*are truncated, first at")
+def test_programs_keep_first_and_last_tokens(name, program):
+    long = {"mode": "head_tail", "head_share": 0.3}
+    model = tiny.task(name, scale=1.0, preprocessor={"sequence_length": 16, "long": long})
+    texts = ["", "a", " ".join("abcdefghijklmno"), "e f g h i " * 7, "a b c d " * 99]
+    if name == "Reranker":
+        texts = list(zip(texts[::-1], texts)) + list(zip(texts, texts))
+        logits = model.predict(tuple(map(list, zip(*texts))), verbose=0)
+        expected = 1 / (1 + np.exp(-logits))
+        found = program(model)(texts)
+    else:
+        expected = model.predict_proba(texts)
+        found = [[dict(row)[x] for x in model.label_names] for row in program(model)(texts)]
+    np.testing.assert_allclose(np.ravel(found), np.ravel(expected), atol=1e-5)
+
+
 def without_padding(ids, pad_id=0):
     return [[x for x in row if x != pad_id] for row in np.asarray(ids).tolist()]
 

@@ -129,6 +129,9 @@ def test_the_graph_finds_what_the_index_finds(tmp_path, parts, settings):
 
 VALUES = ["", "ko", "ko ", "한국", "a\0", "a", "b" * 300, 0, 1, -2.5, 2020, 1e300, True, False]
 VALUES += [["ko", 1], [True, "a\0"], []]
+# Whole numbers that float64 rounds to the same number, and the ends of int64.
+LARGE = [2**53, 2**53 + 1, float(2**53), -(2**53) - 1, 2**63 - 1, 2**63 - 2, -(2**63), 2.0**63]
+VALUES += [*LARGE, "2024-05-01", "2024-05-01T09:30:00+09:00"]
 
 
 def random_where(rng, depth=0):
@@ -136,7 +139,13 @@ def random_where(rng, depth=0):
         parts = [random_where(rng, depth + 1) for _ in range(rng.randint(1, 3))]
         return {rng.choice(["$and", "$or"]): parts}
     operator = rng.choice(["$eq", "$ne", *ORDERS, "$in", "$nin", "$contains"])
-    values = [one for one in VALUES if not isinstance(one, list)] + ["kp", 3, "zz"]
+    values = [one for one in VALUES if not isinstance(one, list)] + [
+        "kp",
+        3,
+        "zz",
+        2**53 - 1,
+        "2024-06",
+    ]
     value = rng.choice(values)
     if operator in ("$in", "$nin"):
         value = rng.sample(values, rng.randint(0, 3))
@@ -165,10 +174,15 @@ def test_filters_match_the_library():
         assert np.flatnonzero(row).tolist() == expected, where
         assert [one["id"] for one in index.get(where=own)] == expected
     assert 50 < sum(0 < row.sum() < 60 for row in found)
+    edges = [{"year": {name: one}} for name in ("$eq", *ORDERS) for one in LARGE]
+    found = allowed(**{name: tf.constant(x) for name, x in where_inputs(edges).items()}).numpy()
+    for where, row in zip(edges, found):
+        assert np.flatnonzero(row).tolist() == [one["id"] for one in index.get(where=where)], where
     for change, message in (
         ({"where_operator": [["$like"]]}, "where_operator must be one of"),
         ({"where_type": [["date"]]}, "where_type must be one of"),
         ({"where_value": [["two"]]}, "must be a number for the type number"),
+        ({"where_value": [["9223372036854775808"]]}, "must fit into 64 bits"),
         ({"where_type": [["bool"]], "where_value": [["true"]]}, "do not compare bools"),
         ({"where_clause": [[1]]}, "where_clause must be from 0"),
     ):

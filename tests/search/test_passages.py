@@ -30,15 +30,16 @@ PIECES = [
     "\x0b",
     "\u2028",
     "\ufeff",
+    "\ud800",
 ]
 LETTERS = [*"abdeghinorstw", *"오늘은비가今日は雨東京へ行", ".", "。", "'"]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS)]
 
 
-def random_texts(count, *pieces):
+def random_texts(count):
     rng = random.Random(0)
     for _ in range(count):
-        yield "".join(rng.choices([*PIECES, *pieces], k=rng.randint(0, 80)))
+        yield "".join(rng.choices(PIECES, k=rng.randint(0, 80)))
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,7 @@ def random_texts(count, *pieces):
 )
 def test_no_text_is_lost(tokenizer):
     rng, longest = random.Random(1), 0
-    for text in random_texts(
-        60 if tokenizer is None else 15, *(["\ud800"] if tokenizer is None else [])
-    ):
+    for text in random_texts(60 if tokenizer is None else 15):
         most = rng.choice([8, 12, 30])
         splitter = PassageSplitter(most, overlap=rng.randint(0, most - 1))
         spans, before = splitter.split(text, tokenizer), 0
@@ -61,6 +60,7 @@ def test_no_text_is_lost(tokenizer):
         assert not text[before:].strip()
         assert spans == sorted(set(spans))
         if tokenizer is not None and spans:
+            text = text.replace("\ud800", "?")
             tokens = tokenizer.tokenize([text[start:end] for start, end in spans])
             assert max(map(len, tokens)) <= most
             longest = max(longest, *map(len, tokens))

@@ -63,7 +63,7 @@ import functools
 import json
 import os
 import sys
-
+{more}
 import numpy as np
 {imports}
 from tokenizers import Tokenizer
@@ -150,6 +150,38 @@ def packed(rows):
 if __name__ == "__main__":
     print(*answer({asked}), sep="\\n")
 '''
+# The class of a tokenizer for `long="head_tail"`.
+_HEAD_AND_TAIL = '''\
+class HeadAndTail:
+    """Keeps the first and the last tokens of long texts, where the tokenizer truncates them."""
+
+    def __init__(self, tokenizer):
+        self.truncating, self.whole = tokenizer, Tokenizer.from_str(tokenizer.to_str())
+        self.whole.no_truncation()
+
+    def encode_batch(self, texts):
+        return list(map(
+            self.shortened, self.truncating.encode_batch(texts), self.whole.encode_batch(texts)
+        ))
+
+    def shortened(self, row, whole):
+        ids = list(row.ids)
+        for text in (0, 1):
+            places = [i for i, x in enumerate(row.sequence_ids) if x == text]
+            own = [id for id, x in zip(whole.ids, whole.sequence_ids) if x == text]
+            first = int(len(places) * {share} + 0.5)
+            own = own[:first] + own[len(own) - len(places) + first :]
+            for place, id in zip(places, own):
+                ids[place] = id
+        return types.SimpleNamespace(
+            ids=ids, type_ids=row.type_ids, attention_mask=row.attention_mask
+        )
+
+
+tokenizer = HeadAndTail(tokenizer)
+
+
+'''
 _TEXTS = '''\
 @answers({forms})
 def answer(texts):
@@ -201,7 +233,7 @@ def of_texts(gives, lines, pairs=False, prompt=""):
 
 
 def write_program(task, runtime, folder):
-    """Write `answer.py` if the kind of model has a program, which truncates long texts.
+    """Write `answer.py` if the kind of model has a program, which cannot divide long texts.
 
     Args:
         task: a `Served`.
@@ -209,14 +241,19 @@ def write_program(task, runtime, folder):
         folder: string.
     """
     found = task.program()
-    if found is None or task.long.mode != "truncate":
+    if found is None or task.long.has_windows:
         return
+    more = ""
+    if task.long.mode == "head_tail":
+        more = "import types\n"
+        found.body = _HEAD_AND_TAIL.format(share=float(task.long.head_share)) + found.body
+        found.note = "Of a longer text than the model takes, the first and last tokens are kept."
     package, imports, run = _RUNTIMES[runtime]
     features = "".join(
         f'        "{name}": np.array([{_TAKES[name]} for row in rows], "int32"),\n'
         for name in named_inputs(task.model)
         if name in _TAKES
     )
-    settings = {**dataclasses.asdict(found), "features": features}
+    settings = {**dataclasses.asdict(found), "features": features, "more": more}
     text = _PROGRAM.format(package=package, imports=imports, runtime=run, **settings)
     write_text(os.path.join(folder, "answer.py"), text)

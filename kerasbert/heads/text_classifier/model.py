@@ -168,16 +168,22 @@ class BertTextClassifier(HeadedTask):
 
     def predict_proba(self, texts: Texts, batch_size: int = 32) -> Any:
         """Return probabilities (N, C) of N texts in order, calibrated by the `temperature`."""
-        outputs = np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
-        if not self.gives_logits():
-            if self.temperature == 1:
-                return outputs
-            outputs = log_odds(outputs, self.multi_label)
-        outputs = outputs / self.temperature
+        if self.temperature == 1 and not self.gives_logits():
+            return self._predicted(texts, batch_size)
+        outputs = self._calibrated_logits(texts, batch_size)
         if self.multi_label:
             return 1 / (1 + np.exp(-outputs))
         outputs = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
         return outputs / outputs.sum(axis=-1, keepdims=True)
+
+    def _predicted(self, texts, batch_size):
+        return np.asarray(self.predict(texts, batch_size=batch_size, verbose=0), "float64")
+
+    def _calibrated_logits(self, texts, batch_size):
+        outputs = self._predicted(texts, batch_size)
+        if not self.gives_logits():
+            outputs = log_odds(outputs, self.multi_label)
+        return outputs / self.temperature
 
     def classify(
         self,
@@ -371,9 +377,7 @@ class BertTextClassifier(HeadedTask):
         yes, no = _entailment(self.label_names)
         sentences = [template.replace("{}", label) for label in labels]
         pairs = [text for text in texts for _ in labels], sentences * len(texts)
-        logits = np.asarray(self.predict(pairs, batch_size=batch_size, verbose=0), "float64")
-        if not self.gives_logits():
-            logits = np.log(np.maximum(logits, 1e-12))
+        logits = self._calibrated_logits(pairs, batch_size)
         logits = logits.reshape(len(texts), len(labels), -1)
         if multi_label or len(labels) == 1:
             return 1 / (1 + np.exp(logits[..., no] - logits[..., yes]))

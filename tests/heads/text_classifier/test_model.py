@@ -269,6 +269,9 @@ def test_two_classes_of_entailment():
     found = classifier.classify("good film", labels=["fun"], template="{} film")
     logits = classifier.predict((["good film"], ["fun film"]), verbose=0)[0]
     assert found["score"] == pytest.approx(1 / (1 + np.exp(logits[1] - logits[0])), abs=1e-6)
+    classifier.temperature = 3.0
+    found = classifier.classify("good film", labels=["fun"], template="{} film")
+    assert found["score"] == pytest.approx(1 / (1 + np.exp((logits[1] - logits[0]) / 3)), abs=1e-6)
 
 
 @pytest.mark.parametrize(
