@@ -384,8 +384,8 @@ class XLNetTokenizer(AlbertTokenizer):
 class BertGenerationTokenizer(SentencePieceTokenizer):
     """BERT-Generation's tokenizer: a SentencePiece model, and rows without special tokens.
 
-    `</s>` ends generated texts, as the tokenizer's `sep_token`. There is no mask token; its role has
-    the unknown token.
+    `</s>` ends generated texts, as the tokenizer's `sep_token`. Without a mask token, the unknown
+    token has its role.
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
