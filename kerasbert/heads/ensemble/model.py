@@ -55,10 +55,11 @@ class BertEnsemble(BertTask):
     multiple choice, it averages the logits of pairs, positions and choices.
 
     If the members have equal preprocessors, `predict` and `evaluate` also take preprocessed arrays,
-    and `export_serving` writes one SavedModel. The members may also have different tokenizers or
-    sequence lengths. Each member then reads the texts with its own preprocessor. Taggers must split
-    texts into the same words. Answers of question answering models are merged by their spans, with
-    mean probabilities. `evaluate` raises an error, because the members cannot share batches.
+    and the exports, such as `export_serving` and `export_onnx`, write one graph. The members may
+    also have different tokenizers or sequence lengths. Each member then reads the texts with its
+    own preprocessor. Taggers must split texts into the same words. Answers of question answering
+    models are merged by their spans, with mean probabilities. `evaluate` raises an error, because
+    the members cannot share batches.
 
     `predict` returns logits as its members do; for classes, they are computed from the mean
     probabilities, which are those of calibrated members if these have a `temperature`. Train and
