@@ -1,8 +1,8 @@
 """Generated pages, tables and pictures of the documentation site.
 
-`write` puts them into folders of `docs/` that git ignores: `reference/`, `presets/`, `notebooks/`,
-`notes/` and `generated/`, which handwritten pages include. `python docs/pages.py` draws README's
-picture.
+`write` puts them into folders of `docs/` that git ignores: `reference/`, `presets/`, `families/`,
+`notebooks/`, `notes/` and `generated/`, which handwritten pages include. `python docs/pages.py`
+draws README's picture.
 """
 
 import importlib
@@ -21,8 +21,10 @@ from sphinx.pycode import ModuleAnalyzer
 import kerasbert
 import pictures
 from kerasbert.base.files import write_text
-from kerasbert.families import FAMILIES, get_family
-from kerasbert.kinds import KINDS
+from kerasbert.checkpoints.lineage import LINEAGE_TABLES
+from kerasbert.families import FAMILIES, TABLES, get_family
+from kerasbert.kinds import ENCODER, KINDS
+from kerasbert.lineage import CLASSES
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "examples"
@@ -33,13 +35,13 @@ _MORE_MODULES = ("data.beam",)
 def write(folder):
     """Write all generated pages."""
     folder = Path(folder)
-    for name in ("reference", "presets", "notebooks", "notes", "generated"):
+    for name in ("reference", "presets", "families", "notebooks", "notes", "generated"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
     write_reference(folder / "reference")
     write_commands(folder / "reference" / "commands.md")
     write_presets(folder)
-    write_pictures(folder)
+    write_families(folder)
     write_benchmarks(folder)
     write_lessons(folder)
     for notebook in NOTEBOOKS.glob("*.ipynb"):
@@ -271,25 +273,12 @@ def write_verified(path, rows):
 
 def write_presets(folder):
     """Write the tables of all presets and checks, and the cards of the presets in the package."""
-    rows, checks = [], verified()
+    presets, checks = kerasbert.builtin_presets(), verified()
     write_verified(folder / "generated" / "verified.md", checks)
-    for name, preset in kerasbert.builtin_presets().items():
-        handle, settings, found = preset["handle"], preset["settings"], purpose(preset)
-        link = f"https://huggingface.co/{handle[5:]}" if handle.startswith("hf://") else ""
-        if handle.startswith("package://"):
-            link = f"presets/{name}.html"
-        cells = (
-            f'<a href="{link}"><code>{name}</code></a>' if link else f"<code>{name}</code>",
-            " ".join(preset["languages"]),
-            f"{preset['parameters'] / 1e6:,.0f} M" if preset["parameters"] >= 1e6 else "under 1 M",
-            f"{settings['num_layers']} x {settings['hidden_dim']}",
-            preset["family"],
-            f'<a href="reference/kerasbert.{_HEADS[found]}.html">{found}</a>',
-            preset["license"] or "see its page",
-            "yes" if handle.startswith("package://") else "",
-            checked_with(preset, checks),
-        )
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    table = preset_table(presets, checks)
+    write_text(folder / "generated" / "presets.html", table)
+    for name, preset in presets.items():
+        handle = preset["handle"]
         if handle.startswith("package://"):
             card = (ROOT / "presets" / name / "README.md").read_text(encoding="utf-8")
             card = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
@@ -300,15 +289,36 @@ def write_presets(folder):
             text = (folder / "presets" / f"{name}.md").read_text(encoding="utf-8")
             text = re.sub(r"\]\((\w+\.png)\)", rf"]({name}/\1)", text)
             write_text(folder / "presets" / f"{name}.md", text)
+
+
+def preset_table(presets, checks, root=""):
+    """Return an HTML table of presets; `root` is the path from its page to the site's root."""
     heads = ("preset", "languages", "size", "layers", "family", "objective", "license", "included")
     heads += ("weights compared with transformers",)
+    rows = []
+    for name, preset in presets.items():
+        handle, settings, found = preset["handle"], preset["settings"], purpose(preset)
+        link = f"https://huggingface.co/{handle[5:]}" if handle.startswith("hf://") else ""
+        if handle.startswith("package://"):
+            link = f"{root}presets/{name}.html"
+        cells = (
+            f'<a href="{link}"><code>{name}</code></a>' if link else f"<code>{name}</code>",
+            " ".join(preset["languages"]),
+            f"{preset['parameters'] / 1e6:,.0f} M" if preset["parameters"] >= 1e6 else "under 1 M",
+            f"{settings['num_layers']} x {settings['hidden_dim']}",
+            f'<a href="{root}families/{preset["family"]}.html">{preset["family"]}</a>',
+            f'<a href="{root}reference/kerasbert.{_HEADS[found]}.html">{found}</a>',
+            preset["license"] or "see its page",
+            "yes" if handle.startswith("package://") else "",
+            checked_with(preset, checks),
+        )
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     table = "<table class='presets table'><thead><tr>"
     table += "".join(f"<th>{head}</th>" for head in heads)
-    table += "</tr></thead><tbody>" + "\n".join(rows) + "</tbody></table>"
-    write_text(folder / "generated" / "presets.html", table)
+    return table + "</tr></thead><tbody>" + "\n".join(rows) + "</tbody></table>"
 
 
-# === How it works ===
+# === Families ===
 
 
 def family_settings(name):
@@ -323,21 +333,70 @@ def family_settings(name):
     return settings, usual[0]["name"] if usual else None
 
 
-def write_pictures(folder):
-    """Write a diagram of each family, and a table of their differences."""
-    tabs, names = ["::::{tab-set}"], [name for name in FAMILIES if name != "modernbert_decoder"]
-    for name in names:
-        settings, preset = family_settings(name)
-        shown = f"Sizes of `{preset}`." if preset else "Without sizes: no preset has this family."
-        tabs += [f":::{{tab-item}} {name}", shown, "", "```{raw} html"]
-        tabs += [pictures.encoder(name, settings).strip(), "```", ":::"]
-    write_text(folder / "generated" / "encoders.md", "\n".join([*tabs, "::::", ""]))
+def heads_of(name):
+    """Return a table of a family's classes that transformers has too."""
+    own = CLASSES.get(name, {})
+    tables = {**TABLES, **LINEAGE_TABLES}
+    lines = ["| class | in transformers |", "|---|---|"]
+    for kind, row in {None: ENCODER, **KINDS}.items():
+        model = own[kind].__name__ if kind in own else "" if own else row.model
+        tabled = kind and row.tables
+        if model and tables[name].has_class(tabled):
+            link = f"/reference/kerasbert.{'lineage' if own else 'models'}.{model}.rst"
+            lines.append(f"| [`{model}`]({link}) | `{tables[name].class_of(tabled)}` |")
+    return "\n".join(lines)
+
+
+def about(name):
+    """Return the docstring of the module with a family's row."""
+    modules = [module for key, module in sys.modules.items() if key.startswith("kerasbert.famil")]
+    (home,) = (
+        module
+        for module in modules
+        if module.__name__ != "kerasbert.families" and name in getattr(module, "FAMILIES", {})
+    )
+    return inspect.cleandoc(home.__doc__)
+
+
+def write_families(folder):
+    """Write a page per family, and a table of their differences."""
     usual, _ = family_settings("bert")
+    presets, checks = kerasbert.builtin_presets(), verified()
     lines = ["| family | differences from BERT | tokenizer |", "|---|---|---|"]
-    for name, family in FAMILIES.items():
-        own = [f"`{key}={value!r}`" for key, value in family.encoder.items() if usual[key] != value]
-        tokenizer = f"`{family.tokenizer}`" if family.tokenizer else "none"
-        lines.append(f"| {name} | {', '.join(own) or 'nothing'} | {tokenizer} |")
+    for name in (*FAMILIES, *CLASSES):
+        family = get_family(name)
+        tokenizer = "none; its models read token ids"
+        if family.tokenizer and not hasattr(kerasbert.tokenizers, family.tokenizer):
+            tokenizer = f"`{family.tokenizer}`, not supported; its models read token ids"
+        elif family.tokenizer:
+            link = f"reference/kerasbert.tokenizers.{family.tokenizer}.rst"
+            tokenizer = f"[`{family.tokenizer}`](/{link})"
+        page = [f"# {name}", ""]
+        if name in CLASSES:
+            encoder = CLASSES[name][None].__name__
+            differences = f"a model of its own, `{encoder}`"
+        else:
+            own = {key: value for key, value in family.encoder.items() if usual[key] != value}
+            own = ", ".join(f"`{key}={value!r}`" for key, value in own.items())
+            differences = own or "nothing"
+            settings, preset = family_settings(name)
+            shown = f"Sizes of `{preset}`." if preset else "Without sizes: no preset has them."
+            page += [about(name), "", "## Encoder", "", shown, "", "```{raw} html"]
+            page += [pictures.encoder(name, settings).strip(), "```", ""]
+        page += [f"Differences from BERT: {differences}.", "", f"Tokenizer: {tokenizer}.", ""]
+        page += ["## Classes", "", heads_of(name), ""]
+        if name not in CLASSES:
+            page += ["Other heads of {py:mod}`kerasbert.models` run on these encoders, too.", ""]
+        page += ["## Presets", ""]
+        found = {key: value for key, value in presets.items() if value["family"] == name}
+        if found:
+            page += ["The last column shows which weights were [compared](/presets.md)."]
+            page += ["", "```{raw} html", '<div class="wide">', preset_table(found, checks, "../")]
+            page += ["</div>", "```", ""]
+        else:
+            page += ["No preset has this family; `from_preset` takes a handle or a directory.", ""]
+        write_text(folder / "families" / f"{name}.md", "\n".join(page))
+        lines.append(f"| [{name}](/families/{name}.md) | {differences} | {tokenizer} |")
     write_text(folder / "generated" / "families.md", "\n".join(lines) + "\n")
 
 

@@ -10,9 +10,7 @@ FAMILIES = {
     "bert_generation": Family(
         encoder={"num_segments": 0, "pooler": False},
         heads={"causal_lm": {"output_bias": True}},
-        # Rows have no special tokens, and no preprocessor makes such rows.
-        tokenizer="",
-        packing=None,
+        tokenizer="BertGenerationTokenizer",
     ),
 }
 

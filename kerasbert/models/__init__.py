@@ -40,6 +40,7 @@ from kerasbert.preprocessors import (
 )
 from kerasbert.tokenizers import (
     AlbertTokenizer,
+    BertGenerationTokenizer,
     BertTokenizer,
     ByteFallbackTokenizer,
     CamembertTokenizer,
@@ -63,6 +64,7 @@ __all__ = [
     "BertCausalLMPreprocessor",
     "BertDistiller",
     "BertEnsemble",
+    "BertGenerationTokenizer",
     "BertMaskedLM",
     "BertMaskedLMPreprocessor",
     "BertMultiTask",

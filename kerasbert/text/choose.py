@@ -19,6 +19,7 @@ from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.moses import FlaubertTokenizer, XLMTokenizer
 from kerasbert.text.sentence_piece_families import (
     AlbertTokenizer,
+    BertGenerationTokenizer,
     CamembertTokenizer,
     DebertaV3Tokenizer,
     RemBertTokenizer,
@@ -45,12 +46,14 @@ CLASSES_OF = {
     "Unigram": (
         *(XLMRobertaTokenizer, CamembertTokenizer),
         *(AlbertTokenizer, DebertaV3Tokenizer, XLNetTokenizer, RemBertTokenizer),
+        BertGenerationTokenizer,
     ),
     "ByteFallback": (ByteFallbackTokenizer,),
 }
 # Hugging Face's `tokenizer_class`, without "Tokenizer" and "Fast".
 CLASSES = {
     "Bert": BertTokenizer,
+    "BertGeneration": BertGenerationTokenizer,
     "BertJapanese": BertTokenizer,
     "DistilBert": BertTokenizer,
     "Electra": BertTokenizer,

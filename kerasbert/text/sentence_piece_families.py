@@ -1,4 +1,8 @@
-"""Tokenizers with a SentencePiece model: XLM-R, CamemBERT, ALBERT, RemBERT, DeBERTa-v3, XLNet."""
+"""Tokenizers with a SentencePiece model: XLM-R, CamemBERT, ALBERT, RemBERT, DeBERTa-v3, XLNet and
+BERT-Generation.
+
+CamemBERT's tokenizer differs from XLM-R's in its ids.
+"""
 
 from __future__ import annotations
 
@@ -371,3 +375,46 @@ class XLNetTokenizer(AlbertTokenizer):
             mask_token=mask_token,
             **kwargs,
         )
+
+
+@keras.saving.register_keras_serializable(package="kerasbert")
+class BertGenerationTokenizer(SentencePieceTokenizer):
+    """BERT-Generation's tokenizer: a SentencePiece model, and rows without special tokens.
+
+    `</s>` ends generated texts, as the tokenizer's `sep_token`. Without a mask token, the unknown
+    token has its role.
+
+    Args:
+        proto: bytes of a SentencePiece model, or its path.
+        added_tokens, special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
+        **kwargs: `name`, and so on.
+    """
+
+    marks_ends = False
+
+    def __init__(
+        self,
+        proto: bytes | AnyPath | None = None,
+        added_tokens: Sequence[Any] = (),
+        special_tokens_in_strings: bool = False,
+        unk_token: str = "<unk>",
+        cls_token: str = "<s>",
+        sep_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<unk>",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            proto,
+            added_tokens=added_tokens,
+            special_tokens_in_strings=special_tokens_in_strings,
+            unk_token=unk_token,
+            cls_token=cls_token,
+            sep_token=sep_token,
+            pad_token=pad_token,
+            mask_token=mask_token,
+            **kwargs,
+        )
+
+    def model_files(self) -> dict[str, bytes]:
+        return {"spiece.model": self.proto}

@@ -14,6 +14,7 @@ from kerasbert.text.marian import MarianTokenizer
 from kerasbert.text.moses import FlaubertTokenizer, XLMTokenizer
 from kerasbert.text.sentence_piece_families import (
     AlbertTokenizer,
+    BertGenerationTokenizer,
     CamembertTokenizer,
     DebertaV3Tokenizer,
     RemBertTokenizer,
@@ -24,6 +25,7 @@ from kerasbert.text.wordpiece import BertTokenizer, MPNetTokenizer
 
 CLASSES = (
     AlbertTokenizer,
+    BertGenerationTokenizer,
     BertTokenizer,
     ByteFallbackTokenizer,
     CamembertTokenizer,
@@ -44,6 +46,7 @@ CLASSES = (
 # `MarianTokenizer` is public, but not in `CLASSES`, because no encoder of the BERT family uses it.
 __all__ = [
     "AlbertTokenizer",
+    "BertGenerationTokenizer",
     "BertTokenizer",
     "ByteFallbackTokenizer",
     "CamembertTokenizer",

@@ -125,7 +125,6 @@ IDS = {"preprocessor": None}
         ("bert_generation", {"tie_word_embeddings": False}, IDS, "tie_word_embeddings=False, whi"),
         ("bert_generation", {"add_cross_attention": True}, IDS, "add_cross_attention=True, which"),
         ("bert_generation", {"is_decoder": False}, IDS, "The encoder is bidirectional"),
-        ("bert_generation", {}, {}, "of the family 'bert_generation', which needs .* without spec"),
         ("rembert", {"tie_word_embeddings": True}, IDS, "tie_word_embeddings=True, which"),
         ("luke", {"architectures": ["LukeForEntityClassification"]}, IDS, "only the words of LUKE"),
         ("big_bird", {"attention_type": "block_sparse"}, IDS, "rows of up to 704 tokens"),

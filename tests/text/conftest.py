@@ -155,6 +155,15 @@ def rembert_model():
 
 @pytest.fixture(scope="session")
 @functools.cache
+def bert_generation_model():
+    """A SentencePiece model like BERT-Generation's."""
+    return _sentence_piece(
+        vocab_size=300, pad_id=0, eos_id=1, bos_id=2, unk_id=3, control_symbols="<::::>"
+    )
+
+
+@pytest.fixture(scope="session")
+@functools.cache
 def deberta_model():
     """A SentencePiece model like DeBERTa-v3's: `[PAD]`, `[CLS]`, `[SEP]`, `[UNK]`, and no mask."""
     names = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}

@@ -6,9 +6,12 @@ import sys
 
 import pytest
 
+from kerasbert.base.files import write_files
 from kerasbert.text.sentence_piece_models import model_protos
+from kerasbert.text.transformers_files import transformers_files
 from kerasbert.tokenizers import (
     AlbertTokenizer,
+    BertGenerationTokenizer,
     CamembertTokenizer,
     DebertaV3Tokenizer,
     RemBertTokenizer,
@@ -172,6 +175,25 @@ def test_rembert(tmp_path, rembert_model, hard, sentences):
     assert different == [] and len(set(map(tuple, found))) > 20
     assert ours.get_vocabulary() == theirs.convert_ids_to_tokens(range(len(theirs)))
     assert ours.model_files() == {"sentencepiece.model": rembert_model}
+
+
+@pytest.mark.peers
+def test_bert_generation(tmp_path, bert_generation_model, hard, sentences):
+    (tmp_path / "spiece.model").write_bytes(bert_generation_model)
+    theirs = transformers.BertGenerationTokenizer.from_pretrained(tmp_path)
+    ours = tokenizer_from_files(tmp_path, "bert_generation")
+    assert type(ours) is BertGenerationTokenizer and ours.end_token_id == theirs.eos_token_id == 1
+    texts = [*ordinary(hard + sentences, "bert_generation"), "Größe CAFÉ naïve", "``a'' b", ""]
+    # In kerasbert any white space ends a word, as in transformers' other tokenizers.
+    texts = [text for text in texts if not {"\x00", "\x0b"} & set(text)]
+    wanted = [theirs(text)["input_ids"] for text in texts]
+    assert [x for x, a, b in zip(texts, ours(texts), wanted) if a != b] == []
+    assert len(set(map(tuple, wanted))) > 20
+    assert ours.get_vocabulary() == theirs.convert_ids_to_tokens(range(len(theirs)))
+    assert ours.model_files() == {"spiece.model": bert_generation_model}
+    write_files(tmp_path, transformers_files(ours, "bert_generation", 512, False))
+    again = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert [again(text)["input_ids"] for text in texts[:9]] == wanted[:9]
 
 
 @pytest.mark.peers

@@ -54,11 +54,12 @@ class BertEnsemble(BertTask):
     probabilities (per token, for taggers) and numbers. For rerankers, question answering and
     multiple choice, it averages the logits of pairs, positions and choices.
 
-    Members with equal preprocessors also `predict` and `evaluate` preprocessed arrays, and
-    `export_serving` writes one SavedModel. Members with different tokenizers or sequence lengths
-    each read the texts. Taggers must split texts into the same words. Answers are merged by their
-    spans, with mean probabilities. `evaluate` raises an error, because such members cannot share
-    batches.
+    If the members have equal preprocessors, `predict` and `evaluate` also take preprocessed arrays,
+    and the exports, such as `export_serving` and `export_onnx`, write one graph. The members may
+    also have different tokenizers or sequence lengths. Each member then reads the texts with its
+    own preprocessor. Taggers must split texts into the same words. Answers of question answering
+    models are merged by their spans, with mean probabilities. `evaluate` raises an error, because
+    the members cannot share batches.
 
     `predict` returns logits as its members do; for classes, those of the mean probabilities,
     calibrated by the members' `temperature`. Train and calibrate the members first: `fit` and

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasbert import convert, export_serving
+from kerasbert import convert, export_onnx, export_serving
 from kerasbert.heads.base.served_models import served
 from kerasbert.heads.ensemble.model import class_of
 from kerasbert.models import (
@@ -444,3 +444,12 @@ def test_one_saved_model(tmp_path, kind):
     """The export compares its answers with the model's."""
     path = export_serving(ensemble(kind, *SAME), tmp_path / "served")
     assert os.path.exists(os.path.join(path, "saved_model.pb"))
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.backends("torch")
+def test_one_onnx_graph(tmp_path):
+    """The export compares the graph's outputs with the model's."""
+    path = export_onnx(ensemble("classes", *SAME), tmp_path / "onnx")
+    assert os.path.exists(path)
