@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_choice, check_whole, need_packages
+from kerasbert.base.notebook import summary
 from kerasbert.search.documents import DOCUMENT, passages_of, read_documents
 from kerasbert.search.embedding import (
     CHUNK,
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from kerasbert.base.aliases import Corpus, Dtype, Texts
+
+
+# Number of texts that the summary in a notebook shows, and the settings among them.
+_SHOWN = 3
+_SETTINGS = ("dtype", "dims", "engine", "similarity", "query_prompt", "text_prompt")
 
 
 class TextCollection:
@@ -91,6 +97,22 @@ class TextCollection:
         self._changing = threading.RLock()  # Held while texts are changed or written.
         if engine != "exact":
             self._neighbors.new_engine(dims or 8)  # Report invalid engine options early.
+
+    def _repr_html_(self):
+        rows, embedder = self.get(self.ids[:_SHOWN]), self.embedder
+        name = getattr(embedder, "name", "")
+        given = {name: getattr(self, name) for name in _SETTINGS}
+        facts = {
+            "texts": len(self),
+            "findable": self.findable(),
+            "embedder": [] if embedder is None else [type(embedder).__name__, name],
+            "settings": [f"{name}={value!r}" for name, value in given.items() if value],
+            "metadata": sorted({key for row in rows for key in row.get("metadata", ())}),
+            "use": 'search("A query", top_k=10)',
+            "also": ["add", "remove", "save", "kerasbert.export_serving(index, directory)"],
+        }
+        table = [["id", "text"], *([row["id"], row["text"]] for row in rows)]
+        return summary(type(self).__name__, facts, *([table] if rows else []))
 
     # === Reading ===
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kerasbert.base.errors import check_choice
 from kerasbert.heads.base.data import written
-from kerasbert.heads.base.data_task import Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Settings, Source
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
 

@@ -12,6 +12,7 @@ from kerasbert.metrics import reliability
 from kerasbert.training import advice, report
 from kerasbert.training.arms import ARMS
 from kerasbert.training.labeled import digest_of, plain
+from kerasbert.training.results import Results
 from kerasbert.visualize.calibration import label_curves, reliability_diagram
 
 
@@ -84,28 +85,30 @@ def write_advice(runs, found):
     }
     files += runs.draw(figures, notes)
     counts = np.bincount(labeled.y, minlength=len(labeled.labels))
-    result = {
-        "advice": sentences,
-        "recommended": chosen,
-        "command": command,
-        "best": max(arms, key=lambda name: arms[name][metric]["value"]),
-        "metric": metric,
-        "arms": arms,
-        "baseline": baseline,
-        "learning_curve": curves,
-        "check_labels": checked,
-        "label_next": following,
-        "data": {
-            "rows": len(labeled),
-            "unlabelled": len(labeled.pool),
-            "labels": dict(zip(labeled.labels, counts.tolist())),
-            "folds": settings.folds,
-            "seeds": list(settings.seeds),
-        },
-        "preset": None if settings.preset is None else os.fspath(settings.preset),
-        "notes": notes,
-        "files": [runs.path(name) for name in files],
-    }
+    result = Results(
+        {
+            "advice": sentences,
+            "recommended": chosen,
+            "command": command,
+            "best": max(arms, key=lambda name: arms[name][metric]["value"]),
+            "metric": metric,
+            "arms": arms,
+            "baseline": baseline,
+            "learning_curve": curves,
+            "check_labels": checked,
+            "label_next": following,
+            "data": {
+                "rows": len(labeled),
+                "unlabelled": len(labeled.pool),
+                "labels": dict(zip(labeled.labels, counts.tolist())),
+                "folds": settings.folds,
+                "seeds": list(settings.seeds),
+            },
+            "preset": None if settings.preset is None else os.fspath(settings.preset),
+            "notes": notes,
+            "files": [runs.path(name) for name in files],
+        }
+    )
     write_text(runs.path("advice.md"), report.advice_text(result))
     write_json(runs.path("advice.json"), result)
     return result

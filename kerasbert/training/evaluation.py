@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from kerasbert import converter, presets
 from kerasbert.base.files import json_in
+from kerasbert.base.notebook import Bar, in_notebook
 from kerasbert.heads.base.data_task import Task
 from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import kind_of
 from kerasbert.tasks import get_task
 from kerasbert.tasks.own import model_task
 from kerasbert.training.recording import Pulse
+from kerasbert.training.results import Results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,15 +75,17 @@ def evaluate(
         task, file, folder, "dev" if file else split, columns, label, encoding, limit
     )
     predictions, _ = answer_all(task, model, examples, batch_size, verbose)
-    return {
-        "task": task.name,
-        "split": os.path.basename(file) if file else split,
-        "examples": len(examples),
-        "metric": task.main_metric,
-        "scores": task.score(examples, predictions),
-        "classes": task.scores_by_class(examples, predictions),
-        "published": [vars(published) for published in task.published],
-    }
+    return Results(
+        {
+            "task": task.name,
+            "split": os.path.basename(file) if file else split,
+            "examples": len(examples),
+            "metric": task.main_metric,
+            "scores": task.score(examples, predictions),
+            "classes": task.scores_by_class(examples, predictions),
+            "published": [vars(published) for published in task.published],
+        }
+    )
 
 
 def predict(
@@ -121,14 +125,16 @@ def predict(
     )
     predictions, probabilities = answer_all(task, model, examples, batch_size, verbose)
     files = [] if output is None else task.write(output, examples, predictions, threshold)
-    return {
-        "task": task.name,
-        "split": os.path.basename(file) if file else split,
-        "ids": examples.ids,
-        "predictions": predictions,
-        "probabilities": probabilities,
-        "files": files,
-    }
+    return Results(
+        {
+            "task": task.name,
+            "split": os.path.basename(file) if file else split,
+            "ids": examples.ids,
+            "predictions": predictions,
+            "probabilities": probabilities,
+            "files": files,
+        }
+    )
 
 
 def open_model(source, task=None, precision=None):
@@ -179,7 +185,14 @@ def answer_all(task, model, examples, batch_size=32, verbose=True):
 
 
 def _shown(parts):
-    """Yield the parts, and show progress with a bar on a terminal, otherwise with lines."""
+    """Yield the parts, and show progress with a bar or, in files and pipes, with lines."""
+    if in_notebook():
+        bar = Bar()
+        for number, part in enumerate(parts):
+            bar.show(number, len(parts), "predicting")
+            yield part
+        bar.show(len(parts), len(parts), "predicted")
+        return
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track

@@ -19,6 +19,7 @@ from kerasbert.training import report
 from kerasbert.training.epoch_scores import EpochScores
 from kerasbert.training.evaluation import RECORD
 from kerasbert.training.methods import REGULARIZATION, method_of
+from kerasbert.training.results import Results
 from kerasbert.training.resuming import find_checkpoint
 from kerasbert.training.run_folder import RunFolder
 
@@ -132,14 +133,16 @@ class GridSearch(RunFolder):
         """Return a dict of the results of a part."""
         runs = self.done()
         best = self.best(runs) if runs else None
-        return {
-            "task": self.task.name,
-            "preset": self.shared["preset"],
-            "method": self.shared["method"],
-            "metric": self.task.main_metric,
-            "best": best and {name: best[name] for name in ("run", *GRID, "epoch")},
-            "runs": runs,
-        }
+        return Results(
+            {
+                "task": self.task.name,
+                "preset": self.shared["preset"],
+                "method": self.shared["method"],
+                "metric": self.task.main_metric,
+                "best": best and {name: best[name] for name in ("run", *GRID, "epoch")},
+                "runs": runs,
+            }
+        )
 
     def done(self):
         """Return the finished runs in grid order, a list of dicts."""
