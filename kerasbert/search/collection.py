@@ -204,12 +204,12 @@ class TextCollection:
         """Add texts. Duplicate texts are embedded once.
 
         Args:
-            texts: list of N strings.
+            texts: list of N strings, or a column of a table.
             ids: list of N ids that are not in the index; defaults to the next whole numbers.
             vectors: float (N, D'). Embeddings of the texts that the same model computed earlier.
-            metadata: list of N dicts, by which searches filter with `where`. Values are strings
-                (dates in ISO form), numbers, bools, or lists of these. Keys with the value `None`
-                are left out.
+            metadata: list of N dicts, or a table with a column for each key, by which searches
+                filter with `where`. Values are strings (dates in ISO form), numbers, bools, or
+                lists of these. Keys with the value `None` are left out.
 
         Raises:
             ValueError: if an argument is invalid. Nothing is added then.
@@ -244,7 +244,8 @@ class TextCollection:
             files: path of a file or a folder, a pattern, or a list of these. Tables and JSON lines
                 (`.csv`, `.jsonl`, `.parquet`, `.xlsx`, ...) have a document per row; every other
                 file is the text of one document. Files may be compressed (`.gz`).
-            texts: list of documents in memory: strings, or dicts with the key `text`.
+            texts: list of documents in memory: strings, or dicts with the key `text`; or a table of
+                pandas, polars, PyArrow or `datasets` with a document per row.
             text: string. The key or column of the text. All other columns become metadata.
             encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
             replace: bool. Whether to replace documents that are in the index.

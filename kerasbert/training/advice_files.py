@@ -8,6 +8,7 @@ import shlex
 import numpy as np
 
 from kerasbert.base.files import new_file, remove, write_json, write_text
+from kerasbert.heads.base.frames import is_path
 from kerasbert.metrics import reliability
 from kerasbert.training import advice, report
 from kerasbert.training.arms import ARMS
@@ -165,7 +166,8 @@ def _command(runs, name):
     given = zip(("--text", "--text-b"), settings.columns or ())
     given = [*given, ("--label", settings.label), ("--encoding", settings.encoding)]
     words = ["kerasbert", "finetune", os.fspath(settings.preset), "model_runs"]
-    words += ["--train", os.fspath(settings.data)]
+    # A table in memory has no name; this stands for the file to write it to.
+    words += ["--train", os.fspath(settings.data) if is_path(settings.data) else "FILE"]
     words += [word for option, value in given if value for word in (option, value)]
     words += ["--sequence-length", str(settings.sequence_length)]
     return f"{shlex.join(words)} {arm.options(len(runs.labeled))}"

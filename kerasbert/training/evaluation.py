@@ -11,6 +11,7 @@ from kerasbert import converter, presets
 from kerasbert.base.files import json_in
 from kerasbert.base.notebook import Bar, in_notebook
 from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.frames import is_path, table_of
 from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import kind_of
 from kerasbert.tasks import get_task
@@ -31,7 +32,7 @@ _CHUNK = 2048  # Number of examples between updates of the progress bar.
 
 def evaluate(
     model: Any,
-    data: str | None = None,
+    data: Any = None,
     *,
     task: Any = None,
     split: str = "dev",
@@ -49,7 +50,8 @@ def evaluate(
         model: string or model. The `model` folder of `finetune`, another preset with the task's
             head, or a task model.
         data: string. A file in the format of the training files, or a folder with the official
-            files of `task`; `None` loads them with the `datasets` library.
+            files of `task`; `None` loads them with the `datasets` library. Or a table in memory, as
+            for `kerasbert.tasks.file_task`.
         task: string or `Task`. `None` means the task that the model was trained on, or, if this
             task was not recorded, a task for files.
         split: string. The split of a folder or the library.
@@ -78,7 +80,7 @@ def evaluate(
     return Results(
         {
             "task": task.name,
-            "split": os.path.basename(file) if file else split,
+            "split": _split_name(file, split),
             "examples": len(examples),
             "metric": task.main_metric,
             "scores": task.score(examples, predictions),
@@ -128,7 +130,7 @@ def predict(
     return Results(
         {
             "task": task.name,
-            "split": os.path.basename(file) if file else split,
+            "split": _split_name(file, split),
             "ids": examples.ids,
             "predictions": predictions,
             "probabilities": probabilities,
@@ -206,15 +208,27 @@ def _shown(parts):
 
 
 def _file_or_folder(data):
-    """Return `(file, folder)`, of which `data` is one and the other `None`, or both are `None`."""
+    """Return `(file, folder)`, of which `data` is one and the other `None`, or both are `None`.
+
+    A table in memory counts as a file.
+    """
     if data is None:
         return None, None
+    if not is_path(data):
+        return table_of(data, "data"), None
     path = os.path.expanduser(os.fspath(data))
     if os.path.isfile(path):
         return path, None
     if os.path.isdir(path):
         return None, path
     raise ValueError(f"There is no file or folder '{data}'.")
+
+
+def _split_name(file, split):
+    """Return the name of the examples in results."""
+    if file is None:
+        return split
+    return os.path.basename(file) if is_path(file) else "data"
 
 
 def read_data(task, file, folder, split, columns, label, encoding, limit):

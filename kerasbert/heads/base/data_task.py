@@ -13,7 +13,7 @@ from kerasbert.base.errors import check_choice
 from kerasbert.base.files import write_text
 from kerasbert.base.notebook import summary
 from kerasbert.base.paths import check_name, inside
-from kerasbert.heads.base import file_readers
+from kerasbert.heads.base import file_readers, frames
 from kerasbert.heads.base.task_fields import Published, Settings, Source
 from kerasbert.kinds import FORMS, KINDS
 from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
@@ -150,19 +150,13 @@ class Task:
 
         Args:
             encoding: string. Encoding of files that are not UTF-8, such as "cp949".
-            **paths: strings. The file of each split, or `None`.
+            **paths: strings. The file of each split, or `None`; or a table in memory, as for
+                `kerasbert.tasks.file_task`.
 
         Raises:
-            ValueError: if a file is missing.
+            ValueError: if a file is missing, or a table cannot be read.
         """
-        files = {
-            split: os.path.abspath(os.path.expanduser(path))
-            for split, path in paths.items()
-            if path is not None
-        }
-        for split, path in files.items():
-            if not os.path.isfile(path):
-                raise ValueError(f"There is no file '{paths[split]}' for {split}.")
+        files = {split: self._own(split, x) for split, x in paths.items() if x is not None}
         source = dataclasses.replace(
             self.source, files=files, encoding=encoding, page="", license="", dataset=()
         )
@@ -171,6 +165,22 @@ class Task:
         if self.source.files and not self.has_own_files:
             task = dataclasses.replace(task, title=f"files in the form of {self.title}")
         return task
+
+    def _own(self, split, given):
+        """Return a file's absolute path, or the `Table` of data in memory."""
+        if isinstance(given, file_readers.Table):
+            return given
+        if not frames.is_path(given):
+            if self.form:
+                raise ValueError(
+                    f"{split}: the task '{self.name}' reads its official files; pass their paths, "
+                    f"not a {type(given).__name__}."
+                )
+            return frames.table_of(given, split)
+        path = os.path.abspath(os.path.expanduser(os.fsdecode(given)))
+        if not os.path.isfile(path):
+            raise ValueError(f"There is no file '{os.fsdecode(given)}' for {split}.")
+        return path
 
     def _repr_html_(self):
         settings = self.settings
@@ -261,7 +271,7 @@ class Task:
             table = self._data.open(self, path, split)
         elif source.dataset:
             there = source.splits.get(split, split)
-            table = file_readers.from_datasets(source.dataset, there, self.name, source.page)
+            table = frames.from_datasets(source.dataset, there, self.name, source.page)
         else:
             files = [path] if isinstance(path, str) else path
             raise ValueError(
@@ -419,7 +429,7 @@ class Task:
 
 
 def _is_own(path):
-    return isinstance(path, str) and os.path.isabs(path)
+    return isinstance(path, file_readers.Table) or isinstance(path, str) and os.path.isabs(path)
 
 
 def _as_tuples(value):
