@@ -245,6 +245,7 @@ EXTRAS = {
     "gcs": ("gcsfs",),
     "jax": ("jax",),
     "litert": ("ai-edge-litert",),
+    "mlflow": ("mlflow-skinny", "alembic", "sqlalchemy"),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "openvino": ("nncf", "onnx", "openvino", "tf2onnx"),
     "play": ("starlette", "uvicorn"),
@@ -254,6 +255,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
     "usearch": ("usearch",),
+    "wandb": ("wandb",),
     "xlm": ("sacremoses",),
     "zst": ("backports.zstd",),
 }
