@@ -6,6 +6,7 @@ import sys
 # Longer values are cut, because a summary must stay short, and texts from files may be of any size.
 MOST_CHARACTERS, MOST_ROWS = 300, 12
 _CELL = "text-align:start;vertical-align:top;white-space:normal;overflow-wrap:anywhere"
+_NAME = "text-align:start;vertical-align:top;white-space:nowrap"
 
 
 def summary(title, facts, *tables):
@@ -23,7 +24,7 @@ def summary(title, facts, *tables):
     2
     """
     rows = [
-        f'<tr><th style="{_CELL}">{_shown(name)}</th><td style="{_CELL}">{_shown(value)}</td></tr>'
+        f'<tr><th style="{_NAME}">{_shown(name)}</th><td style="{_CELL}">{_shown(value)}</td></tr>'
         for name, value in facts.items()
         if value is not None and value != "" and value != []
     ]
