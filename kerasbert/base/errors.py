@@ -243,6 +243,7 @@ EXTRAS = {
     "gcs": ("gcsfs",),
     "jax": ("jax",),
     "litert": ("ai-edge-litert",),
+    "mlflow": ("mlflow-skinny", "alembic", "sqlalchemy"),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "openvino": ("nncf", "onnx", "openvino", "tf2onnx"),
     "play": ("starlette", "uvicorn"),
@@ -252,6 +253,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
     "usearch": ("usearch",),
+    "wandb": ("wandb",),
     "xlm": ("sacremoses",),
     "zst": ("backports.zstd",),
 }

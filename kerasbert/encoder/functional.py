@@ -16,6 +16,7 @@ from kerasbert.backend import KeepsWeights
 from kerasbert.base import keras_internals
 from kerasbert.base.parts import encoder_of
 from kerasbert.base.process import check_process
+from kerasbert.encoder.model_summary import ShownInNotebooks
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _Functional = keras_internals.functional()
 
 
-class Backbone(KeepsWeights, keras_hub.models.Backbone, _Functional):
+class Backbone(ShownInNotebooks, KeepsWeights, keras_hub.models.Backbone, _Functional):
     """`keras_hub.models.Backbone`, functional from the start."""
 
 
@@ -39,7 +40,7 @@ class _FunctionalPipeline(keras_internals.pipeline_model(), _Functional):
         _Functional.__init__(self, *args, **kwargs)
 
 
-class Task(KeepsWeights, keras_hub.models.Task, _FunctionalPipeline):
+class Task(ShownInNotebooks, KeepsWeights, keras_hub.models.Task, _FunctionalPipeline):
     """`keras_hub.models.Task`, functional from the start."""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerasbert.base.errors import check_choice, check_whole, need_packages
+from kerasbert.base.notebook import summary
 from kerasbert.search.documents import DOCUMENT, passages_of, read_documents
 from kerasbert.search.embedding import (
     CHUNK,
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from kerasbert.base.aliases import Corpus, Dtype, Texts
+
+
+# Number of texts that the summary in a notebook shows, and the settings among them.
+_SHOWN = 3
+_SETTINGS = ("dtype", "dims", "engine", "similarity", "query_prompt", "text_prompt")
 
 
 class TextCollection:
@@ -91,6 +97,22 @@ class TextCollection:
         self._changing = threading.RLock()  # Held while texts are changed or written.
         if engine != "exact":
             self._neighbors.new_engine(dims or 8)  # Report invalid engine options early.
+
+    def _repr_html_(self):
+        rows, embedder = self.get(self.ids[:_SHOWN]), self.embedder
+        name = getattr(embedder, "name", "")
+        given = {name: getattr(self, name) for name in _SETTINGS}
+        facts = {
+            "texts": len(self),
+            "findable": self.findable(),
+            "embedder": [] if embedder is None else [type(embedder).__name__, name],
+            "settings": [f"{name}={value!r}" for name, value in given.items() if value],
+            "metadata": sorted({key for row in rows for key in row.get("metadata", ())}),
+            "use": 'search("A query", top_k=10)',
+            "also": ["add", "remove", "save", "kerasbert.export_serving(index, directory)"],
+        }
+        table = [["id", "text"], *([row["id"], row["text"]] for row in rows)]
+        return summary(type(self).__name__, facts, *([table] if rows else []))
 
     # === Reading ===
 
@@ -182,11 +204,12 @@ class TextCollection:
         """Add texts. Duplicate texts are embedded once.
 
         Args:
-            texts: list of N strings.
+            texts: list of N strings, or a column of a table.
             ids: list of N ids that are not in the index; defaults to the next whole numbers.
-            vectors: float (N, D'). Embeddings of the texts by the same model.
-            metadata: list of N dicts to filter by with `where`. Values are strings (dates in ISO
-                form), numbers, bools, or lists of these; `None` leaves a key out.
+            vectors: float (N, D'). Embeddings of the texts that the same model computed earlier.
+            metadata: list of N dicts, or a table with a column for each key, by which searches
+                filter with `where`. Values are strings (dates in ISO form), numbers, bools, or
+                lists of these. Keys with the value `None` are left out.
 
         Raises:
             ValueError: if an argument is invalid; nothing is added then.
@@ -219,10 +242,11 @@ class TextCollection:
 
         Args:
             files: path of a file or a folder, a pattern, or a list of these. Tables and JSON lines
-                (`.csv`, `.jsonl`, `.parquet`, `.xlsx`, ...) have a document per row; other files
-                are one document each. Files may be compressed (`.gz`).
-            texts: list of documents in memory: strings, or dicts with the key `text`.
-            text: string. The key or column of the text; the others become metadata.
+                (`.csv`, `.jsonl`, `.parquet`, `.xlsx`, ...) have a document per row; every other
+                file is the text of one document. Files may be compressed (`.gz`).
+            texts: list of documents in memory: strings, or dicts with the key `text`; or a table of
+                pandas, polars, PyArrow or `datasets` with a document per row.
+            text: string. The key or column of the text. All other columns become metadata.
             encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
             replace: bool. Whether to replace documents that are in the index.
 

@@ -12,15 +12,20 @@ import numpy as np
 from kerasbert.base.strict_json import to_json
 from kerasbert.search.columns import AGAIN, TextColumn
 from kerasbert.search.values import is_number, listed
+from kerasbert.text.columns import rows_of
 
 _MOST = 2**63  # Whole numbers fit into 64 bits.
 
 
 def check_metadata(metadata, count):
-    """Return the metadata of `count` texts as dicts of plain Python values, without `None`."""
+    """Return the metadata of `count` texts as a list of dicts of plain Python values.
+
+    Keys whose value is `None` are left out. A table has a column for each key.
+    """
     if metadata is None:
         return [{}] * count
-    metadata = listed(metadata, "metadata", " of dicts")
+    rows = rows_of(metadata)
+    metadata = listed(metadata, "metadata", " of dicts") if rows is None else rows
     if len(metadata) != count:
         raise ValueError(
             f"There are {len(metadata)} dicts of metadata for {count} texts; pass one per text."
@@ -34,7 +39,8 @@ def merged(metadata, changes):
     >>> merged([{"year": 2020, "lang": "ko"}], [{"year": 2021, "lang": None}])
     [{'year': 2021}]
     """
-    found, changes = [], listed(changes, "metadata", " of dicts")
+    rows, found = rows_of(changes), []
+    changes = listed(changes, "metadata", " of dicts") if rows is None else rows
     for fields, change in zip(metadata, check_metadata(changes, len(metadata))):
         found.append({**fields, **change})
     for fields, change in zip(found, changes):

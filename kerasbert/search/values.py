@@ -4,6 +4,7 @@ import math
 import numbers
 
 from kerasbert.base.errors import is_whole
+from kerasbert.text.columns import columns_of
 
 
 def is_number(value):
@@ -17,11 +18,22 @@ def is_id(value):
 
 
 def listed(values, name, of=""):
-    """Return values as a list; strings, dicts and scalars are a `ValueError`."""
+    """Return values as a list, or raise a `ValueError` if they are a string, dict or scalar.
+
+    Args:
+        values: list, array, or column of pandas, polars, PyArrow or `datasets`.
+        name: string. Name of the argument, for errors.
+        of: string. Expected items, for errors, such as " of strings".
+    """
+    if not isinstance(values, dict) and (table := columns_of(values)) is not None:
+        raise ValueError(
+            f"{name} must be a list{of}, got a table with the columns "
+            f"{', '.join(map(repr, table))}; pass one column."
+        )
     is_scalar = not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0
     if is_scalar or isinstance(values, (str, bytes, dict)):
         raise ValueError(f"{name} must be a list{of}, got {values!r:.50}.")
-    return list(values)
+    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
 
 
 def strings(texts, name):

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from kerasbert.base import host  # noqa: F401
 from kerasbert.base.errors import did_you_mean
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
 from kerasbert.heads.base.examples import Examples
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 from kerasbert.tasks import conll, glue, japanese, korean, squad, superglue, swag
 from kerasbert.tasks.own import file_task
 from kerasbert.tasks.submission import zip_submission

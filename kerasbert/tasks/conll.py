@@ -1,6 +1,7 @@
 """CoNLL-2003, named entity recognition in English (Tjong Kim Sang and De Meulder 2003)."""
 
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 
 _TABLE = "arXiv 1810.04805, table 7"
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from kerasbert.heads.base.data_task import Published, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Source
 
 _PAGE = "https://gluebenchmark.com/tasks"
 _TEST = "arXiv 1810.04805, table 1"

@@ -1,6 +1,7 @@
 """JGLUE (Kurihara et al. 2022, LREC): Japanese tasks with its paper's settings and dev scores."""
 
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 from kerasbert.tasks.squad import WINDOWS
 
 _PAGE = "https://github.com/yahoojapan/JGLUE"

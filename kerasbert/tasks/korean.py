@@ -3,7 +3,8 @@
 KLUE scores are listed only where all versions of its paper agree.
 """
 
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 from kerasbert.tasks.squad import WINDOWS
 
 _KLUE = "arXiv 2105.09680"

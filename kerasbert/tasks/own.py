@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kerasbert.base.errors import check_choice
 from kerasbert.heads.base.data import written
-from kerasbert.heads.base.data_task import Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Settings, Source
 from kerasbert.kinds import KINDS, kinds_with
 from kerasbert.metrics import METRICS
 
@@ -47,8 +48,11 @@ def file_task(
     `[start, end, type]`, are tagged by characters. Exports of doccano and Label Studio can be read
     too.
 
+    A table may also be in memory: a data frame of pandas or polars, a PyArrow table, a
+    `datasets.Dataset` (with the names of its classes), or a dict of columns.
+
     Args:
-        train, dev, test: strings, paths of files. At least one is required.
+        train, dev, test: strings, paths of files, or tables in memory. At least one is required.
         head: string. See `Task`.
         columns: string or list of strings. Text columns, two for pairs. Depending on the head,
             they default to "text"; "question" and "context"; "prompt"; "query" and "text"; or
@@ -78,6 +82,10 @@ def file_task(
 
     Raises:
         ValueError: for a file that is missing or lacks required columns or labels.
+
+    >>> task = file_task({"text": ["Hi", "Claim your prize"], "label": ["ham", "spam"]})
+    >>> task.labels, task.read("train").x
+    (('ham', 'spam'), ['Hi', 'Claim your prize'])
     """
     check_choice("head", head, [kind.name for kind in kinds_with("data")])
     if train is dev is test is None:

@@ -1,6 +1,7 @@
 """SQuAD 1.1 (arXiv 1606.05250) and 2.0 (arXiv 1806.03822)."""
 
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 
 _PAGE = "https://rajpurkar.github.io/SQuAD-explorer/"
 _TABLE_2 = "arXiv 1810.04805, table 2"

@@ -1,6 +1,7 @@
 """SWAG (Zellers et al. 2018, arXiv 1808.05326): choose the ending of a scene."""
 
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 
 _TABLE = "arXiv 1810.04805, table 4"
 

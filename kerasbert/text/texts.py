@@ -6,6 +6,7 @@ import numpy as np
 from kerasbert.backend.tensorflow import tf
 from kerasbert.base.errors import is_whole
 from kerasbert.text import ops
+from kerasbert.text.columns import columns_of, items, short
 
 
 def text_columns(x):
@@ -35,7 +36,7 @@ def text_columns(x):
             f"Got a tuple of {len(x)} as text; pass one column or a tuple of two for pairs, and "
             "labels and weights as `y` and `sample_weight`."
         )
-    columns = [_items(column) for column in x]
+    columns = [items(column) for column in x]
     batched = isinstance(columns[0], list)
     if len(columns) == 2 and batched != isinstance(columns[1], list):
         raise ValueError("Got a pair of one text and one list; pass two texts or two lists.")
@@ -72,14 +73,14 @@ def word_rows(x):
         x = next(iter(table.values()))
     elif isinstance(x, (str, bytes, dict, tuple)) or table is not None:
         return None
-    rows = x.to_list() if hasattr(x, "row_splits") else _items(x)
+    rows = x.to_list() if hasattr(x, "row_splits") else items(x)
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
     if not rows or not any(isinstance(row, (list, tuple)) for row in rows):
         return None
     for position, row in enumerate(rows):
         if not isinstance(row, (list, tuple)):
             raise ValueError(
-                f"The item at position {position} is {_short(row)} among lists of words; pass "
+                f"The item at position {position} is {short(row)} among lists of words; pass "
                 "lists of words only, or texts only."
             )
         _check(row, f" of the words at position {position}")
@@ -116,8 +117,8 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
     elif isinstance(x, list) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in x):
         x = ([prompt for prompt, _ in x], [choices for _, choices in x])
     if not isinstance(x, tuple) or len(x) != 2:
-        raise ValueError(f"{_short(x)} has no {many}; pass a tuple of {ones} and lists of {many}.")
-    prompts, choices = _items(x[0]), x[1]
+        raise ValueError(f"{short(x)} has no {many}; pass a tuple of {ones} and lists of {many}.")
+    prompts, choices = items(x[0]), x[1]
     batched = isinstance(prompts, list)
     choices = _choices(choices) if batched else [choices]
     prompts = prompts if batched else [prompts]
@@ -132,9 +133,9 @@ def choice_columns(x, names=("prompt", "prompts", "choices")):
     for position, row in enumerate(choices):
         if isinstance(row, (str, bytes)) or not hasattr(row, "__len__"):
             raise ValueError(
-                f"The {many} at position {position} are {_short(row)}; pass a list of strings."
+                f"The {many} at position {position} are {short(row)}; pass a list of strings."
             )
-        row = choices[position] = row if type(row) is list else _items(row)
+        row = choices[position] = row if type(row) is list else items(row)
         if not row:
             raise ValueError(
                 f"The {one} at position {position} has no {many}; give it at least one."
@@ -174,7 +175,7 @@ def _choices(choices):
             return getattr(choices, method)()
     if hasattr(choices, "iloc"):
         choices = choices.to_numpy()
-    rows = _items(choices)
+    rows = items(choices)
     if len(getattr(choices, "shape", ())) != 2:
         return list(rows) if isinstance(rows, list) else [rows]
     return [_without_padding(row) for row in rows]
@@ -204,7 +205,7 @@ def label_rows(y, count, name="labels"):
     elif hasattr(y, "numpy"):  # A TensorFlow tensor on another backend.
         y = y.numpy()
     try:
-        rows = _items(y)
+        rows = items(y)
     except ValueError:
         rows = None
     if not isinstance(rows, list):
@@ -218,7 +219,7 @@ def read_once(y):
     """Return labels in a table, iterator or dataset as a list, and other labels unchanged."""
     if (table := columns_of(y)) is not None:
         columns = [read_once(column) for column in table.values()]
-        columns = [_items(column) for column in columns]
+        columns = [items(column) for column in columns]
         if len(set(map(len, columns))) != 1:
             sizes = ", ".join(f"{name!r} {len(c)}" for name, c in zip(table, columns))
             raise ValueError(
@@ -229,7 +230,7 @@ def read_once(y):
         is_batched = getattr(y.element_spec, "shape", [0])[:1] == [None]
         rows = (y.unbatch() if is_batched else y).as_numpy_iterator()
         return [row.tolist() if hasattr(row, "tolist") else row for row in rows]
-    return _items(y) if hasattr(y, "__next__") or hasattr(y, "to_pylist") else y
+    return items(y) if hasattr(y, "__next__") or hasattr(y, "to_pylist") else y
 
 
 def label_list(labels):
@@ -358,79 +359,32 @@ def graph_columns(x):
     return columns
 
 
-def columns_of(x):
-    """Return a dict or table as a dict of name to column; `None` for others.
-
-    Args:
-        x: a dict, or a table of pandas, polars, pyarrow or `datasets`.
-
-    Raises:
-        ValueError: if two columns have the same name.
-
-    >>> columns_of({"text": ["a"], "label": [1]}), columns_of(["a"])
-    ({'text': ['a'], 'label': [1]}, None)
-    """
-    if isinstance(x, dict):
-        return x
-    if hasattr(x, "iloc") and hasattr(x, "columns"):
-        names = list(x.columns)
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"The table has two columns named {twice!r}; rename or drop one.")
-    elif hasattr(x, "get_columns"):  # polars
-        names = list(x.columns)
-    elif isinstance(getattr(x, "column_names", None), list):  # pyarrow, datasets
-        names = x.column_names
-    else:
-        return None
-    return {name: x[name] for name in names}
-
-
 def _from_table(table):
     if len(table) not in (1, 2):
         raise ValueError(
             f"The table has {len(table)} columns ({', '.join(map(str, table))}); select the one or "
             "two that hold the text, for example `table[['premise', 'hypothesis']]`."
         )
+    for name in table if len(table) == 2 else ():
+        if str(name).lower() in ("label", "labels"):
+            raise ValueError(
+                f"The table has the columns {' and '.join(map(repr, table))}; pass the text as x "
+                f"and the column {name!r} as y."
+            )
     return tuple(table.values())
 
 
 def _from_list(x):
-    x = _items(x)
+    x = items(x)
     if not isinstance(x, list) or not x or not isinstance(x[0], (list, tuple)):
         return (x,)
     for position, item in enumerate(x):
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             raise ValueError(
-                f"The item at position {position} is {_short(item)} in a list of pairs; pass two "
+                f"The item at position {position} is {short(item)} in a list of pairs; pass two "
                 "strings there too."
             )
     return [a for a, _ in x], [b for _, b in x]
-
-
-def _items(column):
-    """Return a list of the column's values, or a single text unchanged."""
-    if isinstance(column, (str, bytes, list)):
-        return column
-    if hasattr(column, "__next__"):
-        return list(column)
-    if isinstance(column, (dict, set, frozenset)):
-        has = "names, not rows" if isinstance(column, dict) else "no order"
-        raise ValueError(
-            f"Got {_short(column)} as a column of texts, but it has {has}; pass a list of strings."
-        )
-    if hasattr(column, "numpy") and not hasattr(column, "tolist"):
-        column = column.numpy()  # A TensorFlow tensor; a scalar string becomes bytes.
-    for method in ("tolist", "to_list", "to_pylist"):
-        if hasattr(column, method):
-            return getattr(column, method)()
-    if isinstance(column, (str, bytes)):
-        return column
-    if hasattr(column, "__len__") and hasattr(column, "__getitem__"):
-        return list(column)
-    raise ValueError(
-        f"{_short(column)} is not text; pass a string, a list of strings, an array or a column."
-    )
 
 
 def _check(column, place):
@@ -467,9 +421,4 @@ def _not_text(value, place):
     is_number = isinstance(value, (float, np.floating))
     if type(value).__name__ == "NAType" or (is_number and value != value):
         return f"The text at {place} is missing (NaN); use `dropna()` or `fillna('')` on the table."
-    return f"The text at {place} is {_short(value)}, not text; pass a string there."
-
-
-def _short(value):
-    text = repr(value)
-    return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
+    return f"The text at {place} is {short(value)}, not text; pass a string there."

@@ -8,10 +8,12 @@ import shlex
 import numpy as np
 
 from kerasbert.base.files import new_file, remove, write_json, write_text
+from kerasbert.heads.base.frames import is_path
 from kerasbert.metrics import reliability
 from kerasbert.training import advice, report
 from kerasbert.training.arms import ARMS
 from kerasbert.training.labeled import digest_of, plain
+from kerasbert.training.results import Results
 from kerasbert.visualize.calibration import label_curves, reliability_diagram
 
 
@@ -84,28 +86,30 @@ def write_advice(runs, found):
     }
     files += runs.draw(figures, notes)
     counts = np.bincount(labeled.y, minlength=len(labeled.labels))
-    result = {
-        "advice": sentences,
-        "recommended": chosen,
-        "command": command,
-        "best": max(arms, key=lambda name: arms[name][metric]["value"]),
-        "metric": metric,
-        "arms": arms,
-        "baseline": baseline,
-        "learning_curve": curves,
-        "check_labels": checked,
-        "label_next": following,
-        "data": {
-            "rows": len(labeled),
-            "unlabelled": len(labeled.pool),
-            "labels": dict(zip(labeled.labels, counts.tolist())),
-            "folds": settings.folds,
-            "seeds": list(settings.seeds),
-        },
-        "preset": None if settings.preset is None else os.fspath(settings.preset),
-        "notes": notes,
-        "files": [runs.path(name) for name in files],
-    }
+    result = Results(
+        {
+            "advice": sentences,
+            "recommended": chosen,
+            "command": command,
+            "best": max(arms, key=lambda name: arms[name][metric]["value"]),
+            "metric": metric,
+            "arms": arms,
+            "baseline": baseline,
+            "learning_curve": curves,
+            "check_labels": checked,
+            "label_next": following,
+            "data": {
+                "rows": len(labeled),
+                "unlabelled": len(labeled.pool),
+                "labels": dict(zip(labeled.labels, counts.tolist())),
+                "folds": settings.folds,
+                "seeds": list(settings.seeds),
+            },
+            "preset": None if settings.preset is None else os.fspath(settings.preset),
+            "notes": notes,
+            "files": [runs.path(name) for name in files],
+        }
+    )
     write_text(runs.path("advice.md"), report.advice_text(result))
     write_json(runs.path("advice.json"), result)
     return result
@@ -161,7 +165,8 @@ def _command(runs, name):
     given = zip(("--text", "--text-b"), settings.columns or ())
     given = [*given, ("--label", settings.label), ("--encoding", settings.encoding)]
     words = ["kerasbert", "finetune", os.fspath(settings.preset), "model_runs"]
-    words += ["--train", os.fspath(settings.data)]
+    # A table in memory has no name; this stands for the file to write it to.
+    words += ["--train", os.fspath(settings.data) if is_path(settings.data) else "FILE"]
     words += [word for option, value in given if value for word in (option, value)]
     words += ["--sequence-length", str(settings.sequence_length)]
     return f"{shlex.join(words)} {arm.options(len(runs.labeled))}"

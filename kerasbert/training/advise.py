@@ -37,7 +37,7 @@ from kerasbert.training.settings import takes_settings
 @fills_output
 @takes_settings(AdviseSettings)
 def advise(
-    data: AnyPath, preset: AnyPath | None, output: AnyPath, *, settings: AdviseSettings
+    data: Any, preset: AnyPath | None, output: AnyPath, *, settings: AdviseSettings
 ) -> dict[str, Any]:
     """Recommend a method to classify a file's texts, and rows to label or check.
 
@@ -46,8 +46,8 @@ def advise(
     seeds or shares add runs.
 
     Args:
-        data: string. A table of texts and labels, see `kerasbert.tasks.file_task`. Rows with an
-            empty label are candidates for labeling.
+        data: string, or a table in memory. Texts and labels, see `kerasbert.tasks.file_task`. Rows
+            with an empty label are candidates for labeling.
         preset: string, as for `from_preset`; `None` tries only TF-IDF.
         output: string. The output folder.
 
@@ -68,7 +68,7 @@ def advise(
             raise ValueError(f"arms: '{name}' needs an encoder; pass a preset.")
     if preset is not None:
         presets.check(preset)
-    labeled = read_labeled(os.fspath(data), settings)
+    labeled = read_labeled(data, settings)
     if len(labeled.rows.x) > 1 and "setfit" in chosen:
         if settings.arms:
             raise ValueError("arms: 'setfit' does not support text pairs; omit it.")

@@ -1,6 +1,7 @@
 """`AdviseSettings`: the arguments of `advise`, with their defaults and checks."""
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from kerasbert.base.aliases import AnyPath
 from kerasbert.base.errors import PRECISIONS, check_choice, check_whole
@@ -17,7 +18,7 @@ class AdviseSettings(Settings):
     (0.5, 1.0)
     """
 
-    data: AnyPath
+    data: Any
     preset: AnyPath | None
     output: AnyPath
     _: KW_ONLY

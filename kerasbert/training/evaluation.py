@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 from kerasbert import converter, presets
 from kerasbert.base.files import json_in
+from kerasbert.base.notebook import Bar, in_notebook
 from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.frames import is_path, table_of
 from kerasbert.heads.base.task import BertTask
 from kerasbert.kinds import kind_of
 from kerasbert.tasks import get_task
 from kerasbert.tasks.own import model_task
 from kerasbert.training.recording import Pulse
+from kerasbert.training.results import Results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +32,7 @@ _CHUNK = 2048  # Examples between updates of the progress bar.
 
 def evaluate(
     model: Any,
-    data: str | None = None,
+    data: Any = None,
     *,
     task: Any = None,
     split: str = "dev",
@@ -46,9 +49,11 @@ def evaluate(
     Args:
         model: string or model. The `model` folder of `finetune`, another preset with the task's
             head, or a task model.
-        data: string. A file in the format of the training files, or a folder of official files;
-            `None` means the `datasets` library.
-        task: string or `Task`. `None` means that of the model's training, or a task for files.
+        data: string. A file in the format of the training files, or a folder with the official
+            files of `task`; `None` loads them with the `datasets` library. Or a table in memory, as
+            for `kerasbert.tasks.file_task`.
+        task: string or `Task`. `None` means the task that the model was trained on, or, if this
+            task was not recorded, a task for files.
         split: string. The split of a folder or the library.
         columns: list of strings. Text columns, if not the task's.
         label: string or list of strings. Label column, if not the task's; or a 0/1 column per
@@ -72,15 +77,17 @@ def evaluate(
         task, file, folder, "dev" if file else split, columns, label, encoding, limit
     )
     predictions, _ = answer_all(task, model, examples, batch_size, verbose)
-    return {
-        "task": task.name,
-        "split": os.path.basename(file) if file else split,
-        "examples": len(examples),
-        "metric": task.main_metric,
-        "scores": task.score(examples, predictions),
-        "classes": task.scores_by_class(examples, predictions),
-        "published": [vars(published) for published in task.published],
-    }
+    return Results(
+        {
+            "task": task.name,
+            "split": _split_name(file, split),
+            "examples": len(examples),
+            "metric": task.main_metric,
+            "scores": task.score(examples, predictions),
+            "classes": task.scores_by_class(examples, predictions),
+            "published": [vars(published) for published in task.published],
+        }
+    )
 
 
 def predict(
@@ -120,14 +127,16 @@ def predict(
     )
     predictions, probabilities = answer_all(task, model, examples, batch_size, verbose)
     files = [] if output is None else task.write(output, examples, predictions, threshold)
-    return {
-        "task": task.name,
-        "split": os.path.basename(file) if file else split,
-        "ids": examples.ids,
-        "predictions": predictions,
-        "probabilities": probabilities,
-        "files": files,
-    }
+    return Results(
+        {
+            "task": task.name,
+            "split": _split_name(file, split),
+            "ids": examples.ids,
+            "predictions": predictions,
+            "probabilities": probabilities,
+            "files": files,
+        }
+    )
 
 
 def open_model(source, task=None, precision=None):
@@ -176,7 +185,14 @@ def answer_all(task, model, examples, batch_size=32, verbose=True):
 
 
 def _shown(parts):
-    """Yield the parts, and show progress by a bar on a terminal, else by lines."""
+    """Yield the parts, and show progress with a bar or, in files and pipes, with lines."""
+    if in_notebook():
+        bar = Bar()
+        for number, part in enumerate(parts):
+            bar.show(number, len(parts), "predicting")
+            yield part
+        bar.show(len(parts), len(parts), "predicted")
+        return
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track
@@ -190,15 +206,27 @@ def _shown(parts):
 
 
 def _file_or_folder(data):
-    """Return `(file, folder)`, at most one not `None`."""
+    """Return `(file, folder)`, of which `data` is one and the other `None`, or both are `None`.
+
+    A table in memory counts as a file.
+    """
     if data is None:
         return None, None
+    if not is_path(data):
+        return table_of(data, "data"), None
     path = os.path.expanduser(os.fspath(data))
     if os.path.isfile(path):
         return path, None
     if os.path.isdir(path):
         return None, path
     raise ValueError(f"There is no file or folder '{data}'.")
+
+
+def _split_name(file, split):
+    """Return the name of the examples in results."""
+    if file is None:
+        return split
+    return os.path.basename(file) if is_path(file) else "data"
 
 
 def read_data(task, file, folder, split, columns, label, encoding, limit):

@@ -34,6 +34,7 @@ from kerasbert.training.finetune_settings import FinetuneSettings
 from kerasbert.training.grid_search import PARTS, GridSearch, run_name, runs_in
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.settings import takes_settings
+from kerasbert.training.trackers import tracker_of
 
 
 @takes_settings(FinetuneSettings)
@@ -166,6 +167,8 @@ def _finetune(place, output, parts, settings, launched):
             overwrite=settings.overwrite,
             verbose=settings.verbose,
             check_interrupt=check,
+            callbacks=tuple(settings.callbacks),
+            tracker=tracker_of(settings.track, place),
         )
         search.check_output()
         points = [
@@ -201,15 +204,22 @@ def _finetune(place, output, parts, settings, launched):
         )
         for note in notes:
             search.say(note)
-        for number, point in enumerate(points, start=1):
-            search.run(point, f"Run {number} of {len(points)}")
+        with search.tracker.run("search", search.parameters()):
+            for number, point in enumerate(points, start=1):
+                search.run(point, f"Run {number} of {len(points)}")
+            if settings.part is None:
+                results = write_results(search, notes)
+                scores = results["scores"] | {
+                    f"test_{name}": value for name, value in (results["test_scores"] or {}).items()
+                }
+                search.tracker.scores(scores)
+                search.tracker.artifacts(results["pictures"], results["model"])
         if settings.part is not None:
             found = [
                 runs_in(one) for one in glob.glob(f"{glob.escape(place)}/{PARTS}/*-of-{count}")
             ]
             earlier = set() if settings.overwrite else runs_in(place)
             return search.summary(), names <= earlier.union(*found)
-        results = write_results(search, notes)
         if settings.record_rate:
             rate = _best_rate(results["grid"], task.mode)
             presets.record_finetuning_learning_rate(preset, rate)

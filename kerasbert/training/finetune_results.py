@@ -19,6 +19,7 @@ from kerasbert.heads.ensemble.model import describe_members
 from kerasbert.training import report
 from kerasbert.training.evaluation import RECORD, answer_all
 from kerasbert.training.grid_search import GRID
+from kerasbert.training.results import Results
 from kerasbert.upload import write_card
 from kerasbert.visualize.predictions import confusion_matrix
 from kerasbert.visualize.training import finetuning_curves
@@ -48,29 +49,31 @@ def write_results(search, notes):
                 scores[name] = task.score(examples, found)
             threshold = scores["dev"].get("best_f1_threshold")
             written += task.write(search.path("predictions", name), examples, found, threshold)
-    results = {
-        "task": task.name,
-        "preset": search.shared["preset"],
-        "method": search.shared["method"],
-        "metric": task.main_metric,
-        "best": {name: best[name] for name in ("run", *GRID, "epoch")},
-        "kept": [run["run"] for run in chosen],
-        "scores": scores["dev"],
-        "classes": task.scores_by_class(search.dev, predictions["dev"]),
-        "test_scores": scores["test"],
-        "grid": report.over_seeds(runs, task.main_metric, task.mode),
-        "runs": runs,
-        "published": [vars(published) for published in task.published],
-        "examples": {
-            "train": len(search.train),
-            "dev": len(search.dev),
-            "test": 0 if search.test is None else len(search.test),
-        },
-        "model": directory,
-        "predictions": written,
-        "pictures": _draw(search, runs, best, predictions["dev"], notes),
-        "notes": notes,
-    }
+    results = Results(
+        {
+            "task": task.name,
+            "preset": search.shared["preset"],
+            "method": search.shared["method"],
+            "metric": task.main_metric,
+            "best": {name: best[name] for name in ("run", *GRID, "epoch")},
+            "kept": [run["run"] for run in chosen],
+            "scores": scores["dev"],
+            "classes": task.scores_by_class(search.dev, predictions["dev"]),
+            "test_scores": scores["test"],
+            "grid": report.over_seeds(runs, task.main_metric, task.mode),
+            "runs": runs,
+            "published": [vars(published) for published in task.published],
+            "examples": {
+                "train": len(search.train),
+                "dev": len(search.dev),
+                "test": 0 if search.test is None else len(search.test),
+            },
+            "model": directory,
+            "predictions": written,
+            "pictures": _draw(search, runs, best, predictions["dev"], notes),
+            "notes": notes,
+        }
+    )
     _write_card(search, directory, results)
     write_text(search.path("results.csv"), _csv(runs, search.shared["method"]))
     write_json(search.path("results.json"), results)

@@ -12,9 +12,12 @@ from kerasbert.base.errors import (
     check_choice,
     check_value,
     check_whole,
+    need_packages,
 )
 from kerasbert.training.settings import Settings, numbers, setting, two_numbers
 
+# Each is the name of its package and of an extra, too.
+TRACKERS = ("mlflow", "wandb", "tensorboard")
 METHODS = ("full", "lora", "frozen", "setfit")
 # Defaults of setfit 1.2; a preset's learning rate takes precedence.
 _SETFIT = {"batch_sizes": (16,), "learning_rates": (2e-5,), "epochs": (1,)}
@@ -213,6 +216,25 @@ class FinetuneSettings(Settings):
         metavar="I/N",
         free=True,
     )
+    callbacks: tuple | list = setting(
+        (),
+        "Keras callbacks of `fit`, which see the dev scores of each epoch as `val_<score>`. All "
+        "runs get the same objects. The method frozen fits the head of a classifier without `fit` "
+        "and callbacks.",
+        free=True,
+        option=False,
+    )
+    track: str | None = setting(
+        None,
+        "Experiment tracker: mlflow, wandb or tensorboard (in OUTPUT/tensorboard). Each training "
+        "is a run with its parameters, its losses and scores per epoch and its final scores. The "
+        "search is a run with the scores of the saved model, the pictures and the preset. MLflow "
+        "and Weights & Biases are configured by their environment variables, such as "
+        "`MLFLOW_TRACKING_URI` and `WANDB_PROJECT`.",
+        choices=TRACKERS,
+        metavar="TRACKER",
+        free=True,
+    )
     overwrite: bool = setting(False, "Remove existing runs from OUTPUT.", free=True)
     verbose: bool = setting(True, "Whether to show progress.", free=True, option=False)
 
@@ -256,6 +278,11 @@ class FinetuneSettings(Settings):
                     "as '3/16'."
                 )
             self.choose(part=part)
+        if not isinstance(self.callbacks, (list, tuple)):
+            raise ValueError(f"callbacks={self.callbacks!r} must be a list of Keras callbacks.")
+        if self.track is not None:
+            check_choice("track", self.track, TRACKERS)
+            need_packages(f"track={self.track!r}", self.track, self.track)
         self._choose_method()
 
     def _choose_method(self):

@@ -19,8 +19,10 @@ from kerasbert.training import report
 from kerasbert.training.epoch_scores import EpochScores
 from kerasbert.training.evaluation import RECORD
 from kerasbert.training.methods import REGULARIZATION, method_of
+from kerasbert.training.results import Results
 from kerasbert.training.resuming import find_checkpoint
 from kerasbert.training.run_folder import RunFolder
+from kerasbert.training.trackers import Tracker
 
 # Folder of the parts of a divided search.
 PARTS = "parts"
@@ -65,6 +67,8 @@ class GridSearch(RunFolder):
     Args:
         weights: list of floats, one per training example, or `None`.
         arguments: dict of further arguments of `from_preset`.
+        callbacks: tuple of callbacks of `fit`.
+        tracker: a `Tracker`.
     """
 
     task: Task
@@ -73,8 +77,10 @@ class GridSearch(RunFolder):
     dev: Examples
     test: Examples | None
     arguments: dict
+    callbacks: tuple = ()
+    tracker: Tracker = Tracker("")
 
-    others = frozenset([PARTS])
+    others = frozenset([PARTS, "tensorboard"])
 
     def check_output(self):
         """Raise if the folder has other files, or runs with other settings."""
@@ -132,14 +138,16 @@ class GridSearch(RunFolder):
         """Return a dict of the results of a part."""
         runs = self.done()
         best = self.best(runs) if runs else None
-        return {
-            "task": self.task.name,
-            "preset": self.shared["preset"],
-            "method": self.shared["method"],
-            "metric": self.task.main_metric,
-            "best": best and {name: best[name] for name in ("run", *GRID, "epoch")},
-            "runs": runs,
-        }
+        return Results(
+            {
+                "task": self.task.name,
+                "preset": self.shared["preset"],
+                "method": self.shared["method"],
+                "metric": self.task.main_metric,
+                "best": best and {name: best[name] for name in ("run", *GRID, "epoch")},
+                "runs": runs,
+            }
+        )
 
     def done(self):
         """Return the finished runs in grid order, a list of dicts."""
@@ -170,7 +178,9 @@ class GridSearch(RunFolder):
             self.say(f"{title}: already done.")
             return
         self.say(title)
-        model, watch = self.train_one(point, self.path("runs", name))
+        with self.tracker.run(name, {**self.parameters(), **point}) as callbacks:
+            model, watch = self.train_one(point, self.path("runs", name), callbacks)
+            self.tracker.scores(watch.kept()["scores"])
         row = watch.kept()
         run = {
             "run": name,
@@ -198,9 +208,16 @@ class GridSearch(RunFolder):
         said = "diverged" if value is None else f"{self.task.main_metric} {value:.4f} on dev"
         self.say(f"{said}, {report.duration(run['seconds'])}")
 
-    def train_one(self, point, folder):
-        """Train a model for a grid point; return it and its `EpochScores`."""
-        gc.collect()  # Free the memory of the previous model.
+    def parameters(self):
+        """Return the settings that all runs share, a flat dict of short values for trackers."""
+        left_out = ("task", "data")
+        shared = {x: value for x, value in self.shared.items() if x not in left_out}
+        shared = {x: value for x, value in shared.items() if value not in (None, {}, [])}
+        return {"task": self.task.name, **shared, "training_examples": len(self.train)}
+
+    def train_one(self, point, folder, callbacks=()):
+        """Train a model with the settings of a grid point, and return it and its `EpochScores`."""
+        gc.collect()  # Free the memory of the previous model and its optimizer.
         self.check_interrupt()
         keras.utils.set_random_seed(point["seed"])
         with warnings.catch_warnings():
@@ -247,7 +264,8 @@ class GridSearch(RunFolder):
                     batch_size=point["batch_size"],
                     epochs=point["epochs"],
                     initial_epoch=start,
-                    callbacks=[watch],
+                    # The first one adds the scores to the logs, where the others find them.
+                    callbacks=[watch, *self.callbacks, *callbacks],
                     verbose=(1 if watch.in_line else 2) if self.verbose else 0,
                 )
         for weight, value in zip(trained.weights, watch.best):  # Empty without early stopping.

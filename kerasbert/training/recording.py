@@ -11,6 +11,7 @@ import keras
 
 from kerasbert.base import keras_internals
 from kerasbert.base.files import new_file, read_log
+from kerasbert.base.notebook import Bar, in_notebook
 from kerasbert.base.process import handled_signals
 from kerasbert.base.strict_json import to_json
 from kerasbert.training.resuming import random_mark, remove_older
@@ -226,7 +227,7 @@ class Pulse:
 
 
 class Line:
-    """Progress display: a bar on a terminal, otherwise one line per interval.
+    """Progress display: a bar on a terminal or in a notebook, otherwise one line per interval.
 
     Args:
         verbose: bool. Whether to show anything.
@@ -237,8 +238,11 @@ class Line:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self.verbose = verbose
-        self.console = Console(file=sys.stderr, highlight=False)
+        # In a notebook, rich would print each line as HTML, and its bar would not update itself.
+        notebook = {"force_terminal": False, "force_jupyter": False} if in_notebook() else {}
+        self.console = Console(file=sys.stderr, highlight=False, **notebook)
         self.bar = None
+        self.notebook_bar = Bar() if verbose and notebook else None
         if verbose and self.console.is_terminal:
             # The bar does not refresh in a thread, which would slow down the training.
             self.bar = Progress(
@@ -250,7 +254,7 @@ class Line:
                 transient=True,
             )
             self.task = self.bar.add_task("compiling")
-        self._shown = 0.0
+        self._shown, self._text = 0.0, ""
         self.pulse = Pulse(self.say)
 
     def __enter__(self):
@@ -268,12 +272,20 @@ class Line:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def tick(self, step, total):
-        """Show the current step, in a bar at most once per second, else like `Pulse`."""
-        if not self.bar:
+        """Show the current step: in a bar, at most once a second; otherwise as `Pulse` does."""
+        if not self.bar and not self.notebook_bar:
             self.pulse.tick(lambda: f"{step:,}/{total:,}")
         elif time.monotonic() - self._shown > 1:
             self._shown = time.monotonic()
-            self.bar.update(self.task, completed=step, total=total, refresh=True)
+            self._update(step, total)
+
+    def _update(self, step, total):
+        """Show the step, and the metrics of the last interval, in the bar."""
+        if self.notebook_bar:
+            self.notebook_bar.show(step, total, self._text)
+        else:
+            text = {"description": self._text} if self._text else {}
+            self.bar.update(self.task, completed=step, total=total, refresh=True, **text)
 
     def interval(self, row, total, seconds_per_step):
         """Show the metrics of an interval."""
@@ -290,10 +302,9 @@ class Line:
         if "held_out_loss" in row:
             parts.append(f"held out {row['held_out_loss']:.3f}")
         text = ", ".join(parts)
-        if self.bar:
-            self.bar.update(
-                self.task, completed=row["step"], total=total, description=text, refresh=True
-            )
+        if self.bar or self.notebook_bar:
+            self._text = text
+            self._update(row["step"], total)
         else:
             self.pulse = Pulse(self.say)
             self.say(f"{row['step']:,}/{total:,}: {text}")

@@ -221,11 +221,11 @@ def test_a_grid_that_is_killed_goes_on(task, tiny_preset, tmp_path, monkeypatch)
     options = {"learning_rates": [1e-2, 3e-3, 1e-3], "batch_sizes": [16, 8]}
     points, train_one = [], GridSearch.train_one
 
-    def counted(self, point, folder):
+    def counted(self, point, *others):
         if len(points) == 3:
             raise KeyboardInterrupt
         points.append(point)
-        return train_one(self, point, folder)
+        return train_one(self, point, *others)
 
     monkeypatch.setattr(GridSearch, "train_one", counted)
     with pytest.raises(KeyboardInterrupt):

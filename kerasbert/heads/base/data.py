@@ -45,7 +45,17 @@ class Data:
         return {"new_head": True}
 
     def open(self, task, path, split):
-        """Read a file into a `file_readers.Table`, or into another input of `examples`."""
+        """Return a `file_readers.Table`, or another input of `examples`.
+
+        Args:
+            task: the `Task`.
+            path: string; or the `Table` of data in memory, which is returned unchanged.
+            split: string.
+        """
+        return path if isinstance(path, file_readers.Table) else self.read_file(task, path, split)
+
+    def read_file(self, task, path, split):
+        """Read a file for `open`."""
         source = task.source
         wanted = [source.columns.get(name, name) for name in task.columns]
         if is_test(split) and ending_of(path) == ".txt":
@@ -233,12 +243,13 @@ def index_file(task, data, values):
 
 
 def first_table(task):
-    """Read the training file of your own files, or the first file."""
-    return file_readers.read_table(
-        first_file(task), (), task.columns, task.source.quotes, encoding=task.source.encoding
-    )
+    """Read the training file of a task with your own files; without one, read its first file."""
+    first, source = first_file(task), task.source
+    if isinstance(first, file_readers.Table):
+        return first
+    return file_readers.read_table(first, (), task.columns, source.quotes, encoding=source.encoding)
 
 
 def first_file(task):
-    """Return the path of the file that `first_table` reads."""
+    """Return the path or the table in memory that `first_table` reads."""
     return task.source.files.get("train") or next(iter(task.source.files.values()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,11 +11,12 @@ import numpy as np
 
 from kerasbert.base.errors import check_choice
 from kerasbert.base.files import write_text
+from kerasbert.base.notebook import summary
 from kerasbert.base.paths import check_name, inside
-from kerasbert.heads.base import file_readers
+from kerasbert.heads.base import file_readers, frames
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 from kerasbert.kinds import FORMS, KINDS
 from kerasbert.metrics import MACRO, MAIN_SCORES, ScoreCallback
-from kerasbert.optimizers import FINETUNING_LEARNING_RATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,90 +24,6 @@ if TYPE_CHECKING:
 
     from kerasbert.base.aliases import AnyPath
     from kerasbert.heads.base.examples import Examples
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Fine-tuning settings, each with one or several values to search.
-
-    Args:
-        batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` means the preset's, or
-            3e-5.
-        warmup: float. Share of warmup steps; the learning rate then decays to 0.
-        sequence_length: int. Maximum tokens per row.
-
-    >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
-    (18, {'batch_size': 16, 'learning_rate': 5e-05, 'epochs': 3})
-
-    Source: Devlin et al. 2019, arXiv 1810.04805, appendix A.3.
-    """
-
-    batch_sizes: tuple = (16, 32)
-    learning_rates: tuple | None = (5e-5, 3e-5, 2e-5)
-    epochs: tuple = (2, 3, 4)
-    warmup: float = 0.1
-    sequence_length: int = 128
-
-    def grid(self) -> list[dict[str, Any]]:
-        """Return all combinations, as dicts of `batch_size`, `learning_rate` and `epochs`."""
-        names = ("batch_size", "learning_rate", "epochs")
-        rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
-        values = (self.batch_sizes, rates, self.epochs)
-        return [dict(zip(names, point)) for point in itertools.product(*values)]
-
-
-@dataclass(frozen=True)
-class Published:
-    """A published score.
-
-    Args:
-        model: string. Name in the publication, such as "BERT-Base".
-        split: string. "dev" or "test".
-        metric: string. Name in the task's scores.
-        value: float. A fraction, like our scores.
-        where: string. Paper and table.
-    """
-
-    model: str
-    split: str
-    metric: str
-    value: float
-    where: str
-
-
-@dataclass(frozen=True)
-class Source:
-    """Source of a task's data, and format of its files.
-
-    Args:
-        page: string. Download page.
-        license: string. License of the data; "" if it is on `page`.
-        files: dict of split to a path in the folder, or to a tuple of alternative paths.
-        columns: dict of column name to its name in the files, if different, or to the column number
-            in files with one word per line.
-        header: tuple. Column names of files without a header.
-        values: tuple. Labels as written in the files, if different from the class names.
-        id: string. Column of the ids. For your own files, defaults to "id" if unique, else to
-            numbers from 0.
-        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        comment: string. Prefix of lines to leave out, in files with one word per line.
-        encoding: string. Encoding of your own files that are not UTF-8 and have no byte-order mark.
-        dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
-        splits: dict of split to its name in the `datasets` library, if different.
-    """
-
-    page: str = ""
-    license: str = ""
-    files: dict = field(default_factory=dict)
-    columns: dict = field(default_factory=dict)
-    header: tuple = ()
-    values: tuple = ()
-    id: str = ""
-    quotes: bool | None = None
-    comment: str | None = None
-    encoding: str | None = None
-    dataset: tuple = ()
-    splits: dict = field(default_factory=lambda: {"dev": "validation"})
 
 
 @dataclass(frozen=True)
@@ -232,19 +148,13 @@ class Task:
 
         Args:
             encoding: string. Encoding of files that are not UTF-8, such as "cp949".
-            **paths: strings. The file of each split, or `None`.
+            **paths: strings. The file of each split, or `None`; or a table in memory, as for
+                `kerasbert.tasks.file_task`.
 
         Raises:
-            ValueError: if a file is missing.
+            ValueError: if a file is missing, or a table cannot be read.
         """
-        files = {
-            split: os.path.abspath(os.path.expanduser(path))
-            for split, path in paths.items()
-            if path is not None
-        }
-        for split, path in files.items():
-            if not os.path.isfile(path):
-                raise ValueError(f"There is no file '{paths[split]}' for {split}.")
+        files = {split: self._own(split, x) for split, x in paths.items() if x is not None}
         source = dataclasses.replace(
             self.source, files=files, encoding=encoding, page="", license="", dataset=()
         )
@@ -253,6 +163,41 @@ class Task:
         if self.source.files and not self.has_own_files:
             task = dataclasses.replace(task, title=f"files in the form of {self.title}")
         return task
+
+    def _own(self, split, given):
+        """Return a file's absolute path, or the `Table` of data in memory."""
+        if isinstance(given, file_readers.Table):
+            return given
+        if not frames.is_path(given):
+            if self.form:
+                raise ValueError(
+                    f"{split}: the task '{self.name}' reads its official files; pass their paths, "
+                    f"not a {type(given).__name__}."
+                )
+            return frames.table_of(given, split)
+        path = os.path.abspath(os.path.expanduser(os.fsdecode(given)))
+        if not os.path.isfile(path):
+            raise ValueError(f"There is no file '{os.fsdecode(given)}' for {split}.")
+        return path
+
+    def _repr_html_(self):
+        settings = self.settings
+        facts = {
+            "head": self.head,
+            "text columns": list(self.columns),
+            "label column": list(self.label) if isinstance(self.label, tuple) else self.label,
+            "labels": list(self.labels),
+            "scores": list(self.metrics),
+            "splits": list(self.splits),
+            "settings": [
+                f"{name}={getattr(settings, name)!r}"
+                for name in ("batch_sizes", "learning_rates", "epochs", "sequence_length")
+            ],
+            "page": self.source.page,
+            "license": self.source.license,
+            "use": "kerasbert.finetune(task, preset, output)",
+        }
+        return summary(f"Task {self.title!r}", facts)
 
     @property
     def has_own_files(self) -> bool:
@@ -324,7 +269,7 @@ class Task:
             table = self._data.open(self, path, split)
         elif source.dataset:
             there = source.splits.get(split, split)
-            table = file_readers.from_datasets(source.dataset, there, self.name, source.page)
+            table = frames.from_datasets(source.dataset, there, self.name, source.page)
         else:
             files = [path] if isinstance(path, str) else path
             raise ValueError(
@@ -482,7 +427,7 @@ class Task:
 
 
 def _is_own(path):
-    return isinstance(path, str) and os.path.isabs(path)
+    return isinstance(path, file_readers.Table) or isinstance(path, str) and os.path.isabs(path)
 
 
 def _as_tuples(value):

@@ -1,4 +1,4 @@
-"""Readers for tables, SQuAD's JSON, CoNLL columns and the `datasets` library."""
+"""Readers for tables, SQuAD's JSON and CoNLL columns."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from kerasbert.base.errors import first_line, how_to_install
+from kerasbert.base.errors import first_line
 from kerasbert.base.paths import check_name
 from kerasbert.data.tables import (
     TABLES,
@@ -19,6 +19,7 @@ from kerasbert.data.tables import (
 )
 from kerasbert.data.text_files import ending_of, read_text
 from kerasbert.heads.base.annotations import flat_annotations
+from kerasbert.text.columns import plain
 
 
 @dataclass
@@ -135,7 +136,7 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
     for place, name in enumerate(header):
         values = [cells[place] for _, cells in rows]
         if unit == "row":  # Parquet cells may be arrays and objects.
-            inner = _table_of([{name: _plain(value)} for value in values], source)
+            inner = table_of_rows([{name: plain(value)} for value in values], source)
             columns |= inner.columns
         else:
             columns[name] = values
@@ -216,10 +217,10 @@ def _texts(values):
 def _json_table(rows, source):
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{source} must contain objects, one per line or in a list.")
-    return _table_of(flat_annotations(rows, source), source)
+    return table_of_rows(flat_annotations(rows, source), source)
 
 
-def _table_of(rows, source):
+def table_of_rows(rows, source):
     """Make a `Table` from dicts, which may be nested."""
     rows = [dict(_flat(row)) for row in rows]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -233,18 +234,6 @@ def _flat(row, prefix=""):
         yield prefix + name, value
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
-
-
-def _plain(value):
-    """Convert arrays at any depth to lists, and missing values to `None`."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    is_missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-    return None if is_missing else value
 
 
 # === SQuAD ===
@@ -438,53 +427,3 @@ def find_file(folder, candidates, name, page):
         f"The folder '{folder}' has no {candidates[0]}{more} of the task '{name}'; get it from "
         f"{page}"
     )
-
-
-def from_datasets(dataset, split, name, page):
-    """Read a split with the `datasets` library into a `Table`.
-
-    Args:
-        dataset: tuple of arguments of `datasets.load_dataset`, with keyword arguments in a dict at
-            the end.
-        split: string. Name of the split in the library.
-        name: string. The task, for error messages.
-        page: string. Download page, for errors.
-
-    Raises:
-        ValueError: if the library is missing or cannot load the data.
-    """
-    way_out = f"get the files from {page} and pass their folder"
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(
-            f"The data of '{name}' are missing: {way_out}, or run {how_to_install('data')}."
-        ) from None
-    named = dataset[-1] if isinstance(dataset[-1], dict) else {}
-    try:
-        loaded = datasets.load_dataset(*dataset[: len(dataset) - bool(named)], split=split, **named)
-    except Exception as error:  # The library raises many types.
-        raise ValueError(
-            f"The datasets library cannot get '{dataset[0]}' ({first_line(error)}); {way_out}."
-        ) from error
-    return table_of_dataset(loaded, f"the {split} split of {dataset[0]}")
-
-
-def table_of_dataset(loaded, source):
-    """Convert a `datasets.Dataset` to a `Table`, with class names instead of numbers."""
-    columns = {}
-    for name in loaded.column_names:
-        values, feature = [_plain(value) for value in loaded[name]], loaded.features[name]
-        names = getattr(feature, "names", None) or getattr(
-            getattr(feature, "feature", None), "names", None
-        )
-        columns[name] = [_named(value, names) for value in values] if names else values
-        for key in dict.fromkeys(key for v in values if isinstance(v, dict) for key in v):
-            columns[f"{name}.{key}"] = [None if v is None else v.get(key) for v in values]
-    return Table(columns, source, list(range(1, len(loaded) + 1)), "row")
-
-
-def _named(value, names):
-    if isinstance(value, list):
-        return [_named(item, names) for item in value]
-    return names[value] if isinstance(value, int) and 0 <= value < len(names) else None

@@ -33,13 +33,13 @@ class QuestionAnswering(Data):
             return {}
         return {"settings": replace(task.settings, sequence_length=384)}
 
-    def open(self, task, path, split):
+    def read_file(self, task, path, split):
         encoding = task.source.encoding
         if ending_of(path) == ".json" and (
             not task.has_own_files or file_readers.is_squad(path, encoding)
         ):
             return file_readers.read_squad(path, encoding)
-        return super().open(task, path, split)
+        return super().read_file(task, path, split)
 
     def examples(self, task, table, split):
         questions, contexts = (

@@ -14,12 +14,12 @@ import numpy as np
 
 from kerasbert.base.errors import check_whole, is_whole
 from kerasbert.text import ops
+from kerasbert.text.columns import columns_of
 from kerasbert.text.examples_in_memory import tokenize_column
 from kerasbert.text.label_warnings import warn_of_nothing
 from kerasbert.text.preprocessor import BertPreprocessor
 from kerasbert.text.texts import (
     assert_all,
-    columns_of,
     graph_columns,
     label_rows,
     text_columns,

@@ -20,7 +20,7 @@ from kerasbert.heads.base.data import (
     unknown_value,
     written,
 )
-from kerasbert.heads.base.data_task import Source
+from kerasbert.heads.base.task_fields import Source
 from kerasbert.metrics import MACRO, scores_by_class
 from kerasbert.text.names import known_name, same_names
 

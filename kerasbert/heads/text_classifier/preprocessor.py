@@ -16,11 +16,11 @@ from kerasbert.heads.base.long_preprocessor import LongTextPreprocessor
 from kerasbert.text import ops
 from kerasbert.text.alignment import in_form
 from kerasbert.text.class_numbers import class_numbers
+from kerasbert.text.columns import columns_of
 from kerasbert.text.label_warnings import counted, warn_of_columns, warn_of_equal
 from kerasbert.text.names import composed, known_name
 from kerasbert.text.texts import (
     assert_all,
-    columns_of,
     label_list,
     label_rows,
 )

@@ -75,7 +75,7 @@ class TokenClassification(Data):
         scheme = {} if task.scheme is None else {"scheme": task.scheme}
         return {"labels": list(task.labels), **scheme}
 
-    def open(self, task, path, split):
+    def read_file(self, task, path, split):
         source = task.source
         if _is_table(path, task):
             names = [_named(task, name) for name in (*task.columns, task.label)]
@@ -435,10 +435,11 @@ def _tags(task, given):
 
 def _sorted_tags(task, found):
     if not found - {""}:
+        first = first_file(task)
         raise ValueError(
-            f"'{first_file(task)}' has words but no tags: write a word and its tag per line, "
-            "separated by a tab or a space, and an empty line after each sentence; or name the "
-            "column of the tags (label)."
+            f"{getattr(first, 'source', repr(first))} has words but no tags: write a word and its "
+            "tag per line, separated by a tab or a space, and an empty line after each sentence; "
+            "or name the column of the tags (label)."
         )
     return sorted(found - {""}, key=by_size)
 

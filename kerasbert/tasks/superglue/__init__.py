@@ -5,7 +5,8 @@ SuperGLUE defines files and scores, but not the inputs of a model; `data.py` mak
 
 from dataclasses import replace
 
-from kerasbert.heads.base.data_task import Published, Settings, Source, Task
+from kerasbert.heads.base.data_task import Task
+from kerasbert.heads.base.task_fields import Published, Settings, Source
 
 _PAGE = "https://super.gluebenchmark.com/tasks"
 _WHERE = "arXiv 1905.00537, table 3"

@@ -29,7 +29,7 @@ _HIGHLIGHT = "\n@highlight\n"  # Separates the points of a summary in passages o
 class _Lines:
     """Base class of data in `.jsonl` files with one object per row."""
 
-    def open(self, task, path, split):
+    def read_file(self, task, path, split):
         source = f"'{path}'"
         header, rows, _ = open_table(path, encoding=task.source.encoding, whole=True)
         if header is not None:
