@@ -163,7 +163,7 @@ def _same(a, b):
 def check_head(model, format):
     """Raise if a format has no place for a part of the head.
 
-    Warn if it has none for the temperature, which does not change classes.
+    Warn if it has none for the temperature or the null threshold, which do not change the logits.
     """
     what = f"The format '{format}' has no place for the"
     way = "use format='kerasbert', or convert the encoder alone with task='encoder'"
@@ -183,5 +183,11 @@ def check_head(model, format):
         warnings.warn(
             f"{what} temperature {model.temperature:.3g} of this {name}, so its probabilities are "
             "not calibrated there; divide the logits by it.",
+            stacklevel=2,
+        )
+    if getattr(model, "null_threshold", None) is not None:
+        warnings.warn(
+            f"{what} null_threshold {model.null_threshold:.3g} of this {name}; compare the null "
+            "scores with it.",
             stacklevel=2,
         )

@@ -18,7 +18,7 @@ from kerasbert.families import LINEAGE, head_settings
 from kerasbert.kinds import KINDS, kind_of, tables_of
 
 # Arguments that describe the classes of a head.
-_CLASSES = ("num_classes", "labels", "scheme", "multi_label", "temperature")
+_CLASSES = ("num_classes", "labels", "scheme", "multi_label", "temperature", "null_threshold")
 # Arguments that request a new head.
 _NEW_HEAD = ("num_classes", "labels", "layers", "projection_dim")
 # Settings of layers that a head may have besides its dense layers.

@@ -413,8 +413,7 @@ class ServedIndex(ServedTasks):
     def _read(self, queries, rows):
         """Add the reader's answers to hits, and return which are clear: bool (Q, K).
 
-        An answer is clear if it leads the second by more than the margin, and its null score is not
-        within the margin of the threshold.
+        An answer is clear if its score leads the second answer's by more than the margin.
         """
         reader = self.parts["reader"]
         settings, pairs = {**reader.answer_settings, "top_k": 2}, []
@@ -431,9 +430,6 @@ class ServedIndex(ServedTasks):
             best, second = found[0], found[1]["score"] if len(found) > 1 else 0
             hit |= _named({name: -1 if x is None else x for name, x in best.items()})
             clear[row, place] = best["score"] - second > self.margin
-            threshold = settings["null_threshold"]
-            if threshold is not None:
-                clear[row, place] &= abs(best["null_score"] - threshold) > self.margin
         return clear
 
     def warmup_inputs(self, item):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# The default is a single run with the preset's learning rate. Only built-in tasks have the grid of
-# a paper.
-_SETTINGS = Settings((32,), None, (3,))
+# The default is a single run with the preset's learning rate and at least 3 epochs. Only built-in
+# tasks have the grid of a paper.
+_SETTINGS = Settings((32,), None, None)
 
 
 def file_task(
@@ -70,8 +70,8 @@ def file_task(
             unique.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one selects models. With
             more than two classes, "f1", "precision" and "recall" are means over the classes.
-        settings: a `Settings`; defaults to one run: batches of 32, 3 epochs, the preset's learning
-            rate.
+        settings: a `Settings`; defaults to one run: batches of 32, the preset's learning rate, and
+            3 epochs or, for few examples, more (see `min_steps` of `kerasbert.finetune`).
         quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
         encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis",
             which is read as its superset cp932 (and "euc-kr" as cp949).

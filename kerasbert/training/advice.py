@@ -11,7 +11,9 @@ from kerasbert.training.report import duration
 METRICS = ("accuracy", "macro_f1")
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 _RESAMPLES = 1000
-_CLOSE = 0.02  # Negligible difference between two scores.
+_CLOSE = 0.02  # Largest difference between two scores that is called negligible.
+_SAME = 0.005  # Largest lead for which a cheaper arm is recommended instead.
+_MOST_LABELS = 20  # Largest multiple of the labels that the advice proposes.
 
 
 # === Scores ===
@@ -213,11 +215,12 @@ def margins_of(rows):
 
 
 def choose(arms, samples, metric):
-    """Choose the cheapest arm that is not significantly worse than the best.
+    """Choose the arm with the highest expected score, or a cheaper one that is as good in practice.
 
     Args:
-        arms: dict of name to results, the cheapest arm first. `choose` adds `behind`, the distance
-            to the best score, with an interval.
+        arms: dict of name to results, the cheapest arm first. `choose` adds two facts to each arm's
+            results: `behind`, by how much its score is below the best arm's, with an interval, and
+            `wins`, the share of resamples in which it is the best arm.
         samples: dict of name to floats (R, 2), the scores on resamples.
         metric: string.
 
@@ -226,13 +229,15 @@ def choose(arms, samples, metric):
     """
     place = METRICS.index(metric)
     best = max(arms, key=lambda name: arms[name][metric]["value"])
-    for name, arm in arms.items():
+    first = np.argmax([samples[name][:, place] for name in arms], axis=0)
+    for number, (name, arm) in enumerate(arms.items()):
         gap = arms[best][metric]["value"] - arm[metric]["value"]
         arm["behind"] = interval(gap, samples[best][:, place] - samples[name][:, place])
-    return next(name for name, arm in arms.items() if arm["behind"]["low"] <= 0)
+        arm["wins"] = round(float(np.mean(first == number)), 4)
+    return next(name for name, arm in arms.items() if arm["behind"]["value"] <= _SAME)
 
 
-def recommend(arms, chosen, baseline, metric):
+def recommend(arms, chosen, baseline, metric, labels):
     """Return the recommendation, a list of sentences.
 
     Args:
@@ -240,36 +245,48 @@ def recommend(arms, chosen, baseline, metric):
         chosen: string. Name of the recommended arm.
         baseline: dict of the scores of always predicting the most frequent class.
         metric: string.
+        labels: int. Number of labeled rows.
     """
     said, score = NAMES[metric], arms[chosen][metric]
-    best = max(arms, key=lambda name: arms[name][metric]["value"])
     if score["low"] <= baseline[metric]["value"]:
         return [
             "No method is clearly better than always predicting the most frequent class "
             f"({said} {baseline[metric]['value']:.3f}): label more rows, or check whether texts "
             "determine labels."
         ]
-    title = arms[chosen]["title"]
-    gap = arms[chosen]["behind"]
-    if chosen == "tfidf":
-        start = "TF-IDF is enough" if gap["high"] <= _CLOSE else "Start with TF-IDF"
-        first = f"{start}: {said} {_of(score)}, in {duration(arms[chosen]['seconds'])}."
-    else:
-        first = f"Use {title}: {said} {_of(score)}."
+    first = f"{arms[chosen]['title']}: {said} {_of(score)}, {_cost(arms[chosen])}."
     if len(arms) == 1:
-        return [f"Only one method was tried, {title}: {said} {_of(score)}."]
-    sentences = [first]
-    others = [name for name in arms if name != chosen]
-    if chosen != best:
-        sentences.append(
-            f"The best, {arms[best]['title']}, is {gap['value']:.3f} ahead ({gap['low']:.3f} to "
-            f"{gap['high']:.3f}), "
-            + ("which is negligible." if gap["high"] <= _CLOSE else "which may be chance.")
+        return [f"Only one method was tried, {first}"]
+    others = sorted((name for name in arms if name != chosen), key=lambda x: _gap(arms, x))
+    rival = arms[others[0]]
+    sentences = [
+        f"Use {first}",
+        f"It is the best method in {arms[chosen]['wins']:.0%} of the resamples, "
+        f"{rival['title']} in {rival['wins']:.0%}.",
+        "The others: "
+        + "; ".join(
+            f"{arms[x]['title']}, {arms[x][metric]['value']:.3f}, {_cost(arms[x])}" for x in others
         )
-    cheaper = [name for name in others if list(arms).index(name) < list(arms).index(chosen)]
-    if cheaper:
-        gaps = (f"{arms[x]['title']} by {_of(arms[x]['behind'])}" for x in cheaper)
-        sentences.append(f"Cheaper methods are clearly behind the best: {'; '.join(gaps)}.")
+        + ".",
+    ]
+    gap = rival["behind"]
+    if _gap(arms, others[0]) <= _SAME:
+        sentences.append(
+            f"{arms[chosen]['title']} and {rival['title']} are within {_SAME} of each other, so "
+            "the cheaper one is recommended."
+        )
+    elif gap["low"] > 0:
+        sentences.append(f"Its lead over {rival['title']}, {_of(gap)}, is more than chance.")
+    else:
+        needed = labels * ((gap["high"] - gap["low"]) / 2 / gap["value"]) ** 2
+        sentences.append(
+            f"Its lead over {rival['title']}, {_of(gap)}, may be chance. "
+            + (
+                f"About {_rounded(needed)} labels would settle it, if the lead stays as it is."
+                if needed < _MOST_LABELS * labels
+                else f"Even {_MOST_LABELS} times as many labels would hardly settle it."
+            )
+        )
     return sentences
 
 
@@ -298,6 +315,23 @@ def curve_sentence(curve, samples, metric):
     if gain["high"] < _CLOSE:
         return f"{start}: more labels of this kind would add little."
     return f"{start}: these rows do not show whether more labels help."
+
+
+def _gap(arms, name):
+    return arms[name]["behind"]["value"]
+
+
+def _cost(arm):
+    return f"{duration(arm['seconds'])} per training, {arm['megabytes']:,.0f} MB"
+
+
+def _rounded(count):
+    """Return a number with two significant digits.
+
+    >>> _rounded(1234.5), _rounded(87.2)
+    ('1,200', '87')
+    """
+    return f"{float(f'{count:.2g}'):,.0f}"
 
 
 def _of(found):

@@ -54,7 +54,7 @@ def write_advice(runs, found):
         ]
         for name in runs.names
     }
-    sentences = advice.recommend(arms, chosen, baseline, metric)
+    sentences = advice.recommend(arms, chosen, baseline, metric, len(labeled))
     sentences.append(
         advice.curve_sentence(
             curves[chosen], [spread[chosen, share] for share in settings.shares], metric

@@ -81,9 +81,7 @@ class AdviseSettings(Settings):
         "default for other weights, up to 1e-3.",
         "Fine-tuning",
     )
-    epochs: int | None = setting(
-        None, "Defaults to 3, or up to 20 for few rows.", "Fine-tuning", min=1
-    )
+    epochs: int | None = setting(None, "Defaults to 3, or more for few rows.", "Fine-tuning", min=1)
     lora_rank: int = setting(8, "Rank of the adapters.", "Fine-tuning", min=1)
     sequence_length: int = setting(128, "Maximum tokens per row.", "Fine-tuning", min=1)
     precision: str | None = setting(

@@ -25,11 +25,13 @@ from kerasbert.losses import CosineRegression
 from kerasbert.models import BertTextClassifier, BertTextEmbedder
 from kerasbert.optimizers import FINETUNING_LEARNING_RATE, AdamW, LinearDecay
 from kerasbert.training.advise_settings import AdviseSettings
+from kerasbert.training.finetune_settings import MIN_STEPS
 from kerasbert.training.resuming import EpochCheckpoints
 from kerasbert.training.setfit import contrastive_pairs, logistic_head
 
-_BLOCK = 2048  # Texts per file of embeddings.
-# Few rows are trained for at least this number of updates, up to _MOST epochs.
+_BLOCK = 2048  # Number of texts per file of embeddings.
+# Few rows are trained for this number of updates, but for more than _MOST epochs only until there
+# are as many updates as `finetune` requires.
 _UPDATES = 300
 _MOST = 20
 # SetFit's pairs of each kind: 20 per text, up to this, because SetFit is for few labels.
@@ -254,7 +256,7 @@ class Tuned(Trained):
         """Return the number of epochs for `count` rows."""
         settings = self.shared.settings
         steps = -(-count // settings.batch_size)
-        return settings.epochs or min(max(3, -(-_UPDATES // steps)), _MOST)
+        return settings.epochs or max(3, min(-(-_UPDATES // steps), _MOST), -(-MIN_STEPS // steps))
 
     def fit(self, x, y):
         labels, size = self.shared.labels, self.shared.settings.batch_size

@@ -30,7 +30,7 @@ from kerasbert.heads.base.data import written
 from kerasbert.tasks import builtin_tasks, get_task
 from kerasbert.text.names import known_name
 from kerasbert.training.finetune_results import write_results
-from kerasbert.training.finetune_settings import FinetuneSettings
+from kerasbert.training.finetune_settings import MIN_STEPS, FinetuneSettings
 from kerasbert.training.grid_search import PARTS, GridSearch, run_name, runs_in
 from kerasbert.training.recording import lasting_interrupt
 from kerasbert.training.settings import takes_settings
@@ -171,9 +171,8 @@ def _finetune(place, output, parts, settings, launched):
             tracker=tracker_of(settings.track, place),
         )
         search.check_output()
-        points = [
-            {**point, "seed": seed} for point in task.settings.grid() for seed in settings.seeds
-        ]
+        grid = _with_enough_steps(task, len(train), settings, notes)
+        points = [{**point, "seed": seed} for point in grid for seed in settings.seeds]
         names = {run_name(point) for point in points}
         count = len(names if settings.overwrite else names | runs_in(place))
         if settings.keep > count:
@@ -241,6 +240,30 @@ def _with_rate(task, preset, method, notes):
         return task
     notes.append(f"The learning rate is {rate:g}, as recorded in '{preset}'.")
     return replace(task, settings=replace(task.settings, learning_rates=(float(rate),)))
+
+
+def _with_enough_steps(task, count, settings, notes):
+    """Return the task's grid; points without set epochs have at least `min_steps` steps."""
+    grid, said = task.settings.grid(), {}
+    trains = settings.method in ("full", "lora") or not task.has_one_class
+    for point in grid:
+        size, epochs = point["batch_size"], point["epochs"]
+        steps = -(-count // size)
+        few = f"On {count:,} training examples, epochs={epochs} with batches of {size} takes only "
+        few += f"{steps * epochs} steps"
+        if task.settings.epochs is None and steps * epochs < settings.min_steps:
+            point["epochs"] = epochs = -(-settings.min_steps // steps)
+            said[size, epochs] = (
+                f"{few}, so the default is epochs={epochs}, {steps * epochs} steps (min_steps="
+                f"{settings.min_steps})."
+            )
+        elif task.settings.epochs is not None and trains and steps * epochs < MIN_STEPS:
+            said[size, epochs] = (
+                f"{few}. With fewer than about {MIN_STEPS}, models often stay near chance, above "
+                "all on text pairs; use more epochs or smaller batches."
+            )
+    notes += said.values()
+    return grid
 
 
 def _best_rate(grid, mode):

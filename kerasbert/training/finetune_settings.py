@@ -16,6 +16,8 @@ from kerasbert.base.errors import (
 )
 from kerasbert.training.settings import Settings, numbers, setting, two_numbers
 
+# Fewer steps leave a new head, and above all one that compares two texts, close to chance.
+MIN_STEPS = 100
 # Each is the name of its package and of an extra, too.
 TRACKERS = ("mlflow", "wandb", "tensorboard")
 METHODS = ("full", "lora", "frozen", "setfit")
@@ -68,10 +70,20 @@ class FinetuneSettings(Settings):
     )
     epochs: tuple | list | int | None = setting(
         None,
-        "Defaults to those of the paper, or to 3 for your files. Each number of epochs is a "
-        "separate run, because the learning rate decays to 0 in the last epoch.",
+        "Defaults to those of the paper, or for your files to 3 and at least `min_steps`. Each "
+        "number of epochs is a separate run, because the learning rate decays to 0 in the last "
+        "epoch.",
         _SEARCH,
         numbers=int,
+        free=True,
+    )
+    min_steps: int = setting(
+        MIN_STEPS,
+        "For your files, train few examples for more than 3 epochs, until there are this many "
+        "steps. Has no effect if `epochs` is given, or on the default grids of frozen (for one "
+        "class per text) and setfit.",
+        "Training",
+        min=1,
         free=True,
     )
     seeds: tuple | list | int = setting(
@@ -254,6 +266,7 @@ class FinetuneSettings(Settings):
             )
         for name in (
             "sequence_length",
+            "min_steps",
             "early_stopping",
             "lora_rank",
             "limit",

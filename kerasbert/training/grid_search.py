@@ -194,6 +194,7 @@ class GridSearch(RunFolder):
         others = self.done()
         if run in self.chosen([*others, run]):
             preset = self.path("runs", name, "model")
+            self.task.tune(model, run["scores"])
             model.save_to_preset(preset)
             record = {"run": name, "task": self.task.as_dict(), "scores": run["scores"]}
             recorded = ("preset", "method", "pairs", "lora_rank", "precision")

@@ -120,9 +120,15 @@ def test_answers(monkeypatch):
     monkeypatch.setattr(steps, "predict_batches", predict)
     questions, contexts = random_texts(40, 20, 1), random_texts(40, 150, 2)
     asked = [{"text": a, "text_b": b} for a, b in zip(questions, contexts)]
-    found = of_page(model, asked, classes)
-    for wanted, one in zip(model.answer(questions, contexts, top_k=3), found, strict=True):
-        spans = [(x["answer"], x["start"], x["end"]) for x in one["answers"]]
-        assert spans == [(x["answer"], x["start"], x["end"]) for x in wanted]
-        scores = [x["score"] for x in one["answers"]]
-        np.testing.assert_allclose(scores, [x["score"] for x in wanted], rtol=1e-5)
+    for threshold in (None, 0.5, np.inf):
+        model.null_threshold = threshold
+        found, empty = of_page(model, asked, classes), []
+        for wanted, one in zip(model.answer(questions, contexts, top_k=3), found, strict=True):
+            spans = [(x["answer"], x["start"], x["end"]) for x in one["answers"]]
+            assert spans == [(x["answer"], x["start"], x["end"]) for x in wanted]
+            scores = [x["score"] for x in one["answers"]]
+            np.testing.assert_allclose(scores, [x["score"] for x in wanted], rtol=1e-5)
+            empty.append([x["answer"] == "" for x in wanted])
+        # "No answer" is in different places.
+        places = {tuple(row).index(True) for row in empty if any(row)}
+        assert len(places) > 1 if threshold == 0.5 else not places

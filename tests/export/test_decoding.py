@@ -201,7 +201,7 @@ def test_entities(labels, scheme):
         np.testing.assert_allclose(means[i], means_wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("threshold", [None, -1.0, 0.5])
+@pytest.mark.parametrize("threshold", [None, -1.0, 0.5, np.inf])
 @pytest.mark.parametrize("n_best, max_length, ties", [(20, 30, False), (3, 4, True), (2, 1, True)])
 def test_best_spans(threshold, n_best, max_length, ties):
     """Several questions at once, with ties, and with best tokens that do not form a span."""

@@ -19,7 +19,12 @@ from kerasbert import presets
 from kerasbert.base.errors import how_to_install
 from kerasbert.base.files import in_use
 from kerasbert.heads.base.examples import Examples
-from kerasbert.models import BertBackbone, BertEnsemble, BertTextClassifier
+from kerasbert.models import (
+    BertBackbone,
+    BertEnsemble,
+    BertQuestionAnswering,
+    BertTextClassifier,
+)
 from kerasbert.tasks import Settings, Task, file_task, get_task
 from kerasbert.training import finetune, finetune_results, grid_search, run_folder
 from kerasbert.training.epoch_scores import EpochScores
@@ -70,6 +75,54 @@ def read(*path):
 
 class Broken(BaseException):
     """Ends a run like a kill."""
+
+
+def test_few_examples_get_a_minimum_number_of_steps(tmp_path):
+    own = file_task(train=write_table(tmp_path / "train.csv"))
+
+    def found(task=own, count=90, **given):
+        settings, notes = FinetuneSettings(task, "preset", "out", **given), []
+        grid = finetune._with_enough_steps(settings.of(task), count, settings, notes)
+        return [(point["batch_size"], point["epochs"]) for point in grid], notes
+
+    grid, (note,) = found()
+    assert grid == [(32, 34)]
+    assert note == (
+        "On 90 training examples, epochs=3 with batches of 32 takes only 9 steps, so the default "
+        "is epochs=34, 102 steps (min_steps=100)."
+    )
+    assert found(batch_sizes=(8, 32))[0] == [(8, 9), (32, 34)]
+    assert found(min_steps=1) == ([(32, 3)], [])
+    assert found(count=5000) == ([(32, 3)], [])
+    grid, (note,) = found(epochs=(3, 40))  # Given epochs stay, with a warning.
+    assert grid == [(32, 3), (32, 40)] and "takes only 9 steps. With fewer than about 100" in note
+    # A paper's grid stays too, and so do heads that need few steps or none.
+    assert {epochs for _, epochs in found(get_task("mrpc"), 3668)[0]} == {2, 3, 4}
+    for method in ("frozen", "setfit"):
+        grid, notes = found(method=method)
+        assert grid[0][1] == 1 and not notes
+
+
+@pytest.mark.slow
+def test_a_reader_keeps_the_threshold_that_is_best_on_dev(tiny_preset, tmp_path):
+    rows = [
+        {"question": "who was it", "context": f"it was {name} the film", "answers": name * (i % 2)}
+        for i, name in enumerate(["ann", "city", "film", "good"] * 4)
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = file_task(train=str(path), dev=str(path), head="question_answering")
+    assert task.metrics == ("squad2",)
+    short = {"sequence_length": 48, "model": {"max_query_length": 8}}
+    results = finetune.finetune(
+        task, tiny_preset, str(tmp_path / "out"), epochs=1, verbose=False, **short
+    )
+    reader = BertQuestionAnswering.from_preset(results["model"])
+    assert reader.null_threshold == results["scores"]["best_f1_threshold"]
+    found = reader.answer(*zip(*((row["question"], row["context"]) for row in rows)))
+    answers = [row[0]["answer"] for row in found]
+    scores = kerasbert.metrics.squad2([[x["answers"]] * bool(x["answers"]) for x in rows], answers)
+    assert scores["f1"] == pytest.approx(results["scores"]["best_f1"])
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -408,8 +408,16 @@ export function makeAnswerer(task, tokenizer, content, run) {
     let spans = spansOf(task.n_best);
     if (!spans.length) spans = spansOf(task.length);
     spans = spans.sort((a, b) => b.sum - a.sum).slice(0, task.n_best);
+    const { length } = spans;
+    if (task.has_null) {
+      // "No answer" has an empty span; without a threshold, it only has a share of the probabilities.
+      const sum = Math.min(...logits.map(([start, end]) => start[0] + end[0])), threshold = task.null_threshold;
+      const place = threshold == null ? length : spans.filter((span) => sum - span.sum <= threshold).length;
+      spans.splice(place, 0, { sum: sum - (threshold ?? 0), start: null, end: null });
+    }
     const odds = softmax(spans.map((span) => span.sum)), points = Array.from(text_b);
-    return { answers: spans.slice(0, task.top_k).map(({ start, end }, i) => ({ answer: points.slice(start, end).join(""), start, end, score: odds[i] })) };
+    if (task.has_null && task.null_threshold == null) spans.length = length;
+    return { answers: spans.slice(0, task.top_k).map(({ start, end }, i) => ({ answer: start === null ? "" : points.slice(start, end).join(""), start, end, score: odds[i] })) };
   }
 
   const panels = { fill, classify, tag, answer };

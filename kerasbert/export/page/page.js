@@ -50,8 +50,8 @@
       return [bars(rows.map(({ name, score }) => ({ name, value: score, text: found.one ? score.toFixed(3) : percent(score) })))];
     }
     if (found.spans) return found.spans.length ? [named(ask.text, found.spans.map((span) => ({ ...span, score: percent(span.score) })))] : [element("p", { class: "note" }, say("no_entities"))];
-    const shown = found.answers.slice(0, 1).map((answer) => ({ ...answer, label: "", share: answer.score, score: percent(answer.score) }));
-    return [bars(found.answers.map(({ answer, score }) => ({ name: answer, value: score, text: percent(score) }))), named(ask.text_b, shown)];
+    const shown = found.answers.slice(0, 1).filter(({ start }) => start !== null).map((answer) => ({ ...answer, label: "", share: answer.score, score: percent(answer.score) }));
+    return [bars(found.answers.map(({ answer, score }) => ({ name: answer || say("no_answer"), value: score, text: percent(score) }))), named(ask.text_b, shown)];
   }
 
   one("#language").value = language;

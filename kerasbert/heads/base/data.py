@@ -40,6 +40,9 @@ class Data:
         """Return the `Task` fields of a model, besides the class names."""
         return {}
 
+    def tune(self, model, scores):
+        """Set the thresholds of a trained model that its scores on the dev examples determine."""
+
     def settings(self, task):
         """Return the arguments of `from_preset` for a new head."""
         return {"new_head": True}

@@ -347,6 +347,10 @@ class Task:
         self.check_model(model)
         return self._data.answers(self, model, data, batch_size)
 
+    def tune(self, model: Any, scores: Mapping[str, float]) -> None:
+        """Set the thresholds of a trained model that its `scores` on dev determine, if any."""
+        self._data.tune(model, scores)
+
     def count(self, data: Any) -> int:
         """Return the number of predictions: one per example or sentence."""
         return self._data.count(data)

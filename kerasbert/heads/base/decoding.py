@@ -216,8 +216,9 @@ def best_spans(
     Args:
         start_logits, end_logits: (R, T).
         may_start, may_end: bool (R, T).
-        splits: ints (N + 1,). Row splits of windows.
-        n_best, max_length, null_threshold, top_k: as in `BertQuestionAnswering.answer`.
+        splits: ints (N + 1,). Boundaries of each question's windows.
+        n_best, max_length, null_threshold: as in the function above.
+        top_k: int. K.
 
     Returns:
         `(spans, scores, null_scores)`: int32 (N, K, 3), each a window and its first and last token,
@@ -260,17 +261,18 @@ def best_spans(
         # A context without tokens has no span.
         null_score = tf.where(sums[0] > lowest, null - sums[0], -MASKED)
         if null_threshold is not None:
-            sums, spans = tf.concat([sums, [null]], 0), tf.concat([spans, [[-1, -1, -1]]], 0)
-            is_none = null_score > null_threshold
-            sums = tf.where(is_none, tf.roll(sums, 1, 0), sums)
-            spans = tf.where(is_none, tf.roll(spans, 1, 0), spans)
+            is_listed = null_threshold < np.inf
+            place = tf.reduce_sum(tf.cast(null - sums <= null_threshold, "int32"))
+            place = place if is_listed else most
+            shifted = null - null_threshold if is_listed else null
+            sums = tf.concat([sums[:place], [shifted], sums[place:]], 0)
+            spans = tf.concat([spans[:place], [[-1, -1, -1]], spans[place:]], 0)
+            sums, spans = tf.ensure_shape(sums, [most + 1]), tf.ensure_shape(spans, [most + 1, 3])
         highest = tf.reduce_max(sums)
         odds = tf.exp(sums - tf.where(highest > lowest, highest, 0.0))
         scores = odds / tf.maximum(tf.reduce_sum(odds), 1e-30)
-        if null_threshold is not None:
-            # The empty answer is the first result, or left out.
-            last = tf.range(most + 1) == most
-            scores = tf.where(last & ~is_none, tf.zeros_like(scores), scores)
+        if null_threshold == np.inf:
+            scores = scores[:most]
         return tuple(
             x[:top_k] if x.shape.rank else x
             for x in (spans, tf.cast(scores, "float32"), tf.cast(null_score, "float32"))

@@ -264,6 +264,19 @@ def check_classes(num_classes, labels):
     return len(labels), labels
 
 
+def check_zero_shot(labels, template, texts):
+    """Return the `labels` of a zero-shot `classify`, or raise if it cannot use its arguments."""
+    if isinstance(texts, tuple):
+        raise ValueError("classify(labels=...) takes single texts, got pairs; join each pair.")
+    _, labels = check_classes(None, labels)
+    if not isinstance(template, str) or "{}" not in template:
+        raise ValueError(
+            f"template={template!r} must contain '{{}}' in place of the label, as in "
+            "'This example is {}.'"
+        )
+    return labels
+
+
 def class_names(num_classes, labels):
     """Return `labels`, or the names "LABEL_0", "LABEL_1", ... if there are none."""
     return labels or [f"LABEL_{i}" for i in range(num_classes)]

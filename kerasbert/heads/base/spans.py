@@ -29,16 +29,17 @@ def best_spans(
         ends: bool (W, T). Whether a span may end at the token.
         n_best: int. Number of starts and ends per window, and maximum number of spans.
         max_length: int.
-        null_threshold: float. No answer if the null logit exceeds the best span's sum by more than
-            this; `None` always answers.
+        null_threshold: float. "No answer" precedes every span whose sum the null logit exceeds by
+            more than this. With infinity, it is not among the results, but keeps its share of the
+            probabilities. With `None`, it has no share either.
 
     Returns:
         `(spans, scores, null_score)`:
 
-        - int (S, 3): the window and the first and last token of each span, best first. A first span
-          of (-1, -1, -1) means "no answer".
-        - float64 (S,): their probabilities: the softmax of the sums and, unless `null_threshold` is
-          `None`, the null logit.
+        - int (S, 3): the window and the first and last token of each span, best first. The span
+          (-1, -1, -1) means "no answer".
+        - float64 (S,): the probabilities of the spans. They are the softmax of the sums and, unless
+          `null_threshold` is `None`, the null logit minus the threshold, if it is finite.
         - the null logit minus the best span's sum.
 
     >>> start, end = np.array([[0.0, 5.0, 1.0]]), np.array([[0.0, 1.0, 5.0]])
@@ -59,11 +60,15 @@ def best_spans(
     spans, sums = spans[best], sums[best]
     null = np.min(start_logits[:, 0] + end_logits[:, 0])
     null_score = float(null - sums[0])
-    nulls = [] if null_threshold is None else [null]
-    scores = np.exp(np.append(sums, nulls) - max(null if nulls else sums[0], sums[0]))
+    place = len(sums)  # of "no answer"
+    if null_threshold is not None:
+        is_listed = null_threshold < np.inf
+        if is_listed:
+            place = np.count_nonzero(null - sums <= null_threshold)
+            spans = np.insert(spans, place, -1, axis=0)
+        sums = np.insert(sums, place, null - null_threshold if is_listed else null)
+    scores = np.exp(sums - sums.max())
     scores /= scores.sum()
-    if nulls and null_score > null_threshold:
-        spans, scores = np.append([[-1, -1, -1]], spans, axis=0), np.roll(scores, 1)
     return spans, scores[: len(spans)], null_score
 
 

@@ -18,7 +18,8 @@ class Settings:
 
     Args:
         batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` means the preset's
-            learning rate, or 3e-5 if it has none.
+            learning rate, or 3e-5 if it has none. `epochs=None` means 3, or as many as
+            `finetune` needs for `min_steps`.
         warmup: float. Share of warmup steps; the learning rate then decays to 0.
         sequence_length: int. Maximum tokens per row.
 
@@ -30,7 +31,7 @@ class Settings:
 
     batch_sizes: tuple = (16, 32)
     learning_rates: tuple | None = (5e-5, 3e-5, 2e-5)
-    epochs: tuple = (2, 3, 4)
+    epochs: tuple | None = (2, 3, 4)
     warmup: float = 0.1
     sequence_length: int = 128
 
@@ -38,7 +39,7 @@ class Settings:
         """Return all combinations, as dicts of `batch_size`, `learning_rate` and `epochs`."""
         names = ("batch_size", "learning_rate", "epochs")
         rates = self.learning_rates or (FINETUNING_LEARNING_RATE,)
-        values = (self.batch_sizes, rates, self.epochs)
+        values = (self.batch_sizes, rates, self.epochs or (3,))
         return [dict(zip(names, point)) for point in itertools.product(*values)]
 
 

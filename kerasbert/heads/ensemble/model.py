@@ -272,6 +272,12 @@ class _Tagging:
 class _Answering:
     """Question answering by members that may have different tokenizers or lengths."""
 
+    @property
+    def null_threshold(self):
+        """The mean of the members' thresholds, or `None` if a member has none."""
+        found = [member.null_threshold for member in self.members]
+        return None if None in found else float(np.mean(found))
+
     def answer(
         self,
         question,
@@ -287,34 +293,32 @@ class _Answering:
             return super().answer(question, context, top_k, null_threshold, *settings)
         check_whole("top_k", top_k)
         (questions, contexts), _ = as_lists(self, (question, context), "answer()")
-        # With an infinite threshold, "no answer" is never returned.
-        threshold = None if null_threshold is None else np.inf
+        # "No answer" may be one more result.
         found = [
-            member.answer(questions, contexts, n_best, threshold, *settings)
+            member.answer(questions, contexts, n_best + 1, null_threshold, *settings)
             for member in self.members
         ]
-        results = [
-            _merged(answers, text, null_threshold)[:top_k]
-            for *answers, text in zip(*found, contexts)
-        ]
+        results = [_merged(answers, text)[:top_k] for *answers, text in zip(*found, contexts)]
         return results[0] if isinstance(question, (str, bytes)) else results
 
 
-def _merged(answers, context, null_threshold):
-    """Merge the answers of K members to one question by span, with mean probabilities."""
+def _merged(answers, context):
+    """Merge the answers of K members to one question by their spans, with mean probabilities."""
     odds = {}
     for row in (row for rows in answers for row in rows):
         span = row["start"], row["end"]
         odds[span] = odds.get(span, 0.0) + row["score"] / len(answers)
     null_score = float(np.mean([rows[0]["null_score"] for rows in answers]))
-    merged = [
-        {"answer": context[start:end], "start": start, "end": end, "score": score}
+    return [
+        {
+            "answer": "" if start is None else context[start:end],
+            "start": start,
+            "end": end,
+            "score": score,
+            "null_score": null_score,
+        }
         for (start, end), score in sorted(odds.items(), key=lambda item: -item[1])
     ]
-    if null_threshold is not None and null_score > null_threshold:
-        none = {"answer": "", "start": None, "end": None}
-        merged.insert(0, {**none, "score": max(0.0, 1.0 - sum(odds.values()))})
-    return [{**row, "null_score": null_score} for row in merged]
 
 
 # Classes for members that cannot share batches, by `Kind.labels`.

@@ -29,9 +29,14 @@ class QuestionAnswering(Data):
     submission = "predictions.json"
 
     def fields_of_files(self, task, given):
-        if given["settings"] is not None:
-            return {}
-        return {"settings": replace(task.settings, sequence_length=384)}
+        fields = {}
+        if given["settings"] is None:
+            fields["settings"] = replace(task.settings, sequence_length=384)
+        if given["metrics"] is None:
+            gold = task.read(next(iter(task.source.files))).gold
+            if gold is not None and not all(gold):  # Some questions are unanswerable.
+                fields["metrics"] = ("squad2",)
+        return fields
 
     def read_file(self, task, path, split):
         encoding = task.source.encoding
@@ -81,9 +86,16 @@ class QuestionAnswering(Data):
         )
 
     def answers(self, task, model, data, batch_size):
-        rows = [found[0] for found in model.answer(*data.x, batch_size=batch_size)]
+        # Scores and submissions need the best span even of a question without an answer.
+        threshold = None if model.null_threshold is None else math.inf
+        found = model.answer(*data.x, null_threshold=threshold, batch_size=batch_size)
+        rows = [answers[0] for answers in found]
         predictions = [{name: row[name] for name in ("answer", "null_score")} for row in rows]
         return predictions, [row["score"] for row in rows]
+
+    def tune(self, model, scores):
+        if "best_f1_threshold" in scores:
+            model.null_threshold = scores["best_f1_threshold"]
 
     def scores(self, task, data, predictions):
         answers = [row["answer"] for row in predictions]

@@ -5,6 +5,7 @@ B batch, T tokens, N questions, W windows of their contexts.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import keras
@@ -15,7 +16,7 @@ from kerasbert.base.errors import check_whole
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import PLACES
 from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings
-from kerasbert.heads.base.inputs import as_lists
+from kerasbert.heads.base.inputs import as_lists, is_raw
 from kerasbert.heads.base.spans import MASKED, best_spans
 from kerasbert.heads.base.steps import predict_texts
 from kerasbert.heads.question_answering.preprocessor import BertQuestionAnsweringPreprocessor
@@ -42,11 +43,17 @@ class BertQuestionAnswering(HeadedTask):
     window of `preprocessor.windows(x)`, (W, T), padded to the longest. `answer` combines a
     context's windows.
 
+    A model that is trained on unanswerable questions can return "no answer" if its `null_threshold`
+    is set. `fit` on such questions as raw texts sets it to 0, and `finetune` to the value that is
+    best on the dev examples; presets and exports keep it.
+
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertQuestionAnsweringPreprocessor`, or `None` for preprocessed arrays.
         dropout, head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
+        null_threshold: float. Default of `answer`; `None` for a model that was not trained on
+            unanswerable questions.
 
     Example:
 
@@ -76,8 +83,11 @@ class BertQuestionAnswering(HeadedTask):
         head_norm: bool | None = None,
         dropout_first: bool | None = None,
         bilstm_units: int | None = None,
+        null_threshold: float | None = None,
         **kwargs: Any,
     ) -> None:
+        _check_threshold(null_threshold)
+        self.null_threshold = null_threshold
         self._set_parts(backbone, preprocessor)
         self._make_head(
             2,
@@ -120,6 +130,25 @@ class BertQuestionAnswering(HeadedTask):
     def metric_forms(self) -> Any:
         return dict.fromkeys(_OUTPUTS, (PLACES, None))
 
+    def fit(
+        self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
+    ) -> keras.callbacks.History:
+        """Train on raw texts or preprocessed arrays; see `BertTask.fit`."""
+        if y is not None and is_raw(self, x):
+            y = self.preprocessor.spans(x, y)
+            if self.null_threshold is None and (y < 0).any():
+                self.null_threshold = 0.0
+        return super().fit(x, y, *args, **kwargs)
+
+    def forget_calibration(self) -> None:
+        if self.null_threshold:
+            warnings.warn(
+                f"Training resets the null_threshold of {self.null_threshold:.3g}, which was tuned "
+                "on other weights, to 0.",
+                stacklevel=3,
+            )
+            self.null_threshold = 0.0
+
     def answer(
         self,
         question: Texts,
@@ -136,19 +165,21 @@ class BertQuestionAnswering(HeadedTask):
             question: a string or a list of N strings.
             context: like `question`.
             top_k: int. Maximum number of answers.
-            null_threshold: float, tuned on a validation set. A `null_score` above it means no
-                answer; `None` always answers.
+            null_threshold: float. A `null_score` above it means no answer. `None` means the model's
+                own; if that is `None` too, or with infinity, there is always an answer.
             max_answer_length: int. Maximum number of tokens in an answer.
-            n_best: int. Number of starts and ends combined per window, and of best spans whose
-                probabilities sum to 1.
+            n_best: int. Number of starts and of ends that are combined per window. Also the number
+                of best spans whose probabilities, with that of "no answer", sum to 1.
             batch_size: int.
 
         Returns:
-            For each question, a list of dicts, best first, of which at most one is "no answer":
+            For each question, a list of dicts, best first; with a finite threshold, "no answer" is
+            among them:
 
             - `answer`: the text from the context, or "" for no answer,
             - `start`, `end`: its position, `context[start:end]`; `None` for no answer,
             - `score`: the probability among the `n_best` spans and, with a threshold, "no answer",
+              whose logit is lowered by the threshold, if it is finite,
             - `null_score`: the logits of "no answer" minus those of the best span.
 
             If `question` is a string, a single list.
@@ -159,8 +190,8 @@ class BertQuestionAnswering(HeadedTask):
         check_whole("top_k", top_k)
         check_whole("max_answer_length", max_answer_length)
         check_whole("n_best", n_best)
-        if null_threshold is not None and not isinstance(null_threshold, (int, float, np.number)):
-            raise ValueError(f"null_threshold must be a number or None, got {null_threshold!r}.")
+        _check_threshold(null_threshold)
+        null_threshold = self.null_threshold if null_threshold is None else null_threshold
         texts, _ = as_lists(self, (question, context), "answer()")
         single = isinstance(question, (str, bytes))
         windows = self.preprocessor.windows(texts)
@@ -189,6 +220,19 @@ class BertQuestionAnswering(HeadedTask):
                 ]
             )
         return results[0] if single else results
+
+    def get_config(self) -> dict[str, Any]:
+        # The default is left out, so that earlier versions can read the config.
+        threshold = self.null_threshold
+        own = {} if threshold is None else {"null_threshold": float(threshold)}
+        return {**super().get_config(), **own}
+
+
+def _check_threshold(threshold):
+    if threshold is None:
+        return
+    if not isinstance(threshold, (int, float, np.number)) or not threshold > -np.inf:
+        raise ValueError(f"null_threshold must be a number or None, got {threshold!r}.")
 
 
 def _rows_of(examples):

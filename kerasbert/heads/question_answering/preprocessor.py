@@ -184,6 +184,10 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     # === Answers ===
 
+    def spans(self, x: Any, y: Any) -> np.ndarray:
+        """Return the answers `y` to the questions `x` as character spans, int32 (N, 2)."""
+        return _spans(y, self.columns(x)[0][1])
+
     def _targets(self, y, sample_weight, columns):
         contexts = columns[1]
         y = None if y is None else _spans(y, contexts)

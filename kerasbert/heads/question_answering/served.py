@@ -61,8 +61,11 @@ def best_span(question, context):
     for _, window, place in chosen.values():
         starts[window, place] = True
     logits = outputs["start_logits"], outputs["end_logits"]
-    spans, scores, _ = best_spans(*logits, starts, inside, {n_best}, {max_answer_length})
+    settings = {n_best}, {max_answer_length}, {null_threshold}
+    spans, scores, _ = best_spans(*logits, starts, inside, *settings)
     window, first, last = spans[0]
+    if window < 0:
+        return "", -1, -1, float(scores[0])
     start, end = rows[window].offsets[first][0], rows[window].offsets[last][1]
     return context[start:end], start, end, float(scores[0])
 '''
@@ -81,13 +84,25 @@ class ServedReader(Served):
         """The settings that are arguments of the model's `answer`."""
         return {name: self.settings[name] for name in self._of_answer}
 
+    @property
+    def null_threshold(self):
+        """The `null_threshold` of the settings, or else the model's."""
+        given = self.settings["null_threshold"]
+        return self.model.null_threshold if given is None else given
+
     def program(self):
         own = self.preprocessor
         if own is None:
             return None
         # The code with which `answer` decodes.
         code = "\n\n".join(map(inspect.getsource, (spans.best_spans, spans.pairs)))
-        settings = {**self.settings, "question": own.max_query_length, "stride": own.stride}
+        threshold = self.null_threshold
+        settings = {
+            **self.settings,
+            "null_threshold": None if threshold is None else f'float("{threshold}")',
+            "question": own.max_query_length,
+            "stride": own.stride,
+        }
         body = _READ.format(best_spans=code, **settings)
         note = "Contexts may be of any length."
         return Program(body, '"A question?" "Its context."', "[tuple(sys.argv[1:])]", note)
@@ -100,6 +115,9 @@ class ServedReader(Served):
             "longest": self.settings["max_answer_length"],
             "n_best": self.settings["n_best"],
             "top_k": 3,
+            # JSON has no infinity.
+            "null_threshold": None if self.null_threshold == np.inf else self.null_threshold,
+            "has_null": self.null_threshold is not None,
         }
 
     def pack(self, question, context):
@@ -150,7 +168,7 @@ class ServedReader(Served):
             *(logits[:, :, 0], logits[:, :, 1], counts, inside, splits),
             n_best=self.settings["n_best"],
             max_length=self.settings["max_answer_length"],
-            null_threshold=self.settings["null_threshold"],
+            null_threshold=self.null_threshold,
             top_k=top_k,
         )
         window, first, last = tf.unstack(tf.reshape(spans, [-1, 3]), axis=1)  # (N * K,)
@@ -197,9 +215,6 @@ class ServedReader(Served):
         for row in rows:
             scores = np.array([answer["score"] for answer in row] + [0.0])
             clear.append((scores[:-1] - scores[1:])[:top_k].min() > self.margin)
-            if self.settings["null_threshold"] is not None:
-                gap = row[0]["null_score"] - self.settings["null_threshold"]
-                clear[-1] &= abs(gap) > self.margin
         missing = {"answer": "", "start": None, "end": None, "score": 0.0}
         columns = {"null_score": [row[0]["null_score"] for row in rows], "clear": clear}
         for name, fill in missing.items():

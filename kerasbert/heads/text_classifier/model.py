@@ -14,7 +14,13 @@ import numpy as np
 from kerasbert.base.errors import check_value
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.head_metrics import CLASSES, SEVERAL
-from kerasbert.heads.base.headed_task import HeadedTask, HeadSettings, check_classes, class_names
+from kerasbert.heads.base.headed_task import (
+    HeadedTask,
+    HeadSettings,
+    check_classes,
+    check_zero_shot,
+    class_names,
+)
 from kerasbert.heads.base.inputs import as_lists
 from kerasbert.heads.text_classifier.confidence import class_thresholds, describe, log_odds
 from kerasbert.heads.text_classifier.preprocessor import BertTextClassifierPreprocessor
@@ -229,7 +235,7 @@ class BertTextClassifier(HeadedTask):
             names, rows = self.label_names, self.predict_proba(texts, batch_size)
             multi_label = self.multi_label
         else:
-            names = _check_labels(labels, template, texts)
+            names = check_zero_shot(labels, template, texts)
             rows = self._entailed(texts, names, template, multi_label, batch_size)
         limits = None if threshold is None else class_thresholds(threshold, names, multi_label)
         results = [describe(names, row, multi_label, limits) for row in rows]
@@ -397,18 +403,6 @@ class BertTextClassifier(HeadedTask):
         }
 
 
-def _check_labels(labels, template, texts):
-    if isinstance(texts, tuple):
-        raise ValueError("classify(labels=...) takes single texts, got pairs; join each pair.")
-    _, labels = check_classes(None, labels)
-    if not isinstance(template, str) or "{}" not in template:
-        raise ValueError(
-            f"template={template!r} must contain '{{}}' in place of the label, as in "
-            "'This example is {}.'"
-        )
-    return labels
-
-
 def _entailment(names):
     """Return the class indices of "entailment", and of "contradiction" or "not_entailment"."""
     lower = [name.lower() for name in names]
@@ -419,6 +413,7 @@ def _entailment(names):
         raise ValueError(
             "classify(labels=...) needs an entailment model with classes named 'entailment' and "
             f"'contradiction' or 'not_entailment', but the classes are {', '.join(names)}; load "
-            "such a model, or name its classes with from_preset(..., labels=[...])."
+            "such a model, name its classes with from_preset(..., labels=[...]), or use "
+            "BertTextEmbedder.classify."
         )
     return yes[0], no[0]

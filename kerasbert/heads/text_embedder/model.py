@@ -17,9 +17,10 @@ from kerasbert.base.parts import own_preprocessor
 from kerasbert.encoder.backbone import BertBackbone
 from kerasbert.heads.base.comparing_task import ComparingTask, check_alike
 from kerasbert.heads.base.head_metrics import VECTORS
-from kerasbert.heads.base.headed_task import check_vector_norm
+from kerasbert.heads.base.headed_task import check_vector_norm, check_zero_shot
 from kerasbert.heads.base.inputs import as_lists, best_first, check_ranked, is_raw, sorted_batches
 from kerasbert.heads.base.steps import batch_outputs
+from kerasbert.heads.text_embedder.pooling import LISTED, check_pooling
 from kerasbert.heads.text_embedder.preprocessor import BertTextEmbedderPreprocessor
 from kerasbert.layers.block import only_blocks_remat
 from kerasbert.layers.heads import ChoicesToRows, Pooling, ScalarMix
@@ -32,20 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kerasbert.base.aliases import Tensor, Texts
-
-# Minimum number of encoder layers for each choice of `layers`.
-LAYERS = {
-    "embeddings": 1,
-    "second_to_last": 2,
-    "last": 1,
-    "sum_last_four": 4,
-    "concat_last_four": 4,
-    "sum_all": 1,
-    "scalar_mix": 1,
-}
-# Modes of `Pooling` to combine in a list.
-_LISTED = ("mean", "cls", "max")
-POOLINGS = (*_LISTED, "pooler", "tokens")
 
 
 @keras.saving.register_keras_serializable(package="kerasbert")
@@ -148,7 +135,7 @@ class BertTextEmbedder(ComparingTask):
             normalize = pooling_mode is not None
         pooling = pooling if isinstance(pooling, str) else list(pooling)
         self._check_encoder(backbone)
-        _check(backbone, pooling, layers)
+        check_pooling(backbone, pooling, layers)
         if projection_dim is not None:
             check_whole("projection_dim", projection_dim)
         elif projection_bias or projection_activation:
@@ -203,7 +190,7 @@ class BertTextEmbedder(ComparingTask):
         self._poolings = [
             Pooling(mode, dtype="float32", name=f"{mode}_pooling")
             for mode in modes
-            if mode in _LISTED
+            if mode in LISTED
         ]
         x = self._pooled(self._combine(backbone.hidden_states), backbone.input["padding_mask"])
         self.windows_to_rows = self.window_pooling = self.window_encoder = None
@@ -381,6 +368,54 @@ class BertTextEmbedder(ComparingTask):
         scores = scores[[places[text] for text in read]]
         return best_first(scores, scores, texts, top_k, return_texts)
 
+    def classify(
+        self,
+        texts: Texts,
+        labels: Sequence[str],
+        template: str = "{}",
+        batch_size: int = 32,
+    ) -> Any:
+        """Classify texts zero-shot: the label is the one whose sentence is most similar.
+
+            embedder = BertTextEmbedder.from_preset("minilm_mini_demo_en")
+            embedder.classify("Who painted it?", labels=["person", "place", "number"])
+
+        Args:
+            texts: a string or a list of strings.
+            labels: list of strings. Words or phrases that describe the classes.
+            template: string. Sentence for each of `labels`, with "{}" in place of the label.
+            batch_size: int.
+
+        Returns:
+            For each text, a dict of `label`, `score` (its cosine similarity, which is not a
+            probability) and `similarities` by label. If `texts` is a single text, a single dict.
+
+        Raises:
+            ValueError: for `pooling="tokens"` and for text pairs.
+        """
+        if self.pooling == "tokens":
+            raise ValueError(
+                "classify() compares one embedding per text, but pooling='tokens' gives one per "
+                "token; use pooling='mean', or rank()."
+            )
+        texts, single = as_lists(self, texts, "classify()")
+        labels = check_zero_shot(labels, template, texts)
+        sentences = [template.replace("{}", label) for label in labels]
+        vectors = (
+            self.embed(texts, batch_size, "text"),
+            self.embed(sentences, batch_size, "query"),
+        )
+        norms = (np.linalg.norm(x, axis=1, keepdims=True) for x in vectors)
+        texts, sentences = (x / np.maximum(norm, 1e-12) for x, norm in zip(vectors, norms))
+        cosines = texts @ sentences.T  # (N, L)
+        rows = [dict(zip(labels, map(float, row), strict=True)) for row in cosines]
+        best = [max(row, key=row.get) for row in rows]
+        found = [
+            {"label": label, "score": row[label], "similarities": row}
+            for label, row in zip(best, rows, strict=True)
+        ]
+        return found[0] if single else found
+
     # === KerasHub's names, with the keyword arguments of `predict` ===
 
     def encode_text(self, text: str, **kwargs: Any) -> Any:
@@ -435,32 +470,3 @@ class BertTextEmbedder(ComparingTask):
             "projection_bias": self.projection_bias,
             "projection_activation": self.projection_activation,
         }
-
-
-def _check(backbone, pooling, layers):
-    modes = [pooling] if isinstance(pooling, str) else pooling
-    allowed = POOLINGS if isinstance(pooling, str) else _LISTED
-    if not modes or any(mode not in allowed for mode in modes):
-        raise ValueError(
-            f"pooling={pooling!r} is unknown; use one of {', '.join(POOLINGS)}, or a list of "
-            f"some of {', '.join(_LISTED)}."
-        )
-    if layers not in LAYERS:
-        raise ValueError(f"layers={layers!r} is unknown; use one of {', '.join(LAYERS)}.")
-    if backbone.num_layers < LAYERS[layers]:
-        raise ValueError(
-            f"layers='{layers}' needs an encoder with at least {LAYERS[layers]} layers, but this "
-            f"one has num_layers={backbone.num_layers}; use another of {', '.join(LAYERS)}."
-        )
-    if pooling != "pooler":
-        return
-    if not backbone.pooler:
-        raise ValueError(
-            "pooling='pooler' needs an encoder with a pooler, but this one has pooler=False; "
-            "use pooling='mean', 'cls' or 'max'."
-        )
-    if layers != "last":
-        raise ValueError(
-            f"pooling='pooler' uses the last layer, not layers='{layers}'; leave out one of the "
-            "two."
-        )

@@ -28,14 +28,17 @@ def slow_spans(start_logits, end_logits, starts, ends, n_best, max_length, thres
     null_score = null - found[0][0]
     answers = list(found)
     if threshold is not None:
-        answers.append((null, (-1, -1, -1)))
+        answers.append((null - (0 if threshold == math.inf else threshold), (-1, -1, -1)))
     most = max(total for total, _ in answers)
     weights = [math.exp(total - most) for total, _ in answers]
     scored = [(span, w / sum(weights)) for (_, span), w in zip(answers, weights, strict=True)]
     if threshold is not None:
         null_entry = scored.pop()
-        if null_score > threshold:
-            scored.insert(0, null_entry)
+        place = 0
+        while place < len(found) and null - found[place][0] <= threshold:
+            place += 1
+        if threshold != math.inf:
+            scored.insert(place, null_entry)
     return [span for span, _ in scored], [score for _, score in scored], null_score
 
 
@@ -71,14 +74,15 @@ def test_a_thousand_random_cases_are_as_the_rules_say():
     for case in range(1000):
         start_logits, end_logits, starts, ends = random_case(random)
         n_best, max_length = random.choice([1, 3, 20]), random.choice([1, 5, 30])
-        threshold = random.choice([None, -2.0, 0.0, 1.5])
+        threshold = random.choice([None, -2.0, 0.0, 1.5, math.inf])
         arguments = (start_logits, end_logits, starts, ends, n_best, max_length, threshold)
         spans, scores, null_score = best_spans(*arguments)
         want_spans, want_scores, want_null = slow_spans(*arguments)
         assert [tuple(span) for span in spans] == want_spans, case
         np.testing.assert_allclose(scores, want_scores, rtol=1e-9)
         assert null_score == pytest.approx(want_null, abs=1e-12)
-        assert threshold is not None or sum(scores) == pytest.approx(1)
+        assert threshold == math.inf or sum(scores) == pytest.approx(1)
+        assert np.all(np.diff(scores) <= 1e-9)  # Best first, whatever the threshold.
         nulls += want_spans[0][0] == -1
         ties += len(set(want_scores)) < len(want_scores)
         window, first, _ = spans[-1]
@@ -106,5 +110,18 @@ def test_null_score_is_of_the_window_that_sees_most_of_an_answer():
     # 1 + 2 of the first window against 0 + 3: not above the threshold.
     assert null_score == 0.0 and tuple(spans[0]) == (0, 1, 1)
     assert scores[0] == pytest.approx(1 / (2 + math.exp(-3)))
+    # "No answer" is in its place: after an equal span and before a worse one.
+    assert tuple(spans[1]) == (-1, -1, -1) and scores[1] == scores[0] > scores[2]
     spans, _, _ = best_spans(start, end, allowed, allowed, null_threshold=-0.1)
     assert tuple(spans[0]) == (-1, -1, -1) and tuple(spans[1]) == (0, 1, 1)
+
+
+def test_a_threshold_moves_the_null_answer_to_its_place():
+    start, end = np.array([[4.0, 5.0, 1.0]]), np.array([[0.0, 5.0, 1.0]])
+    allowed = np.array([[False, True, True]])
+    for threshold, place in ((None, None), (math.inf, None), (1.0, 2), (-5.0, 1), (-7.0, 0)):
+        spans, scores, _ = best_spans(start, end, allowed, allowed, 20, 30, threshold)
+        found = [place for place, span in enumerate(spans) if span[0] < 0]
+        assert found == ([] if place is None else [place])
+        assert np.all(np.diff(scores) <= 0)
+        assert (sum(scores) < 0.999) == (threshold == math.inf)

@@ -206,7 +206,7 @@ def test_answers_of_different_windows_are_merged_by_their_spans():
     assert all(row["answer"] == CONTEXT[row["start"] : row["end"]] for row in rows)
     null_score = np.mean([rows[0]["null_score"] for rows in found])
     assert rows[0]["null_score"] == pytest.approx(null_score)
-    # With a threshold, the mean null score decides, and all probabilities sum to 1.
+    # With a threshold, "no answer" is merged like a span, and all probabilities sum to 1.
     for threshold, first in ((null_score - 1, ""), (null_score + 1, rows[0]["answer"])):
         (batch,) = model.answer(["word1 was"], [CONTEXT], 100, threshold)
         assert batch[0]["answer"] == first

@@ -1,6 +1,7 @@
 """Extractive question answering: contract, comparison with `transformers`, training, answers."""
 
 import functools
+import math
 
 import keras
 import numpy as np
@@ -192,9 +193,33 @@ def test_no_answer(given):
                 assert context[answer["start"] : answer["end"]] == answer["answer"]
             assert answer["null_score"] == (-8.0 if "kew" in context else 4.0)
             assert 0 < answer["score"] <= 1
-    # One list per question; an empty answer comes first where it wins, then the spans.
+    # One list per question, best first.
     answers = given.answer("where", contexts[1], top_k=3, null_threshold=0)
     assert [answer["answer"] == "" for answer in answers] == [True, False, False]
+    answers = given.answer("where", contexts[0], top_k=99, null_threshold=0)
+    scores = [answer["score"] for answer in answers]
+    assert scores == sorted(scores, reverse=True) and sum(scores) == pytest.approx(1)
+    assert [answer["answer"] for answer in answers].index("") > 0
+
+
+@pytest.mark.backends("torch")
+def test_the_models_own_threshold(given, tmp_path, monkeypatch):
+    context = "it was in the old and new"
+    sure = given.answer("where", context)[0]
+    monkeypatch.setattr(given, "null_threshold", 0.0)
+    found = given.answer("where", context)
+    assert found == given.answer("where", context, null_threshold=0.0) and found[0]["answer"] == ""
+    # An answer at any price is not certain any more.
+    forced = given.answer("where", context, null_threshold=math.inf)[0]
+    assert forced["answer"] == sure["answer"] and sure["score"] == pytest.approx(1 / 20)
+    assert forced["score"] == pytest.approx(1 / (20 + math.exp(4)))
+    given.save_to_preset(str(tmp_path))
+    assert BertQuestionAnswering.from_preset(str(tmp_path)).null_threshold == 0.0
+    monkeypatch.setattr(given, "null_threshold", 2.5)
+    with pytest.warns(UserWarning, match="Training resets the null_threshold of 2.5"):
+        given.forget_calibration()
+    with pytest.raises(ValueError, match="null_threshold must be a number or None, got nan"):
+        given.answer("where", context, null_threshold=math.nan)
 
 
 @pytest.mark.backends("tensorflow", "torch")
@@ -265,7 +290,8 @@ def test_fit_on_stories(tmp_path):
     assert min(after["start_logits_accuracy"], history["val_end_logits_accuracy"][-1]) > 0.9
 
     (questions, contexts), spans = stories(64, seed=2)
-    found = model.answer(questions, contexts, null_threshold=0.0)
+    assert model.null_threshold == 0.0  # Some of the questions have no answer.
+    found = model.answer(questions, contexts)
     expected = [None if span is None else span for span in spans]
     right = [
         (answers[0]["start"], answers[0]["end"]) == (span or (None, None))
@@ -280,7 +306,7 @@ def test_fit_on_stories(tmp_path):
     model.save_to_preset(str(tmp_path))
     loaded = BertQuestionAnswering.from_preset(str(tmp_path))
     assert loaded.preprocessor.doc_stride == 6
-    again = loaded.answer(questions[:3], contexts[:3], null_threshold=0.0)
+    again = loaded.answer(questions[:3], contexts[:3])
     for ours, theirs in zip(found, again):
         assert ours[0]["answer"] == theirs[0]["answer"]
         assert ours[0]["score"] == pytest.approx(theirs[0]["score"], abs=1e-4)

@@ -11,7 +11,7 @@ import pytest
 
 from kerasbert import losses
 from kerasbert.backend.tensorflow import tf
-from kerasbert.heads.text_embedder.model import LAYERS
+from kerasbert.heads.text_embedder.pooling import LAYERS
 from kerasbert.models import (
     BertBackbone,
     BertSparseEmbedder,
@@ -714,6 +714,22 @@ def test_attention_to_expansion():
 
 
 @pytest.mark.backends("torch")
+def test_zero_shot_classes_are_those_with_the_most_similar_sentences():
+    embedder = make_raw()
+    texts, labels = ["good film", "bad , a", "the film"], ["good", "bad"]
+    found = embedder.classify(texts, labels, template="the {} film")
+    vectors = [embedder.embed(x) for x in (texts, ["the good film", "the bad film"])]
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in vectors)
+    for row, cosines in zip(found, a @ b.T, strict=True):
+        assert row["similarities"] == pytest.approx(dict(zip(labels, cosines)), abs=1e-5)
+        assert (
+            row["score"] == row["similarities"][row["label"]] == max(row["similarities"].values())
+        )
+    one = embedder.classify("good film", ["bad", "good film"])
+    assert one["label"] == "good film" and one["score"] == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.backends("torch")
 def test_projection(tmp_path):
     """The projection follows the pooling, as in LaBSE; it is new if a checkpoint has none."""
     backbone = tiny_backbone()
@@ -745,6 +761,8 @@ def test_projection(tmp_path):
         (lambda: make_late(expand_queries="yes"), "expand_queries='yes' must be true or false"),
         (lambda: make_late().embed("a", role="passage"), "use one of query, text"),
         (lambda: make_late().rank(["a"], ["b"]), "query must be one string"),
+        (lambda: make_late().classify("a", ["b"]), "pooling='tokens' gives one per token; use"),
+        (lambda: make_raw().classify(("a", "b"), ["c"]), "takes single texts, got pairs"),
         (lambda: make_late().rank("a", "b"), "texts must be a list of strings"),
         (lambda: make().embed("a", role="query"), "has no preprocessor"),
     ],
