@@ -1,5 +1,6 @@
 """Each panel's answers, and its errors."""
 
+import ast
 import functools
 import json
 import pathlib
@@ -51,8 +52,10 @@ def test_the_words_of_the_page_are_there_in_each_language():
         assert {one["language"] for one in EXAMPLES[panel]} == set(strings)
     for method in answers.METHODS:
         assert method in holes
-    code = "".join(path.read_text(encoding="utf-8") for path in PAGE.parent.glob("*.py"))
-    errors = set(re.findall(r"""(?:Request|Busy)Error\([^)]*?,\s*"(\w+)\"""", code))
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PAGE.parent.glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {"RequestError", "BusyError"}
+    errors = {call.args[1].value for call in calls if getattr(call.func, "id", "") in names}
     assert {f"error_{key}" for key in errors} == {x for x in holes if x.startswith("error_")}
 
 
