@@ -1,7 +1,7 @@
 """Answers to the playground's requests, as plain data for its page.
 
-A request is an untrusted dict; anything wrong with it raises a one-line `ValueError`. Spans count
-characters (code points).
+A request is an untrusted dict; anything wrong with it raises a one-line `ValueError`, and a
+`RequestError` for what a reader of the page can do wrong. Spans count characters (code points).
 
 T tokens, L layers, N heads.
 """
@@ -12,6 +12,7 @@ from kerasbert import visualize
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.base.parts import encoder_of
 from kerasbert.kinds import KINDS, kind_of
+from kerasbert.play.loaded import RequestError
 from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable
@@ -70,12 +71,20 @@ def _text(ask, name, most=MOST_CHARACTERS):
     if not isinstance(text, str):
         raise ValueError(f"{name} must be a text, got {text!r:.60}.")
     if len(text) > most:
-        raise ValueError(f"{name} has {len(text):,} characters; the limit is {most:,}.")
+        raise RequestError(
+            f"{name} has {len(text):,} characters; the limit is {most:,}.",
+            "long",
+            field=name,
+            count=len(text),
+            most=most,
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(
-            f"{name} has an incomplete character (an unpaired surrogate); type it again."
+        raise RequestError(
+            f"{name} has an incomplete character (an unpaired surrogate); type it again.",
+            "incomplete",
+            field=name,
         ) from None
     return text
 
@@ -83,21 +92,37 @@ def _text(ask, name, most=MOST_CHARACTERS):
 def _filled(ask, name):
     text = _text(ask, name)
     if not text.strip():
-        raise ValueError(f"{name} is empty; enter a text.")
+        raise RequestError(f"{name} is empty; enter a text.", "empty", field=name)
     return text
 
 
 def check_texts(ask, name, most):
     """Return a request's list of texts, without empty ones."""
     texts = ask.get(name)
-    if not isinstance(texts, list) or not texts:
+    if not isinstance(texts, list):
         raise ValueError(f"{name} must be a list of texts, one per line.")
     if len(texts) > most:
-        raise ValueError(f"{name} has {len(texts):,} lines; the limit is {most:,}.")
+        raise RequestError(
+            f"{name} has {len(texts):,} lines; the limit is {most:,}.",
+            "lines",
+            field=name,
+            count=len(texts),
+            most=most,
+        )
     texts = [_text({"a line": text}, "a line") for text in texts]
     texts = [text for text in texts if text.strip()]
     if not texts:
-        raise ValueError(f"{name} has only empty lines; enter a text.")
+        raise RequestError(f"{name} has no text; enter one per line.", "empty", field=name)
+    return texts
+
+
+def _several(ask, name, most):
+    """Return a request's list of at least two texts."""
+    texts = check_texts(ask, name, most)
+    if len(texts) < 2:
+        raise RequestError(
+            f"{name} has one text; enter two or more, one per line.", "few", field=name
+        )
     return texts
 
 
@@ -124,8 +149,15 @@ def _round(values, digits=4):
 def _fill(model, ask):
     text = _filled(ask, "text")
     top_k = _whole(ask, "top_k", 1, 50, 8)
-    lens = visualize.logit_lens(model, text, top_k=top_k, places="masks")
     tokenizer = model.preprocessor.tokenizer
+    if tokenizer.mask_token not in text:
+        raise RequestError(
+            f"text has no {tokenizer.mask_token}.", "mask", mask=tokenizer.mask_token
+        )
+    try:
+        lens = visualize.logit_lens(model, text, top_k=top_k, places="masks")
+    except ValueError as error:  # The mask is in the truncated part.
+        raise RequestError(str(error), "cut", mask=tokenizer.mask_token) from None
     gaps = [
         [
             [
@@ -149,7 +181,7 @@ def _readable(tokenizer, id, name):
 def _classify(model, ask):
     text = _pair(ask)
     if KINDS[model.kind].takes_pairs and isinstance(text, str):
-        raise ValueError("This model compares two texts; enter the second one, too.")
+        raise RequestError("This model compares two texts; enter the second one, too.", "second")
     method = ask.get("method", "integrated_gradients")
     check_choice("method", method, METHODS)
     found = _classes(model, text)
@@ -218,10 +250,7 @@ def _scored(found, keys, digits):
 
 
 def _choose(model, ask):
-    choices = check_texts(ask, "texts", 10)
-    if len(choices) < 2:
-        raise ValueError("texts has one choice; enter two or more, one per line.")
-    found = model.choose(_filled(ask, "text"), choices)
+    found = model.choose(_filled(ask, "text"), _several(ask, "texts", 10))
     return {"scores": _round(found["scores"])}
 
 
@@ -234,9 +263,7 @@ def _write(model, ask):
 
 
 def _similar(model, ask):
-    texts = check_texts(ask, "texts", MOST_SHORT_TEXTS)
-    if len(texts) < 2:
-        raise ValueError("texts has one line; enter two or more to compare.")
+    texts = _several(ask, "texts", MOST_SHORT_TEXTS)
     found = _similarities(model, texts)
     return {"texts": texts, "similarities": _round(found, 3), "points": _round(_map(found), 3)}
 
@@ -273,7 +300,9 @@ def _attention(model, ask):
     text = _pair(ask)
     layer = _whole(ask, "layer", 0, encoder_of(model).num_layers - 1, 0)
     if len(model.preprocessor.tokenizer.tokenize("".join(text))) > MOST_TOKENS:
-        raise ValueError(f"The text has more than {MOST_TOKENS} tokens; shorten it.")
+        raise RequestError(
+            f"The text has more than {MOST_TOKENS} tokens; shorten it.", "tokens", most=MOST_TOKENS
+        )
     found = visualize.attention(model, text)
     return {"tokens": found.tokens, "weights": _round(found.weights[layer], 3)}
 
@@ -311,9 +340,13 @@ def make_index(model, texts, progress):
     """
     if KINDS[model.kind].vectors != "dense" or model.pooling == "tokens":
         if len(texts) > MOST_SHORT_TEXTS:
-            raise ValueError(
+            raise RequestError(
                 f"A {type(model).__name__} reads all texts again for each query, so it takes up to "
-                f"{MOST_SHORT_TEXTS} texts, got {len(texts):,}."
+                f"{MOST_SHORT_TEXTS} texts, got {len(texts):,}.",
+                "lines",
+                field="texts",
+                count=len(texts),
+                most=MOST_SHORT_TEXTS,
             )
         progress(len(texts))
         return texts

@@ -1,11 +1,13 @@
 """Models of the playground, which are loaded one by one while the page is already shown."""
 
+import json
 import os
 import threading
 import time
 import warnings
 
 from kerasbert.base.errors import first_line, is_whole
+from kerasbert.checkpoints.hub import preset_files
 
 # Maximum number of running and waiting requests per model; further requests get an error.
 MOST_WAITING = 8
@@ -24,8 +26,44 @@ def _shown(preset):
     return "/".join(preset.rstrip("/").split("/")[-2:])
 
 
-class BusyError(Exception):
+def _languages(preset):
+    """Return the languages of a built-in preset, and nothing for others.
+
+    It reads one file, because importing the list of presets starts Keras.
+
+    >>> _languages("bert_mini_demo_ko_ja"), _languages("spam/model")
+    (['ko', 'ja'], [])
+    """
+    for file in preset_files().iterdir():
+        if file.name == f"{preset}.json":
+            return json.loads(file.read_text(encoding="utf-8"))["languages"]
+    return []
+
+
+class RequestError(ValueError):
+    """An invalid request.
+
+    Args:
+        message: string. What is wrong, for programs that send requests.
+        key: string. The page's text for it, `error_<key>` in `page/strings.js`.
+        values: the values of that text, by name. `field` is the name of a request's field.
+    """
+
+    def __init__(self, message, key, **values):
+        super().__init__(message)
+        self.key, self.values = key, values
+
+
+class BusyError(RequestError):
     """A model has the maximum number of waiting requests."""
+
+
+def refusal(error):
+    """Return an error, or a sentence, as data for the page."""
+    found = {"error": first_line(error)}
+    if isinstance(error, RequestError):
+        found |= {"key": error.key, "values": error.values}
+    return found
 
 
 class Loaded:
@@ -40,11 +78,14 @@ class Loaded:
         self.presets = list(dict.fromkeys(map(str, presets)))
         self._start = start
         self._names = [_shown(preset) for preset in self.presets]
-        self._states = [{"name": name, "state": "waiting"} for name in self._names]
+        self._languages = [_languages(preset) for preset in self.presets]
+        self._states = [None] * len(self.presets)
         self._began = [None] * len(self.presets)
         self._models = [None] * len(self.presets)
         self._locks = [threading.Lock() for _ in self.presets]
         self._lines = [threading.BoundedSemaphore(MOST_WAITING) for _ in self.presets]
+        for place in range(len(self.presets)):
+            self._set(place, "waiting")
 
     def load(self):
         """Load all presets; errors are recorded in `states`."""
@@ -97,7 +138,8 @@ class Loaded:
             self._began[place] = now
         if began is not None:
             more["seconds"] = round(now - began, 1)
-        self._states[place] = {"name": self._names[place], "state": state, **more}
+        about = {"name": self._names[place], "languages": self._languages[place]}
+        self._states[place] = {**about, "state": state, **more}
 
     def states(self):
         """Return the state of each preset for the page: a list of dicts."""
@@ -124,7 +166,8 @@ class Loaded:
         if not self._lines[place].acquire(blocking=False):
             raise BusyError(
                 f"'{state['name']}' is busy: {MOST_WAITING} requests wait for it; try again in a "
-                "moment."
+                "moment.",
+                "busy",
             )
         try:
             with self._locks[place]:

@@ -22,18 +22,20 @@ _TEXTS = {
         "The bank raised its rates.",
     ],
     "ko": [
-        "부산행 기차가 또 늦었다.",
-        "기차가 두 시간 늦게 도착했다.",
-        "이 국은 소금이 더 필요하다.",
-        "저녁 식사가 아주 맛있었다.",
-        "은행이 금리를 올렸다.",
+        "프린터가 인쇄하지 않습니다.",
+        "문서를 인쇄할 수 없습니다.",
+        "암호가 틀렸습니다.",
+        "비밀번호를 잊어버렸습니다.",
+        "인터넷에 연결할 수 없습니다.",
+        "네트워크 연결이 끊어졌습니다.",
     ],
     "ja": [
-        "大阪行きの電車がまた遅れた。",
-        "電車は二時間遅れて着いた。",
-        "このスープは塩が足りない。",
-        "夕食はとてもおいしかった。",
-        "銀行が金利を上げた。",
+        "プリンターが印刷しません。",
+        "文書を印刷できません。",
+        "パスワードが違います。",
+        "パスワードを忘れました。",
+        "インターネットに接続できません。",
+        "ネットワークの接続が切れました。",
     ],
 }
 _SENTENCE = {
@@ -43,11 +45,14 @@ _SENTENCE = {
 }
 # Lists of dicts by panel: `language` and the request's fields.
 EXAMPLES = {
+    # The presets in the package answer these with a likely word; `tests/play` checks it.
     "fill": [
-        {"language": "en", "text": "The capital of France is {mask}."},
-        {"language": "en", "text": "She drank a cup of {mask} and read the {mask}."},
-        {"language": "ko", "text": "대한민국의 수도는 {mask}이다."},
-        {"language": "ja", "text": "日本の首都は{mask}である。"},
+        {"language": "en", "text": "She wrote a {mask} to her mother."},
+        {"language": "en", "text": "Click the {mask} button to save the file."},
+        {"language": "ko", "text": "마우스 오른쪽 {mask} 누르십시오."},
+        {"language": "ko", "text": "사용자 이름과 {mask} 입력하십시오."},
+        {"language": "ja", "text": "画面の{mask}るさを調整します。"},
+        {"language": "ja", "text": "文書を印{mask}します。"},
     ],
     "classify": [{"language": k, "text": v} for k, v in _SENTENCE.items()],
     "tag": [
@@ -85,8 +90,8 @@ EXAMPLES = {
     "similar": [{"language": k, "texts": v} for k, v in _TEXTS.items()],
     "search": [
         {"language": "en", "text": "a delay on the railway", "texts": _TEXTS["en"]},
-        {"language": "ko", "text": "철도 지연", "texts": _TEXTS["ko"]},
-        {"language": "ja", "text": "鉄道の遅延", "texts": _TEXTS["ja"]},
+        {"language": "ko", "text": "로그인할 수 없습니다", "texts": _TEXTS["ko"]},
+        {"language": "ja", "text": "ログインできません", "texts": _TEXTS["ja"]},
     ],
     "attention": [{"language": k, "text": v} for k, v in _SENTENCE.items()],
     "tokens": [{"language": k, "text": v} for k, v in _SENTENCE.items()],

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kerasbert.base.errors import first_line
-from kerasbert.play.loaded import MOST_WAITING, BusyError
+from kerasbert.play.loaded import MOST_WAITING, BusyError, RequestError, refusal
 from kerasbert.play.samples import EXAMPLES
 
 PAGE = os.path.join(os.path.dirname(__file__), "page")
@@ -113,7 +113,7 @@ def application(loaded):
         with lock:
             name = ask.get("index")
             if not isinstance(name, str) or name not in indexes:
-                raise ValueError("The index does not exist any more; build it again.")
+                raise RequestError("The index does not exist any more; build it again.", "index")
             place, made = indexes[name]
         return loaded.use(place, lambda model: answers.search(model, made, ask))
 
@@ -152,7 +152,8 @@ async def _respond(request, function, threads):
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            return _refused(f"The request is too large; the limit is {MOST_BYTES:,} bytes.", 413)
+            large = f"The request is too large; the limit is {MOST_BYTES:,} bytes."
+            return _refused(RequestError(large, "large", most=MOST_BYTES / 1e6), 413)
     try:
         ask = json.loads(body)
     except (ValueError, RecursionError):
@@ -163,16 +164,17 @@ async def _respond(request, function, threads):
         found = await anyio.to_thread.run_sync(lambda: function(ask), limiter=threads)
         return JSONResponse(found)
     except BusyError as error:
-        return _refused(str(error), 503, {"Retry-After": str(_RETRY)})
+        return _refused(error, 503, {"Retry-After": str(_RETRY)})
     except (ValueError, TypeError) as error:
-        return _refused(first_line(error), 400)
+        return _refused(error, 400)
     except Exception as error:
         _log.exception("The playground failed")
         return _refused(f"{type(error).__name__}: {first_line(error)}", 500)
 
 
-def _refused(sentence, status, headers=None):
-    return JSONResponse({"error": sentence}, status_code=status, headers=headers)
+def _refused(error, status, headers=None):
+    """Return an error as JSON; a `RequestError` has a text on the page."""
+    return JSONResponse(refusal(error), status_code=status, headers=headers)
 
 
 def serve(loaded, port, ready):

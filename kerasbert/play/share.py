@@ -3,10 +3,10 @@
 import os
 import shutil
 
-from kerasbert.base.errors import first_line
 from kerasbert.base.files import new_folder, output_folder
 from kerasbert.base.strict_json import to_json
 from kerasbert.play import answers
+from kerasbert.play.loaded import refusal
 from kerasbert.play.samples import EXAMPLES
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
@@ -66,6 +66,8 @@ def _requests(place, state, examples):
     for panel in state["panels"]:
         name = "answer" if panel == "classify" and state["pair"] else panel
         for example in examples[name]:
+            if not _reads(state["languages"], example["language"]):
+                continue
             ask = {"model": place}
             for field in ("text", "text_b", "texts"):
                 if field in example:
@@ -77,6 +79,11 @@ def _requests(place, state, examples):
                 yield panel, ask if layer is None else {**ask, "layer": layer}
 
 
+def _reads(languages, language):
+    """Return whether a model reads a language, like `reads` in play.js; if unknown, yes."""
+    return not languages or not language or language in languages or "mul" in languages
+
+
 def _answer(model, panel, ask):
     try:
         if panel == "search":
@@ -84,7 +91,7 @@ def _answer(model, panel, ask):
             return answers.search(model, index, ask)
         return answers.answer(model, panel, ask)
     except ValueError as error:
-        return {"refused": first_line(error)}
+        return {"refused": refusal(error)}
 
 
 def _key(panel, ask):

@@ -2,7 +2,8 @@
 `python -m tests.examples.notebooks`, or with names, `... attention 01_words_to_pieces`.
 
 A notebook takes two minutes, a lesson up to two; the stored outputs are from TensorFlow. Lessons
-are run in English; the Korean and Japanese ones have the same code, and get the same outputs.
+are run in English; the Korean and Japanese ones have the same code, and get the same outputs. If
+their cell of parameters differs, with texts and a preset of the language, they are run, too.
 """
 
 import os
@@ -37,6 +38,18 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def parameters_of(notebook):
+    """Return the cell of parameters."""
+    (cell,) = [c for c in code_cells(notebook) if "parameters" in c.metadata.get("tags", ())]
+    return cell
+
+
+def is_localized(name, language):
+    """Return whether a translation of a lesson has its own parameters, and so its own outputs."""
+    own, english = (read(name, folder) for folder in (TRANSLATIONS[language], LESSONS))
+    return parameters_of(own).source != parameters_of(english).source
+
+
 def run(notebook, directory, **told):
     """Run `notebook` in `directory` with the parameters `told`, and store the outputs that readers
     see.
@@ -45,7 +58,7 @@ def run(notebook, directory, **told):
     """
     from nbclient import NotebookClient
 
-    (parameters,) = [c for c in code_cells(notebook) if "parameters" in c.metadata.get("tags", ())]
+    parameters = parameters_of(notebook)
     stored = parameters.source
     parameters.source += "".join(f"\n{name} = {value!r}" for name, value in told.items())
     client = NotebookClient(
@@ -105,8 +118,12 @@ def _store_lesson(name):
     # Lessons run in their own folder, where they find the data; they write nothing.
     run(notebook, LESSONS)
     write(notebook, name, LESSONS)
-    for folder in TRANSLATIONS.values():
+    for language, folder in TRANSLATIONS.items():
         translated = read(name, folder)
+        if is_localized(name, language):
+            run(translated, folder)
+            write(translated, name, folder)
+            continue
         for cell, done in zip(code_cells(translated), code_cells(notebook), strict=True):
             cell.execution_count, cell.outputs = done.execution_count, done.outputs
         write(translated, name, folder)

@@ -1,16 +1,33 @@
-"""The lessons of the site: the same in three languages, and consistent with stored outputs."""
+"""The lessons of the site: the same in three languages, and consistent with stored outputs.
+
+A translation may have its own parameters: texts and a preset of its language.
+"""
 
 import re
 
 import pytest
 
-from tests.examples.notebooks import LESSONS, TRANSLATIONS, code_cells, kinds, names_in, read, run
+from tests.examples.notebooks import (
+    LESSONS,
+    TRANSLATIONS,
+    code_cells,
+    is_localized,
+    kinds,
+    names_in,
+    parameters_of,
+    read,
+    run,
+)
 from tests.peers import nbformat
 
 # As stored, for TensorFlow.
 pytestmark = [pytest.mark.peers, pytest.mark.backends("tensorflow")]
 
 NAMES = names_in(LESSONS)
+FOLDERS = {"en": LESSONS, **TRANSLATIONS}
+LOCALIZED = [
+    (name, language) for name in NAMES for language in TRANSLATIONS if is_localized(name, language)
+]
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
@@ -62,26 +79,38 @@ def test_lessons_are_the_same_in(language):
             read(name, folder).cells for folder in (LESSONS, TRANSLATIONS[language])
         )
         assert [cell.id for cell in cells] == [cell.id for cell in translated]
+        localized = (name, language) in LOCALIZED
         for cell, other in zip(cells, translated, strict=True):
             if cell.cell_type == "code":
-                assert other == cell
+                if localized:
+                    assert other.source == cell.source or "parameters" in cell.metadata["tags"]
+                    assert kinds(other) == kinds(cell)
+                else:
+                    assert other == cell
                 continue
             assert other.cell_type == "markdown" and other.source != cell.source
             marks = r"</?details>|^#+ |`{3}\w*"
             assert re.findall(marks, other.source, re.M) == re.findall(marks, cell.source, re.M)
 
 
+def test_three_lessons_have_korean_and_japanese_texts():
+    assert {name[:2] for name, _ in LOCALIZED} >= {"01", "02", "03"}
+    for name, language in LOCALIZED:
+        assert re.search("[가-힣ぁ-ん]", parameters_of(read(name, FOLDERS[language])).source)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_lesson_shows_what_it_is_stored_with(name):
+@pytest.mark.parametrize("name, language", [*((name, "en") for name in NAMES), *LOCALIZED])
+def test_lesson_shows_what_it_is_stored_with(name, language):
     """The lesson gives its stored outputs, and the code of its answers runs after it."""
-    notebook = read(name, LESSONS)
+    folder = FOLDERS[language]
+    notebook = read(name, folder)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     answers = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     notebook.cells += [nbformat.v4.new_code_cell(answer) for answer in answers]
-    said = run(notebook, LESSONS)
+    said = run(notebook, folder)
     assert "Traceback" not in said and "Glyph" not in said
-    stored = code_cells(read(name, LESSONS))
+    stored = code_cells(read(name, folder))
     for cell, before in zip(code_cells(notebook)[: len(stored)], stored, strict=True):
         assert kinds(cell) == kinds(before)
         for output, old in zip(cell.outputs, before.outputs, strict=True):

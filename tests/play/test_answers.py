@@ -1,5 +1,6 @@
 """Each panel's answers, and its errors."""
 
+import ast
 import functools
 import json
 import pathlib
@@ -44,13 +45,18 @@ def test_the_words_of_the_page_are_there_in_each_language():
         if language != "en":
             assert not [key for key in words if words[key] == strings["en"][key]]
     code = (PAGE / "play.js").read_text(encoding="utf-8")
-    named = set(re.findall(r'\bsay\("(\w+)"', code)) - {"about_"}
+    named = set(re.findall(r'\bsay\("(\w+)"', code)) - {"about_", "error_"}
     assert named <= set(holes)
     for panel in answers.PANELS:
         assert panel in holes and f"about_{panel}" in holes and panel in EXAMPLES
         assert {one["language"] for one in EXAMPLES[panel]} == set(strings)
     for method in answers.METHODS:
         assert method in holes
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PAGE.parent.glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {"RequestError", "BusyError"}
+    errors = {call.args[1].value for call in calls if getattr(call.func, "id", "") in names}
+    assert {f"error_{key}" for key in errors} == {x for x in holes if x.startswith("error_")}
 
 
 @pytest.mark.backends("tensorflow")
@@ -167,6 +173,7 @@ def test_search(name):
         ("masked", "fill", {}, "text must be a text, got None"),
         ("masked", "fill", {"text": " "}, "text is empty"),
         ("masked", "fill", {"text": "no mask"}, "no .MASK."),
+        ("masked", "fill", {"text": "old " * 40 + "[MASK]"}, "no .MASK."),
         ("masked", "fill", {"text": "[MASK]" * 1000}, "text has 6,000 .* limit is 5,000"),
         ("masked", "fill", {"text": "\ud800 [MASK]"}, "text has an incomplete character"),
         ("masked", "fill", {"text": "[MASK]", "top_k": 10**9}, "top_k=1000000000 must be .* to 50"),
@@ -178,11 +185,11 @@ def test_search(name):
         ("deberta", "classify", {"text": "a", "steps": 10**6}, "steps"),
         ("follows", "classify", {"text": "a"}, "enter the second one, too"),
         ("reader", "answer", {"text": "a"}, "text_b must be a text"),
-        ("chooser", "choose", {"text": "a", "texts": ["b"]}, "one choice"),
+        ("chooser", "choose", {"text": "a", "texts": ["b"]}, "one text"),
         ("embedder", "similar", {"texts": "a"}, "texts must be a list"),
         ("embedder", "similar", {"texts": ["a", 3]}, "a line must be a text, got 3"),
         ("embedder", "similar", {"texts": ["a"] * 101}, "101 lines; the limit is 100"),
-        ("embedder", "similar", {"texts": [" ", ""]}, "texts has only empty lines"),
+        ("embedder", "similar", {"texts": [" ", ""]}, "texts has no text"),
         ("masked", "attention", {"text": "a", "layer": 9}, "layer=9 must be"),
         ("masked", "attention", {"text": "a " * 200}, "more than 128 tokens"),
     ],

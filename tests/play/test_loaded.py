@@ -12,6 +12,33 @@ from tests.play import presets
 pytestmark = pytest.mark.backends("tensorflow")
 
 
+@pytest.mark.slow
+@pytest.mark.backends("torch")
+def test_the_shipped_presets_answer_the_examples_of_their_languages():
+    from kerasbert.play import answers
+    from kerasbert.play.samples import EXAMPLES
+
+    loaded = Loaded(DEFAULTS)
+    loaded.load()
+    words = {"en": "letter save", "ko": "단추를 암호를", "ja": "明 刷"}
+    expected = {language: iter(some.split()) for language, some in words.items()}
+    for example in EXAMPLES["fill"]:
+        languages = [state["languages"] for state in loaded.states()]
+        place = next(i for i, some in enumerate(languages) if example["language"] in some)
+        ask = {"text": example["text"].replace("{mask}", "[MASK]")}
+        ((*_, last),) = loaded.use(place, lambda m, a=ask: answers.answer(m, "fill", a))["gaps"]
+        assert last[0]["token"] == next(expected[example["language"]]) and last[0]["score"] > 0.3
+    english = [one for one in EXAMPLES["search"] if one["language"] == "en"]
+    for example in english:
+        hits = loaded.use(
+            1,
+            lambda m, e=example: answers.search(
+                m, answers.make_index(m, e["texts"], lambda count: None), e
+            ),
+        )["hits"]
+        assert {hit["text"] for hit in hits[:2]} == set(example["texts"][:2])
+
+
 def test_presets_come_one_after_the_other(tmp_path):
     (path,) = presets.save(tmp_path, ["deberta"])
     started = []

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from kerasbert.play.samples import EXAMPLES
 from tests.play import presets
 
 pytestmark = [pytest.mark.peers, pytest.mark.backends("tensorflow")]
@@ -65,6 +66,15 @@ def tab(browser, address, language="en-US", **settings):
     context.close()
 
 
+def _spoken(route, place, languages):
+    """Answer with all models in English, but one."""
+    found = route.fetch().json()
+    for model in found["models"]:
+        model["languages"] = ["en"]
+    found["models"][place]["languages"] = languages
+    route.fulfill(json=found)
+
+
 def choose(page, model, panel):
     page.locator("#models button", has_text=model).first.click(timeout=60_000)
     page.click(f"[data-panel={panel}]")
@@ -93,6 +103,39 @@ def test_it_says_what_it_loads_and_how_far_it_is(address, browser):
         assert "Unknown preset 'no_such_preset'" in page.inner_text("#models .failed")
     print(f"\nfirst paint {painted:.2f} s, first answer {answered:.2f} s")
     assert painted < 5
+
+
+def test_it_opens_with_the_language_of_the_browser(address, browser):
+    with tab(browser, address, "ko-KR") as page:
+        page.route("**/api/models", lambda route: _spoken(route, 4, ["ko", "ja"]))
+        page.reload()
+        page.wait_for_selector("textarea", timeout=90_000)
+        assert "embedder" in page.inner_text("#models [aria-checked=true]")
+        assert page.input_value("textarea").startswith(EXAMPLES["similar"][1]["texts"][0])
+        page.select_option("#language", "ja")
+        assert page.input_value("textarea").startswith(EXAMPLES["similar"][2]["texts"][0])
+
+
+def test_keys_move_the_focus_and_it_stays(address, browser):
+    focus = "document.activeElement.dataset.key"
+    with tab(browser, address) as page:
+        choose(page, "masked", "attention")
+        page.focus("#panels [aria-selected=true]")
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate(focus) == "fill"
+        page.fill("textarea[name=text]", "the [MASK] is old")
+        page.focus("button.go")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#result .bars")
+        assert page.evaluate("document.activeElement.className") == "go"
+        values = page.locator("#result .value").all_inner_texts()
+        widths = page.locator("#result .fill").evaluate_all("all => all.map(x => x.style.width)")
+        assert [float(x[:-1]) for x in widths] == pytest.approx(
+            [float(x[:-1]) for x in values], abs=0.6
+        )
+        page.focus("#result .table button >> nth=2")
+        page.keyboard.press("Enter")
+        assert page.evaluate(focus) == "row 2" and page.input_value("#layer") == "2"
 
 
 def test_type_and_slide(address, browser):

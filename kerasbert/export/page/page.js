@@ -47,7 +47,8 @@
     ]);
     if (found.classes) {
       const rows = [...found.classes].sort((a, b) => b.score - a.score);
-      return [bars(rows.map(({ name, score }) => ({ name, value: score, text: found.one ? score.toFixed(3) : percent(score) })))];
+      const most = found.one ? Math.max(1, ...rows.map((row) => Math.abs(row.score))) : 1;
+      return [bars(rows.map(({ name, score }) => ({ name, value: score, text: found.one ? score.toFixed(3) : percent(score) })), most)];
     }
     if (found.spans) return found.spans.length ? [named(ask.text, found.spans.map((span) => ({ ...span, score: percent(span.score) })))] : [element("p", { class: "note" }, say("no_entities"))];
     const shown = found.answers.slice(0, 1).filter(({ start }) => start !== null).map((answer) => ({ ...answer, label: "", share: answer.score, score: percent(answer.score) }));

@@ -33,19 +33,19 @@ const Pictures = (() => {
     return points.length > most ? points.slice(0, most - 1).join("") + "…" : text;
   }
 
-  // Bars for rows of {name, value, text, pressed}; with `click(row)`, names are buttons. Signed bars start in the middle.
-  function bars(rows, click = null) {
-    const most = Math.max(1e-9, ...rows.map((row) => Math.abs(row.value)));
+  // Bars for rows of {name, value, text, pressed}, as shares of `most`, the value of a full bar; with `click(row)`, names are
+  // buttons. Signed bars start in the middle.
+  function bars(rows, most = 1, click = null) {
     const signed = rows.some((row) => row.value < 0);
-    const picture = element("div", { class: "bars" });
+    const picture = element("div", { class: "bars", role: "list" });
     for (const row of rows) {
       const width = (Math.abs(row.value) / most) * (signed ? 50 : 100);
       const left = signed ? (row.value < 0 ? 50 - width : 50) : 0;
       const name = click
-        ? element("button", { type: "button", class: "name", "aria-pressed": String(Boolean(row.pressed)), onclick: () => click(row) }, row.name)
+        ? element("button", { type: "button", class: "name", "data-key": "bar " + row.name, "aria-pressed": String(Boolean(row.pressed)), onclick: () => click(row) }, row.name)
         : element("span", { class: "name" }, row.name);
       const fill = element("div", { class: row.value < 0 ? "fill against" : "fill", style: { width: width + "%", left: left + "%" } });
-      picture.append(name, element("div", { class: "track" }, fill), element("span", { class: "value" }, row.text));
+      picture.append(element("div", { class: "bar", role: "listitem" }, name, element("div", { class: "track" }, fill), element("span", { class: "value" }, row.text)));
     }
     return picture;
   }
@@ -58,7 +58,7 @@ const Pictures = (() => {
     for (const span of [...spans].sort((a, b) => a.start - b.start)) {
       if (span.start < at) continue;
       picture.append(points.slice(at, span.start).join(""));
-      const share = Math.min(1, Math.abs(span.score) / (most || 1e-9)) * 0.65;
+      const share = Math.min(1, Math.abs(span.score) / (most || 1e-9)) * 0.55;
       const color = span.score < 0 ? "--against" : "--for";
       const title = (span.score > 0 ? "+" : "") + span.score.toFixed(4);
       picture.append(element("mark", { title, style: { background: `rgba(var(${color}), ${share.toFixed(3)})` } }, points.slice(span.start, span.end).join("")));
@@ -81,7 +81,7 @@ const Pictures = (() => {
       else {
         const first = over[0];
         const shade = first.share !== undefined;
-        const background = shade ? `rgba(var(--for), ${(0.1 + 0.6 * first.share).toFixed(3)})` : COLORS[labels.indexOf(first.label) % COLORS.length];
+        const background = shade ? `rgba(var(--for), ${(0.1 + 0.45 * first.share).toFixed(3)})` : COLORS[labels.indexOf(first.label) % COLORS.length];
         const title = over.map((span) => `${span.label} ${span.score}`.trim()).join(", ");
         picture.append(element("mark", { class: shade ? "" : "named", title, style: { background } }, piece));
       }
@@ -91,14 +91,14 @@ const Pictures = (() => {
   }
 
   // Attention (T, T): lines from attending tokens, at the left, to attended ones. Hovering shows a single token's.
-  function attention(tokens, weights) {
-    const width = 380, row = 22, label = 118, height = tokens.length * row + 8;
+  function attention(tokens, weights, label) {
+    const width = 380, row = 22, column = 118, height = tokens.length * row + 8;
     const middle = (i) => 4 + row * (i + 0.5);
     const lines = drawn("g");
     const paths = [];
     weights.forEach((looks, i) => looks.forEach((weight, j) => {
       if (weight < 0.01) return;
-      const from = label + 6, to = width - label - 6, half = (from + to) / 2;
+      const from = column + 6, to = width - column - 6, half = (from + to) / 2;
       const d = `M${from} ${middle(i)}C${half} ${middle(i)} ${half} ${middle(j)} ${to} ${middle(j)}`;
       const line = drawn("path", { class: "line", d, "stroke-opacity": weight.toFixed(3), "data-from": i, "data-to": j });
       paths.push({ i, j, weight, line });
@@ -123,20 +123,25 @@ const Pictures = (() => {
       }));
     }
     function token(side, place) {
-      const x = side ? width - label : label;
-      const box = drawn("rect", { x: side ? x : 0, y: 4 + row * place, width: label, height: row - 2, "fill-opacity": 0 });
+      const x = side ? width - column : column;
+      const box = drawn("rect", { x: side ? x : 0, y: 4 + row * place, width: column, height: row - 2, "fill-opacity": 0 });
       const name = drawn("text", { x: side ? x + 5 : x - 5, y: middle(place) + 4, "font-size": 12.5, "text-anchor": side ? "start" : "end" });
       name.textContent = short(tokens[place], 16);
       const chosen = { side, place };
+      function pin() {
+        pinned = pinned && pinned.side === side && pinned.place === place ? null : chosen;
+        sides.forEach((group, one) => group.forEach((other, at) => other.setAttribute("aria-pressed", String(Boolean(pinned) && pinned.side === one && pinned.place === at))));
+        show(pinned);
+      }
       const made = drawn("g", {
-        class: "token", tabindex: 0, "data-side": side, "data-place": place,
+        class: "token", tabindex: 0, role: "button", "aria-pressed": "false", "data-side": side, "data-place": place,
         onpointerenter: () => show(chosen), onpointerleave: () => show(pinned), onfocus: () => show(chosen), onblur: () => show(pinned),
-        onclick: () => { pinned = pinned && pinned.side === side && pinned.place === place ? null : chosen; show(pinned); },
+        onclick: pin, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pin(); } },
       }, drawn("title"), box, name);
       sides[side].push(made);
       return made;
     }
-    const picture = drawn("svg", { class: "picture attention", viewBox: `0 0 ${width} ${height}`, role: "img" }, lines);
+    const picture = drawn("svg", { class: "picture attention", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label }, lines);
     picture.style.maxWidth = "640px";
     for (const side of [0, 1]) tokens.forEach((_, place) => picture.append(token(side, place)));
     show(null);
@@ -144,7 +149,7 @@ const Pictures = (() => {
   }
 
   // Named points on a plane; hovering shows similarities (N, N) to the others.
-  function map(points, names, similarities) {
+  function map(points, names, similarities, label) {
     const width = 600, height = 400, edge = 40;
     const scale = (values, size) => {
       const low = Math.min(...values), range = Math.max(...values) - low || 1;
@@ -157,14 +162,14 @@ const Pictures = (() => {
     order.forEach((i, k) => {
       for (const j of order.slice(0, k)) if (Math.abs(x[i] - x[j]) < 260) lines[i] = Math.max(lines[i], lines[j] + 17);
     });
-    const picture = drawn("svg", { class: "picture map", viewBox: `0 0 ${width} ${height}`, role: "img" });
+    const picture = drawn("svg", { class: "picture map", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label });
     const made = names.map((name, i) => {
       const left = x[i] > width * 0.6;
       const text = drawn("text", { class: "name", x: x[i] + (left ? -9 : 9), y: lines[i] + 4, "font-size": 13, "text-anchor": left ? "end" : "start" });
       text.textContent = short(name, 34);
       const title = drawn("title");
       title.textContent = name;
-      const point = drawn("circle", { class: "point", cx: x[i], cy: y[i], r: 6, tabindex: 0, onpointerenter: () => show(i), onpointerleave: () => show(null), onfocus: () => show(i), onblur: () => show(null) }, title);
+      const point = drawn("circle", { class: "point", cx: x[i], cy: y[i], r: 6, tabindex: 0, role: "img", onpointerenter: () => show(i), onpointerleave: () => show(null), onfocus: () => show(i), onblur: () => show(null) }, title);
       picture.append(point, text);
       return { point, text, name };
     });
@@ -183,11 +188,12 @@ const Pictures = (() => {
   // A table of cells {text, share}; `head` and `side` name columns and rows; with `click(row)`, rows can be selected.
   function table(head, side, rows, chosen = -1, click = null) {
     const body = rows.map((cells, i) => element("tr",
-      { "aria-selected": String(i === chosen), style: click ? { cursor: "pointer" } : {}, onclick: () => click && click(i) },
-      element("th", { scope: "row" }, side[i]),
-      ...cells.map((cell) => element("td", { title: cell.title || "", style: { background: `rgba(var(--for), ${(0.7 * Math.max(0, cell.share)).toFixed(3)})` } }, cell.text))));
+      { class: i === chosen ? "chosen" : "", style: click ? { cursor: "pointer" } : {}, onclick: () => click && click(i) },
+      // The button has no handler of its own: a click on it is one on its row.
+      element("th", { scope: "row" }, click ? element("button", { type: "button", "data-key": "row " + i, "aria-pressed": String(i === chosen) }, side[i]) : side[i]),
+      ...cells.map((cell) => element("td", { title: cell.title || "", style: { background: `rgba(var(--for), ${(0.55 * Math.max(0, cell.share)).toFixed(3)})` } }, cell.text))));
     const top = element("tr", {}, element("td"), ...head.map((name) => element("th", { scope: "col" }, name)));
-    return element("div", { class: "table" }, element("table", {}, top, ...body));
+    return element("div", { class: "table", tabindex: 0 }, element("table", {}, top, ...body));
   }
 
   // A text as tokens {name, start, end, unknown}; tokens without a space between them are drawn together.

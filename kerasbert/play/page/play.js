@@ -9,13 +9,44 @@
   let language = LANGUAGES.find((code) => (navigator.language || "en").toLowerCase().startsWith(code)) || "en";
   let models = [], examples = {}, most = 2e6;
   let chosen = null, panel = null, answers = 0;
-  const written = {}; // The contents of each panel's fields, kept while another panel is open.
+  let picked = false; // Whether the reader chose a model or typed a text; until then, the page chooses by language.
+  let working = false;
+  const written = {}; // What the reader wrote into each panel's fields, with {mask} for the mask token.
 
   function say(key, values = {}) {
     return (STRINGS[language][key] || key).replace(/\{(\w+)\}/g, (all, name) => (name in values ? values[name] : all));
   }
 
+  // Replace the children of an element, and keep the focus on the one with the same data-key.
+  function swap(parent, ...children) {
+    const key = parent.contains(document.activeElement) && document.activeElement.dataset.key;
+    parent.replaceChildren(...children);
+    const again = key && parent.querySelector(`[data-key="${CSS.escape(key)}"]`);
+    if (again) again.focus({ preventScroll: true });
+  }
+
+  // Arrow keys, Home and End move the focus within a row of buttons, and press the button.
+  function arrows(event, parent) {
+    const buttons = [...parent.querySelectorAll("button:not(:disabled)")], at = buttons.indexOf(document.activeElement);
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    let to = event.key === "Home" ? 0 : event.key === "End" ? buttons.length - 1 : null;
+    if (event.key in steps) to = (at + steps[event.key] + buttons.length) % buttons.length;
+    if (to === null || at < 0) return;
+    event.preventDefault();
+    buttons[to].focus();
+    buttons[to].click();
+  }
+
   // === The server, or precomputed answers ===
+
+  // An error of the server, as a sentence in the page's language.
+  function refusal({ error, key, values = {} }) {
+    if (!key) return new Error(say("error", { error }));
+    const shown = Object.fromEntries(Object.entries(values).map(([name, value]) => [name,
+      name === "field" ? say((LABELS[panel] || {})[value] || (value in STRINGS.en ? value : "text"))
+      : typeof value === "number" ? value.toLocaleString(language) : value]));
+    return new Error(say("error_" + key, shown));
+  }
 
   function keyOf(path, body) {
     return JSON.stringify([path, ...Object.keys(body).sort().map((name) => [name, body[name]])]);
@@ -25,8 +56,8 @@
     if (SHARED) {
       if (!body) return SHARED;
       const found = SHARED.answers[keyOf(path, body)];
-      if (!found) throw new Error("?");
-      if (found.refused) throw new Error(found.refused);
+      if (!found) throw new Error(say("error", { error: path }));
+      if (found.refused) throw refusal(found.refused);
       return found;
     }
     let response;
@@ -36,7 +67,7 @@
       throw new Error(say("gone"));
     }
     const found = await response.json().catch(() => ({ error: response.statusText }));
-    if (!response.ok) throw new Error(found.error);
+    if (!response.ok) throw refusal(found);
     return found;
   }
 
@@ -64,17 +95,30 @@
     $("loaded").hidden = over === models.length;
     $("loaded-text").textContent = say("loaded", { done, all: models.length });
     $("models").setAttribute("aria-label", say("models"));
-    if (chosen === null && done) choose(models.findIndex((model) => model.state === "ready"));
-    $("models").replaceChildren(...models.map((model, place) => {
+    const best = preferred();
+    if (!picked && best !== null && best !== chosen && models[best].state === "ready") choose(best);
+    swap($("models"), ...models.map((model, place) => {
       const note = model.state === "ready" && SHARED ? model.class
         : model.state === "ready" ? `${model.class}, ${say("ready", { parameters: (model.parameters / 1e6).toFixed(1), seconds: model.seconds })}`
         : model.state === "failed" ? `${say("failed")}: ${model.error}` : say(model.state, { seconds: model.seconds });
       return element("button", {
-        type: "button", role: "radio", class: model.state, "aria-checked": String(place === chosen),
-        disabled: model.state !== "ready", onclick: () => { choose(place); showModels(); },
+        type: "button", role: "radio", class: model.state, "aria-checked": String(place === chosen), "data-key": "model " + place,
+        tabindex: place === chosen || (chosen === null && model.state === "ready") ? 0 : -1,
+        disabled: model.state !== "ready", onclick: () => { picked = true; choose(place); showModels(); },
       }, model.name, element("small", {}, note));
     }));
     if (chosen === null) $("panel").replaceChildren(element("p", { class: "about" }, say(done ? "nothing" : "wait")));
+  }
+
+  // Whether a model reads a language; if its languages are unknown, yes.
+  function reads(model, code) {
+    return !model.languages.length || !code || model.languages.includes(code) || model.languages.includes("mul");
+  }
+
+  // The first model that reads the page's language, even if it is still loading.
+  function preferred() {
+    const all = [...models.keys()].filter((place) => models[place].state !== "failed");
+    return all.find((place) => reads(models[place], language)) ?? all[0] ?? null;
   }
 
   function choose(place) {
@@ -87,9 +131,12 @@
     panel = name;
     answers++;
     const panels = models[chosen].panels.filter((one) => !SHARED || examplesOf(one).length);
-    $("panels").replaceChildren(...panels.map((one) => element("button", {
-      type: "button", role: "tab", "data-panel": one, "aria-selected": String(one === panel), onclick: () => open(one),
+    swap($("panels"), ...panels.map((one) => element("button", {
+      type: "button", role: "tab", id: "tab-" + one, "data-panel": one, "data-key": one, "aria-controls": "panel", "aria-selected": String(one === panel),
+      tabindex: one === panel ? 0 : -1, onclick: () => open(one),
     }, say(one))));
+    $("panel").setAttribute("role", "tabpanel");
+    $("panel").setAttribute("aria-labelledby", "tab-" + panel);
     build();
   }
 
@@ -98,12 +145,17 @@
   function examplesOf(name) {
     const model = models[chosen];
     let found = examples[name === "classify" && model.pair ? "answer" : name] || [];
-    if (SHARED) found = found.filter((one) => (one.models || [chosen]).includes(chosen));
+    found = found.filter((one) => reads(model, one.language));
     return [...found.filter((one) => one.language === language), ...found.filter((one) => one.language !== language)];
   }
 
   function withMask(text) {
     return text.split("{mask}").join(models[chosen].mask);
+  }
+
+  function withoutMask(text) {
+    const { mask } = models[chosen];
+    return mask ? text.split(mask).join("{mask}") : text;
   }
 
   const FIELDS = {
@@ -114,7 +166,7 @@
 
   function build() {
     const model = models[chosen], fields = {};
-    const form = element("form", { onsubmit: (event) => { event.preventDefault(); run(); } });
+    const form = element("form", { onsubmit: (event) => { event.preventDefault(); if (!go.hasAttribute("aria-disabled")) run(); } });
     const result = element("div", { id: "result", "aria-live": "polite" });
     const extra = { heads: null, layer: model.layers - 1 };
     const kept = (written[panel] = written[panel] || {});
@@ -125,7 +177,7 @@
       const field = element("textarea", {
         name, rows: long ? 5 : 2, class: long ? "long" : "", readonly: Boolean(SHARED), spellcheck: "false",
         placeholder: name === "text_b" && panel === "classify" && !model.pair ? say("optional") : "",
-        oninput: () => { kept[name] = field.value; }, // Enter submits single-line fields; Shift+Enter begins a new line.
+        oninput: keep, // Enter submits single-line fields; Shift+Enter begins a new line.
         onkeydown: (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !long) { event.preventDefault(); run(); } },
       });
       fields[name] = field;
@@ -135,25 +187,30 @@
     let method = null;
     if (panel === "classify" && model.panels.includes("attention") && !SHARED) {
       method = element("select", { name: "method" }, ...["integrated_gradients", "gradient_x_input", "attention_rollout"].map((one) => element("option", { value: one }, say(one))));
-      form.append(element("div", { class: "row" }, element("span", { class: "label" }, say("method")), method));
+      form.append(element("label", { class: "row" }, element("span", { class: "label" }, say("method")), method));
     }
     const go = element("button", { class: "go", type: "submit" }, say("go"));
-    const busy = element("span", { class: "note", id: "busy" });
+    const busy = element("span", { class: "note", id: "busy", role: "status" });
     const starts = examplesOf(panel);
     if (starts.length) {
       form.append(element("div", { class: "row" }, element("span", { class: "label" }, say("examples")),
-        ...starts.map((one) => element("button", { type: "button", class: "small", lang: one.language, onclick: () => { take(one); run(); } }, Pictures.short(withMask(one.text || one.texts[0]), 24)))));
+        ...starts.map((one) => element("button", { type: "button", class: "small", lang: one.language, onclick: () => { take(one); keep(); run(); } }, Pictures.short(withMask(one.text || one.texts[0]), 24)))));
     }
     if (!SHARED) form.append(element("div", { class: "row" }, go, busy));
     $("panel").replaceChildren(element("p", { class: "about" }, say("about_" + panel, { mask: model.mask || "[MASK]" })), form, result);
-    if (Object.keys(kept).length && !SHARED) for (const name in fields) fields[name].value = kept[name] || "";
+    if (Object.keys(kept).length && !SHARED) for (const name in fields) fields[name].value = withMask(kept[name] || "");
     else if (starts.length) take(starts[0]);
     if (SHARED) run();
+
+    function keep() {
+      picked = true;
+      for (const name in fields) kept[name] = withoutMask(fields[name].value);
+    }
 
     function take(one) {
       for (const name in fields) {
         const value = one[name] === undefined ? "" : one[name];
-        fields[name].value = kept[name] = Array.isArray(value) ? value.join("\n") : withMask(value);
+        fields[name].value = Array.isArray(value) ? value.join("\n") : withMask(value);
       }
       extra.index = null;
     }
@@ -161,7 +218,7 @@
     function insertMask() {
       const field = fields.text, at = field.selectionStart;
       field.value = field.value.slice(0, at) + model.mask + field.value.slice(field.selectionEnd);
-      kept.text = field.value;
+      keep();
       field.focus();
       field.selectionStart = field.selectionEnd = at + model.mask.length;
     }
@@ -184,7 +241,8 @@
         result.replaceChildren();
         if (!file.files.length) return;
         try {
-          fields.texts.value = kept.texts = (await readFile(file.files[0])).split(/\r?\n/).filter((line) => line.trim()).join("\n");
+          fields.texts.value = (await readFile(file.files[0])).split(/\r?\n/).filter((line) => line.trim()).join("\n");
+          keep();
           extra.index = null;
           await readList();
         } catch (error) {
@@ -201,9 +259,14 @@
       result.replaceChildren(element("p", { class: "wrong", role: "alert" }, error.message));
     }
 
+    function show(...children) {
+      swap(result, ...children);
+    }
+
     async function during(work) {
       const own = ++answers, began = performance.now();
-      go.disabled = true;
+      working = true;
+      go.setAttribute("aria-disabled", "true"); // A disabled button would lose the focus.
       const tick = () => { busy.textContent = say("working", { seconds: Math.round((performance.now() - began) / 1000) }); };
       const timer = setInterval(tick, 1000);
       try {
@@ -215,7 +278,8 @@
       } finally {
         clearInterval(timer);
         busy.textContent = "";
-        go.disabled = false;
+        if (own === answers || !go.isConnected) working = false;
+        go.removeAttribute("aria-disabled");
       }
     }
 
@@ -233,7 +297,7 @@
       const texts = lines(), index = crypto.getRandomValues(new Uint32Array(4)).join("-").slice(0, 40), here = chosen;
       const timer = setInterval(async () => {
         const { done } = await api("index/" + index).catch(() => ({ done: 0 }));
-        if (!extra.index && go.disabled) busy.textContent = say("reading", { done, all: texts.length });
+        if (!extra.index && working) busy.textContent = say("reading", { done, all: texts.length });
       }, 500);
       const found = await during(() => api("index", { model: here, index, texts })).finally(() => clearInterval(timer));
       if (!found) return false;
@@ -268,18 +332,19 @@
     const SHOW = {
       fill({ gaps }) {
         const all = gaps[0].length - 1;
-        const slider = element("input", { type: "range", min: 0, max: all, value: all, id: "layer", "aria-label": say("by_layer"), oninput: () => draw(Number(slider.value)) });
+        const slider = element("input", { type: "range", min: 0, max: all, value: all, id: "layer", "data-key": "layer", "aria-label": say("by_layer"), oninput: () => draw(Number(slider.value)) });
         const title = element("span", { class: "label", id: "layer-name" }), shown = element("div"), grid = element("div");
         const layerName = (number) => (number ? say("layer", { number, all }) : say("embeddings"));
         function draw(layer) {
           slider.value = layer;
           title.textContent = layerName(layer);
+          slider.setAttribute("aria-valuetext", layerName(layer));
           shown.replaceChildren(...gaps.flatMap((layers, i) => [
             ...(gaps.length > 1 ? [element("h2", {}, say("hidden", { number: i + 1 }))] : []),
             Pictures.bars(layers[layer].map((one) => ({ name: one.token, value: one.score, text: percent(one.score) }))),
           ]));
           const order = [...gaps[0].keys()].reverse();
-          grid.replaceChildren(Pictures.table(
+          swap(grid, Pictures.table(
             gaps.map((_, i) => say("hidden", { number: i + 1 })), order.map(layerName),
             order.map((number) => gaps.map((layers) => ({ text: layers[number][0].token, share: layers[number][0].score, title: percent(layers[number][0].score) }))),
             order.indexOf(layer), (row) => draw(order[row])));
@@ -290,9 +355,10 @@
 
       classify(found, body) {
         const rows = found.classes.map((one) => ({ name: one.name, value: one.score, text: found.one ? one.score.toFixed(3) : percent(one.score), pressed: one.name === found.target }));
-        const parts = [Pictures.bars(rows, found.one || SHARED ? null : (row) => run({ target: row.name }))];
+        const most = found.one ? Math.max(1, Math.abs(found.classes[0].score)) : 1;
+        const parts = [Pictures.bars(rows, most, found.one || SHARED ? null : (row) => run({ target: row.name }))];
         if (found.words) {
-          const most = Math.max(1e-9, ...found.words.map((word) => Math.abs(word.score)));
+          const most = Math.max(1e-9, ...found.words.map((word) => Math.abs(word.score))); // Contributions have no limit.
           const rollout = body.method === "attention_rollout";
           parts.push(element("h2", {}, rollout ? say("attended") : say("explains", { target: found.target })));
           [body.text, body.text_b || ""].forEach((text, of) => {
@@ -302,9 +368,9 @@
           if (found.error !== null) parts.push(element("p", { class: "note", id: "sum" }, say("sum", { sum: (found.output - found.baseline_output).toFixed(3), from: found.baseline_output.toFixed(3), to: found.output.toFixed(3), error: found.error.toExponential(0) })));
           const best = [...found.words].sort((a, b) => Math.abs(b.score) - Math.abs(a.score)).slice(0, 12);
           const word = (one) => Array.from(one.of ? body.text_b : body.text).slice(one.start, one.end).join("");
-          parts.push(Pictures.bars(best.map((one) => ({ name: word(one), value: one.score, text: one.score.toFixed(3) }))));
+          parts.push(Pictures.bars(best.map((one) => ({ name: word(one), value: one.score, text: one.score.toFixed(3) })), most));
         }
-        result.replaceChildren(...parts);
+        show(...parts);
       },
 
       tag({ spans }, body) {
@@ -314,8 +380,7 @@
       },
 
       answer({ answers }, body) {
-        const best = Math.max(...answers.map((one) => one.score), 1e-9);
-        const spans = answers.filter((one) => one.start !== null).map((one) => ({ start: one.start, end: one.end, label: "", score: percent(one.score), share: one.score / best }));
+        const spans = answers.filter((one) => one.start !== null).map((one) => ({ start: one.start, end: one.end, label: "", score: percent(one.score), share: one.score }));
         result.replaceChildren(
           Pictures.bars(answers.map((one) => ({ name: one.start === null ? say("no_answer") : one.answer, value: one.score, text: percent(one.score) }))),
           Pictures.named(body.text_b, spans));
@@ -332,7 +397,7 @@
       similar({ texts, points, similarities }) {
         const numbers = texts.map((_, i) => String(i + 1));
         result.replaceChildren(
-          element("p", { class: "note" }, say("similarity_of")), Pictures.map(points, texts, similarities),
+          element("p", { class: "note" }, say("similarity_of")), Pictures.map(points, texts, similarities, say("similar")),
           element("h2", {}, say("as_table")),
           Pictures.table(numbers, texts.map((text, i) => `${i + 1} ${text.length > 42 ? text.slice(0, 40) + "…" : text}`), similarities.map((row) => row.map((value) => ({ text: value.toFixed(2), share: value })))));
       },
@@ -343,19 +408,19 @@
 
       attention({ tokens, weights }) {
         const shown = element("div"), heads = element("div", { class: "row", id: "heads" });
-        const slider = element("input", { type: "range", min: 1, max: model.layers, value: extra.layer + 1, id: "layer", "aria-label": say("by_layer"), onchange: () => { extra.layer = Number(slider.value) - 1; run(); },
+        const slider = element("input", { type: "range", min: 1, max: model.layers, value: extra.layer + 1, id: "layer", "data-key": "layer", "aria-label": say("by_layer"), onchange: () => { extra.layer = Number(slider.value) - 1; run(); },
           oninput: () => { title.textContent = say("layer", { number: slider.value, all: model.layers }); } });
         const title = element("span", { class: "label" }, say("layer", { number: extra.layer + 1, all: model.layers }));
         function draw() {
           const mean = (i, j) => weights.reduce((sum, head) => sum + head[i][j], 0) / weights.length;
           const image = extra.heads === null ? tokens.map((_, i) => tokens.map((_, j) => mean(i, j))) : weights[extra.heads];
-          shown.replaceChildren(Pictures.attention(tokens, image));
-          heads.replaceChildren(element("span", { class: "label" }, say("heads")), ...[null, ...weights.keys()].map((head) => element("button", {
-            type: "button", class: "small", "aria-pressed": String(extra.heads === head), onclick: () => { extra.heads = head; draw(); },
+          shown.replaceChildren(Pictures.attention(tokens, image, say("attention")));
+          swap(heads, element("span", { class: "label" }, say("heads")), ...[null, ...weights.keys()].map((head) => element("button", {
+            type: "button", class: "small", "data-key": "head " + head, "aria-pressed": String(extra.heads === head), onclick: () => { extra.heads = head; draw(); },
             "aria-label": head === null ? say("mean") : say("head", { number: head + 1 }),
           }, head === null ? say("mean") : String(head + 1))));
         }
-        result.replaceChildren(element("div", { class: "row" }, slider, title), heads, shown);
+        show(element("div", { class: "row" }, slider, title), heads, shown);
         draw();
       },
     };
@@ -383,9 +448,11 @@
     document.documentElement.lang = language;
     for (const one of document.querySelectorAll("[data-say]")) one.textContent = say(one.dataset.say);
     showModels();
+    $("panels").setAttribute("aria-label", say("panels"));
     if (chosen !== null) open(panel);
   }
 
+  for (const name of ["models", "panels"]) $(name).addEventListener("keydown", (event) => arrows(event, $(name)));
   $("language").value = language;
   $("language").addEventListener("change", () => { language = $("language").value; speak(); });
   speak();

@@ -71,7 +71,21 @@ window.STRINGS = {
     "unknown": "unknown",
     "bad_file": "This file is not text in UTF-8, EUC-KR or Shift_JIS.",
     "large_file": "This file is larger than {most} MB.",
-    "as_table": "As a table"
+    "as_table": "As a table",
+    "panels": "Panels",
+    "error": "That did not work: {error}",
+    "error_empty": "“{field}” is empty; enter a text.",
+    "error_long": "“{field}” has {count} characters; the limit is {most}.",
+    "error_lines": "“{field}” has {count} lines; the limit is {most}.",
+    "error_few": "“{field}” has only one line; enter two or more.",
+    "error_incomplete": "“{field}” has an incomplete character; type it again.",
+    "error_mask": "The text has no {mask}; put it in place of a word.",
+    "error_cut": "The text is too long: the model does not read as far as {mask}.",
+    "error_second": "This model compares two texts; enter the second one, too.",
+    "error_tokens": "The text has more than {most} tokens; shorten it.",
+    "error_busy": "Too many requests are waiting for this model; try again in a moment.",
+    "error_index": "The list is no longer indexed; index it again.",
+    "error_large": "The texts are larger than {most} MB together; shorten them."
   },
   "ko": {
     "language": "언어",
@@ -144,7 +158,21 @@ window.STRINGS = {
     "unknown": "모르는 토큰",
     "bad_file": "UTF-8, EUC-KR, Shift_JIS 텍스트 파일이 아닙니다.",
     "large_file": "파일이 {most}MB보다 큽니다.",
-    "as_table": "표로 보기"
+    "as_table": "표로 보기",
+    "panels": "기능",
+    "error": "처리하지 못했습니다: {error}",
+    "error_empty": "‘{field}’ 칸이 비어 있습니다. 글을 써 주세요.",
+    "error_long": "‘{field}’ 칸의 글이 {count}자입니다. {most}자까지 쓸 수 있습니다.",
+    "error_lines": "‘{field}’ 칸이 {count}줄입니다. {most}줄까지 쓸 수 있습니다.",
+    "error_few": "‘{field}’ 칸이 한 줄뿐입니다. 두 줄 이상 써 주세요.",
+    "error_incomplete": "‘{field}’ 칸에 깨진 글자가 있습니다. 다시 써 주세요.",
+    "error_mask": "글에 {mask} 표시가 없습니다. 가릴 단어 자리에 넣어 주세요.",
+    "error_cut": "글이 너무 깁니다. 모델이 {mask} 자리까지 읽지 못합니다.",
+    "error_second": "두 글을 비교하는 모델입니다. 두 번째 글도 써 주세요.",
+    "error_tokens": "글이 {most}토큰보다 깁니다. 줄여 주세요.",
+    "error_busy": "이 모델을 기다리는 요청이 너무 많습니다. 잠시 뒤에 다시 해 주세요.",
+    "error_index": "읽어 둔 목록이 없어졌습니다. 목록을 다시 읽어 주세요.",
+    "error_large": "글이 모두 합해 {most}MB를 넘습니다. 줄여 주세요."
   },
   "ja": {
     "language": "言語",
@@ -217,6 +245,20 @@ window.STRINGS = {
     "unknown": "未知のトークン",
     "bad_file": "UTF-8、EUC-KR、Shift_JIS のテキストファイルではありません。",
     "large_file": "ファイルが {most} MB より大きいです。",
-    "as_table": "表で見る"
+    "as_table": "表で見る",
+    "panels": "機能",
+    "error": "処理できませんでした: {error}",
+    "error_empty": "「{field}」が空です。文章を入力してください。",
+    "error_long": "「{field}」は {count} 文字です。上限は {most} 文字です。",
+    "error_lines": "「{field}」は {count} 行です。上限は {most} 行です。",
+    "error_few": "「{field}」が 1 行だけです。2 行以上入力してください。",
+    "error_incomplete": "「{field}」に不完全な文字があります。入力し直してください。",
+    "error_mask": "文章に {mask} がありません。隠す単語の場所に入れてください。",
+    "error_cut": "文章が長すぎます。モデルは {mask} の場所まで読みません。",
+    "error_second": "2 つの文章を比べるモデルです。2 つ目の文章も入力してください。",
+    "error_tokens": "文章が {most} トークンを超えています。短くしてください。",
+    "error_busy": "このモデルを待つリクエストが多すぎます。少し待ってからもう一度お試しください。",
+    "error_index": "読み込んだリストがなくなりました。もう一度リストを読んでください。",
+    "error_large": "文章が合わせて {most} MB を超えています。短くしてください。"
   }
 };
