@@ -53,9 +53,9 @@ def test_stray_numbers_are_found():
     assert stray("the cat", "the dog")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_lesson_is_stored_whole(name):
-    notebook = read(name, LESSONS)
+@pytest.mark.parametrize(("name", "folder"), RUNS)
+def test_lesson_is_stored_whole(name, folder):
+    notebook = read(name, folder)
     nbformat.validate(notebook)
     code = code_cells(notebook)
     assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
@@ -64,7 +64,7 @@ def test_lesson_is_stored_whole(name):
     for output in outputs:
         for word in ("WARNING", "Warning", "Traceback", "/tmp", "/home", "\x1b", "\r"):
             assert word not in text_of(output)
-    assert (LESSONS / f"{name}.ipynb").stat().st_size < 500_000  # A page displays all of them.
+    assert (folder / f"{name}.ipynb").stat().st_size < 500_000  # A page displays all of them.
     words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert 'pip install ".[plot]"' in words and words.count("<details>") >= 2
     (parameters,) = [cell for cell in code if "parameters" in cell.metadata.get("tags", ())]
