@@ -28,6 +28,7 @@ FOLDERS = {"en": LESSONS, **TRANSLATIONS}
 LOCALIZED = [
     (name, language) for name in NAMES for language in TRANSLATIONS if is_localized(name, language)
 ]
+RUNS = [*((name, "en") for name in NAMES), *LOCALIZED]
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
@@ -53,8 +54,9 @@ def test_stray_numbers_are_found():
     assert stray("the cat", "the dog")
 
 
-@pytest.mark.parametrize(("name", "folder"), RUNS)
-def test_lesson_is_stored_whole(name, folder):
+@pytest.mark.parametrize("name, language", RUNS)
+def test_lesson_is_stored_whole(name, language):
+    folder = FOLDERS[language]
     notebook = read(name, folder)
     nbformat.validate(notebook)
     code = code_cells(notebook)
@@ -100,7 +102,7 @@ def test_three_lessons_have_korean_and_japanese_texts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, language", [*((name, "en") for name in NAMES), *LOCALIZED])
+@pytest.mark.parametrize("name, language", RUNS)
 def test_lesson_shows_what_it_is_stored_with(name, language):
     """The lesson gives its stored outputs, and the code of its answers runs after it."""
     folder = FOLDERS[language]

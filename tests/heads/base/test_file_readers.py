@@ -719,8 +719,8 @@ def test_ids_of_your_own_files(tmp_path):
         assert json.load(file) == {"q0": "x", "q1": "y"}
     # With equal ids, two examples would share an answer.
     put(tmp_path, "twice.json", article([answer("Rome", 0)], [answer("old", 8)], id="q"))
-    task = file_task(str(tmp_path / "twice.json"), head="question_answering")
     with pytest.warns(UserWarning, match="'id' has empty or duplicate ids, get the ids 0, 1"):
+        task = file_task(str(tmp_path / "twice.json"), head="question_answering")
         assert task.read("train").ids == [0, 1]
     # In a table, the column "id" is used if possible, and another one if it is named.
     table = ["id,text,label,group", "m1,a,1,x", "m2,b,0,x"]
