@@ -4,7 +4,16 @@ import re
 
 import pytest
 
-from tests.examples.notebooks import LESSONS, TRANSLATIONS, code_cells, kinds, names_in, read, run
+from tests.examples.notebooks import (
+    EXAMPLES,
+    LESSONS,
+    TRANSLATIONS,
+    code_cells,
+    kinds,
+    names_in,
+    read,
+    run,
+)
 from tests.peers import nbformat
 
 # As stored, for TensorFlow.
@@ -64,11 +73,24 @@ def test_lessons_are_the_same_in(language):
         assert [cell.id for cell in cells] == [cell.id for cell in translated]
         for cell, other in zip(cells, translated, strict=True):
             if cell.cell_type == "code":
+                described, described_there = (
+                    one.metadata.pop("mystnb", None) for one in (cell, other)
+                )
                 assert other == cell
+                assert described is None or described != described_there  # Text of pictures.
                 continue
             assert other.cell_type == "markdown" and other.source != cell.source
             marks = r"</?details>|^#+ |`{3}\w*"
             assert re.findall(marks, other.source, re.M) == re.findall(marks, cell.source, re.M)
+
+
+@pytest.mark.parametrize("folder", [EXAMPLES, LESSONS, *TRANSLATIONS.values()])
+def test_pictures_are_described(folder):
+    for name in names_in(folder):
+        for cell in code_cells(read(name, folder)):
+            has_picture = any("image/png" in output.get("data", {}) for output in cell.outputs)
+            described = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            assert has_picture == (len(described) > 20), f"{folder.name}/{name}, {cell.id}"
 
 
 @pytest.mark.slow
