@@ -412,7 +412,7 @@ def write_pictures(folder):
     write_text(folder / "generated" / "encoder.svg", pictures.encoder("bert", usual))
     shown = ["::::{tab-set}"]
     for name in ("bert", "roberta", "modernbert"):
-        shown += [f":::{{tab-item}} {name}", "```{raw} html", heads(name).strip(), "```", ":::"]
+        shown += [f":::{{tab-item}} {name}", "```{raw} html", heads(name), "```", ":::"]
     write_text(folder / "generated" / "heads.md", "\n".join([*shown, "::::", ""]))
     write_text(folder / "generated" / "encoders.md", "\n".join([*tabs, "::::", ""]))
     lines = ["| family | differences from BERT | tokenizer |", "|---|---|---|"]
@@ -482,8 +482,8 @@ _POOLED = {"cls": "first token", "tokens": "every token", "mean": "mean of the t
 
 
 def heads(family):
-    """Return a picture of some heads of a family, from their settings."""
-    columns = []
+    """Return pictures of some heads of a family, from their settings."""
+    found = []
     for kind, (last, output) in _ENDS.items():
         settings = head_settings(family, kind)
         pooled = "masked tokens" if kind == "masked_lm" else _POOLED.get(settings.get("pooling"))
@@ -493,9 +493,8 @@ def heads(family):
             rows.append(f"dense, {activation}")
         if kind == "masked_lm" or settings.get("head_norm"):
             rows.append("norm")
-        columns.append((KINDS[kind].model, [*rows, last], output))
-    title = f"Four heads of {family}, from the encoder's output to their own"
-    return pictures.heads(title, columns)
+        found.append(pictures.head(KINDS[kind].model, [*rows, last], output).strip())
+    return f'<div class="heads">{"".join(found)}</div>'
 
 
 def batches():

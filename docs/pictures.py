@@ -182,25 +182,23 @@ def chain(name, steps, narrow=False):
     return picture.svg(name, "overview narrow" if narrow else "overview", dark)
 
 
-def heads(name, columns):
-    """Draw heads side by side, each from the encoder's output down to its own.
+def head(name, rows, output):
+    """Draw a head, from the encoder's output down to its own.
 
     Args:
-        name: string. What the picture shows.
-        columns: list of `(title, rows, output)`, where `rows` are names of operations.
+        name: string. Its class.
+        rows: list of strings. Its operations, in order.
+        output: string. Name and shape of its output.
     """
-    picture = _Picture(172 * len(columns))
-    bottom = 60 + 52 * max(len(rows) for _, rows, _ in columns)
-    for number, (title, rows, output) in enumerate(columns):
-        x = 6 + 172 * number
-        picture.text(x + 80, 16, title, "t")
-        y = 26
-        for row in rows:
-            picture.arrow((x + 80, y), (x + 80, y + 16))
-            y = picture.box(x, y + 16, 160, [row], "h") + 4
-        picture.arrow((x + 80, y), (x + 80, bottom))
-        picture.text(x + 80, bottom + 16, output)
-    return picture.svg(name, "wider")
+    picture = _Picture(176)
+    picture.text(88, 16, name, "t")
+    y = 22
+    for row in rows:
+        picture.arrow((88, y), (88, y + 16))
+        y = picture.box(4, y + 16, 168, [row], "h") + 2
+    picture.arrow((88, y), (88, y + 16))
+    picture.text(88, y + 32, output)
+    return picture.svg(f"{name}: {', '.join(rows)}; {output}", "head")
 
 
 def batches(name, lengths, groups, bucket):
