@@ -52,6 +52,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "kerasbert"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
@@ -167,11 +168,17 @@ def _signature(app, what, name, obj, options, signature, returned):
 
 
 def _links(app, docname, source):
-    """Change links to the benchmarks' notes, as a checkout has them, to their pages on the site."""
-    source[0] = re.sub(r"\]\((?:\.\./)+benchmarks/notes/", "](/notes/", source[0])
+    """Change links to the benchmarks' notes, as a checkout has them, to their pages on the site.
+
+    Notebooks get links to their file, to other languages and to the next lesson.
+    """
+    text = re.sub(r"\]\((?:\.\./)+benchmarks/notes/", "](/notes/", source[0])
+    source[0] = pages.with_links(docname, text, app.config.repository)
 
 
 def setup(app):
+    # "owner/name" on GitHub, if the repository is public there: lessons then link to Colab.
+    app.add_config_value("repository", "", "env", types=(str,))
     app.connect("source-read", _links)
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _read_docstring, priority=400)  # Before napoleon.

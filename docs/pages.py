@@ -5,8 +5,10 @@
 draws README's picture.
 """
 
+import csv
 import importlib
 import inspect
+import itertools
 import json
 import pprint
 import re
@@ -14,6 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 
 from sphinx.pycode import ModuleAnalyzer
@@ -22,7 +25,7 @@ import kerasbert
 import pictures
 from kerasbert.base.files import write_text
 from kerasbert.checkpoints.lineage import LINEAGE_TABLES
-from kerasbert.families import FAMILIES, TABLES, get_family
+from kerasbert.families import FAMILIES, TABLES, get_family, head_settings
 from kerasbert.kinds import ENCODER, KINDS
 from kerasbert.lineage import CLASSES
 
@@ -41,6 +44,7 @@ def write(folder):
     write_reference(folder / "reference")
     write_commands(folder / "reference" / "commands.md")
     write_presets(folder)
+    write_pictures(folder)
     write_families(folder)
     write_benchmarks(folder)
     write_lessons(folder)
@@ -76,8 +80,33 @@ def public_names():
     return pages
 
 
+def guides_of(name, guides):
+    """Return the guides that use a public name most, as lines of reStructuredText.
+
+    Args:
+        name: string. Such as "losses.CoSENT".
+        guides: dict of page name to its text.
+
+    >>> guides_of("losses.CoSENT", {"guides/train": "`CoSENT` ranks ...", "start": "# Start"})
+    'Guides: :doc:`/guides/train`\\n\\n'
+    """
+    last = name.rpartition(".")[2]
+    # Plain words, such as "convert", count only as calls of kerasbert or as code.
+    pattern = rf"\b{last}\b" if last[0].isupper() or "_" in last else rf"kerasbert\.{name}\b"
+    counts = {page: len(re.findall(pattern, text)) for page, text in guides.items()}
+    most = sorted((page for page in counts if counts[page]), key=lambda page: -counts[page])[:4]
+    links = ", ".join(f":doc:`/{page}`" for page in most)
+    return f"Guides: {links}\n\n" if links else ""
+
+
 def write_reference(folder):
     pages = public_names()
+    docs = ROOT / "docs"
+    guides = {
+        path.relative_to(docs).with_suffix("").as_posix(): path.read_text(encoding="utf-8")
+        for path in [docs / "start.md", *sorted(docs.glob("guides/*.md"))]
+        if path.stem != "index"
+    }
     for name in sorted(set(pages.values())):
         module, _, last = f"kerasbert.{name}".rpartition(".")
         value = getattr(importlib.import_module(module), last)
@@ -87,7 +116,8 @@ def write_reference(folder):
             directive = f".. autofunction:: {last}\n"
         else:
             directive = _constant(last, value)
-        text = f"{last}\n{'=' * len(last)}\n\n.. currentmodule:: {module}\n\n{directive}"
+        text = f"{last}\n{'=' * len(last)}\n\n{guides_of(name, guides)}"
+        text += f".. currentmodule:: {module}\n\n{directive}"
         write_text(folder / f"kerasbert.{name}.rst", text)
     lines = []
     for module in public_modules():
@@ -271,6 +301,43 @@ def write_verified(path, rows):
     write_text(path, "\n".join(lines) + "\n")
 
 
+# Result files of benchmarks that measured one text at a time, by the preset that they ran.
+_ONE_TEXT = {
+    "bert_tiny_demo_en_uncased": "one_text.json",
+    "all_minilm_l6_v2_en": "one_text_minilm.json",
+}
+
+
+def _results(name):
+    path = ROOT / "benchmarks" / "results" / name
+    return json.loads(path.read_text(encoding="utf-8"))["rows"]
+
+
+def quality(name, root=""):
+    """Return the measured quality of a preset, linked to its measurement; "" if there is none."""
+    cards = json.loads((ROOT / "benchmarks" / "cards.json").read_text(encoding="utf-8"))
+    scores = cards.get(name, {}).get("scores", {})
+    shown, note, cosine = "", "presets", "cosine with MiniLM's embeddings"
+    if "mlm_accuracy" in scores:
+        shown = f"{scores['mlm_accuracy']:.0%} of masked words"
+    elif cosine in scores:
+        shown = f"{scores[cosine]:.2f} cosine to MiniLM"
+    elif name == "all_minilm_l6_v2_en":
+        (row,) = [row for row in _results("quality.json") if row["work"].startswith("TREC")]
+        found = row["values"]["MiniLM"]
+        shown, note = f"{sum(found) / len(found):.0%} of questions, 6 classes", "quality"
+    return f'<a href="{root}notes/{note}.html">{shown}</a>' if shown else ""
+
+
+def speed(name, root=""):
+    """Return the milliseconds for one text on our backends, the fastest first; "" if unknown."""
+    if name not in _ONE_TEXT:
+        return ""
+    (row,) = [row for row in _results(_ONE_TEXT[name]) if ", embed" in row["work"]]
+    found = [value for who, value in row["values"].items() if who.startswith("kerasbert")]
+    return f'<a href="{root}notes/one_text.html">{min(found):g} to {max(found):g} ms</a>'
+
+
 def write_presets(folder):
     """Write the tables of all presets and checks, and the cards of the presets in the package."""
     presets, checks = kerasbert.builtin_presets(), verified()
@@ -293,23 +360,27 @@ def write_presets(folder):
 
 def preset_table(presets, checks, root=""):
     """Return an HTML table of presets; `root` is the path from its page to the site's root."""
-    heads = ("preset", "languages", "size", "layers", "family", "objective", "license", "included")
-    heads += ("weights compared with transformers",)
+    heads = ("preset", "languages", "size", "layers", "family", "objective")
+    heads += ("quality", "one text", "license", "weights compared with transformers")
     rows = []
-    for name, preset in presets.items():
+    # Those in the package come first.
+    shown = sorted(presets.items(), key=lambda x: not x[1]["handle"].startswith("package:"))
+    for name, preset in shown:
         handle, settings, found = preset["handle"], preset["settings"], purpose(preset)
         link = f"https://huggingface.co/{handle[5:]}" if handle.startswith("hf://") else ""
         if handle.startswith("package://"):
             link = f"{root}presets/{name}.html"
         cells = (
-            f'<a href="{link}"><code>{name}</code></a>' if link else f"<code>{name}</code>",
+            (f'<a href="{link}"><code>{name}</code></a>' if link else f"<code>{name}</code>")
+            + f'<div class="about">{escape(preset["description"])}</div>',
             " ".join(preset["languages"]),
             f"{preset['parameters'] / 1e6:,.0f} M" if preset["parameters"] >= 1e6 else "under 1 M",
             f"{settings['num_layers']} x {settings['hidden_dim']}",
             f'<a href="{root}families/{preset["family"]}.html">{preset["family"]}</a>',
             f'<a href="{root}reference/kerasbert.{_HEADS[found]}.html">{found}</a>',
+            quality(name, root),
+            speed(name, root),
             preset["license"] or "see its page",
-            "yes" if handle.startswith("package://") else "",
             checked_with(preset, checks),
         )
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
@@ -331,6 +402,21 @@ def family_settings(name):
     if usual:
         settings |= usual[0]["settings"]
     return settings, usual[0]["name"] if usual else None
+
+
+def write_pictures(folder):
+    """Write the pictures of "How it works"."""
+    usual, _ = family_settings("bert")
+    write_text(folder / "generated" / "overview.svg", overview(narrow=True))
+    title = "A SavedModel holds the tokenizer, the encoder, the head and the postprocessing"
+    both = (pictures.chain(title, _SERVED, narrow) for narrow in (False, True))
+    write_text(folder / "generated" / "served.svg", "".join(both))
+    write_text(folder / "generated" / "batches.md", batches())
+    write_text(folder / "generated" / "encoder.svg", pictures.encoder("bert", usual))
+    shown = ["::::{tab-set}"]
+    for name in ("bert", "roberta", "modernbert"):
+        shown += [f":::{{tab-item}} {name}", "```{raw} html", heads(name), "```", ":::"]
+    write_text(folder / "generated" / "heads.md", "\n".join([*shown, "::::", ""]))
 
 
 def heads_of(name):
@@ -400,15 +486,107 @@ def write_families(folder):
     write_text(folder / "generated" / "families.md", "\n".join(lines) + "\n")
 
 
-def overview():
-    """Return README's picture."""
-    kinds = [kind.model for kind in KINDS.values() if kind.model]
-    return pictures.overview(
-        [*FAMILIES],
-        kinds,
-        ["text", "CSV, JSON lines", "presets", "Hugging Face", "KerasHub", "Google's BERT"],
-        ["TensorFlow Serving", "ONNX", "LiteRT", "OpenVINO", "transformers", "KerasHub"],
-    )
+# What the picture shows of some heads, and of all exports.
+_ANSWERS = {
+    "text_classifier": "spam or not",
+    "token_classifier": "names in a text",
+    "question_answering": "a span of a text",
+    "masked_lm": "a masked word",
+    "text_embedder": "a vector",
+    "reranker": "the best text first",
+    "causal_lm": "the next words",
+}
+_EXPORTS = {
+    "export_serving": "TensorFlow Serving",
+    "export_onnx": "ONNX Runtime",
+    "export_openvino": "OpenVINO",
+    "export_litert": "LiteRT, on phones",
+    "export_web": "a web page",
+}
+
+
+def overview(narrow=False):
+    """Return README's picture, or its form for narrow pages."""
+    tokenizer = kerasbert.tokenizers.BertTokenizer.from_preset("bert_tiny_demo_en_uncased")
+    text = "Win a free holiday!"
+    pieces = ["[CLS]", *(tokenizer.id_to_token(int(one)) for one in tokenizer(text)), "[SEP]"]
+    half = len(pieces) // 2
+    shown = [f"{KINDS[name].method}: {answer}" for name, answer in _ANSWERS.items()]
+    models = sum(bool(kind.method) for kind in KINDS.values())
+    exports = [_EXPORTS[name] for name in kerasbert.__all__ if name.startswith("export_")]
+    steps = [
+        (
+            "Text in",
+            [f"\u201c{text}\u201d", "", "split into tokens:"]
+            + [" ".join(pieces[:half]), " ".join(pieces[half:]), "", "or pairs, or long texts"],
+            "e",
+        ),
+        (
+            "One encoder",
+            [f"{len(FAMILIES)} families: BERT,", "RoBERTa, ModernBERT, ...", ""]
+            + ["weights of Hugging Face,", "KerasHub and Google, or", "trained on your own text"],
+            "a",
+        ),
+        ("A head", [*shown, f"and {models - len(shown)} more"], "h"),
+        ("Where it runs", ["TensorFlow, JAX, PyTorch", "", "exported to:", *exports], "f"),
+    ]
+    title = "A text goes through one encoder and a head, in Python, on servers, phones or web pages"
+    return pictures.chain(title, steps, narrow)
+
+
+# The last operation of some heads, and its output.
+_ENDS = {
+    "text_classifier": ("dense", "logits (B, C)"),
+    "token_classifier": ("dense", "logits (B, T, C)"),
+    "masked_lm": ("token table", "logits (B, P, V)"),
+    "text_embedder": ("unit length, if asked", "vectors (B, D)"),
+}
+_POOLED = {"cls": "first token", "tokens": "every token", "mean": "mean of the tokens"}
+
+
+def heads(family):
+    """Return pictures of some heads of a family, from their settings."""
+    found = []
+    for kind, (last, output) in _ENDS.items():
+        settings = head_settings(family, kind)
+        pooled = "masked tokens" if kind == "masked_lm" else _POOLED.get(settings.get("pooling"))
+        rows = [pooled or "pooled_output"]
+        if kind == "masked_lm" or settings.get("head_activation"):
+            activation = settings.get("head_activation") or family_settings(family)[0]["activation"]
+            rows.append(f"dense, {activation}")
+        if kind == "masked_lm" or settings.get("head_norm"):
+            rows.append("norm")
+        found.append(pictures.head(KINDS[kind].model, [*rows, last], output).strip())
+    return f'<div class="heads">{"".join(found)}</div>'
+
+
+def batches():
+    """Return a Markdown section with two pictures: batches in the order of a file, and ours."""
+    tokenizer = kerasbert.tokenizers.BertTokenizer.from_preset("bert_tiny_demo_en_uncased")
+    path = kerasbert.data.sample_file("sms_spam.csv")
+    with open(path, encoding="utf-8", newline="") as file:
+        texts = [row["text"] for row in itertools.islice(csv.DictReader(file), 12, 24)]
+    lengths = [len(tokenizer(text)) + 2 for text in texts]  # With [CLS] and [SEP].
+    size, longest = 4, kerasbert.data.bucket_length(max(lengths))
+    plain = [list(range(begin, begin + size)) for begin in range(0, len(texts), size)]
+    similar = [list(group) for group in kerasbert.data.similar_length_batches(lengths, size)]
+    shown = []
+    for title, groups, bucket in (
+        ("In the order of the file, padded to one length", plain, lambda _: longest),
+        ("In batches of similar length", similar, kerasbert.data.bucket_length),
+    ):
+        picture, share = pictures.batches(f"{title}: rows of tokens", lengths, groups, bucket)
+        shown += [f"{title}: {share:.0%} padding.", "", f"```{{raw}} html\n{picture}```", ""]
+    return "\n".join(shown)
+
+
+# The parts of a SavedModel that takes strings.
+_SERVED = [
+    ("Request", ["a string, as JSON", "or a string tensor"], "n"),
+    ("Tokenizer", ["token ids,", "packed and padded"], "e"),
+    ("Encoder, head", ["in batches of", "similar length"], "a"),
+    ("Answer", ["label, score,", "probabilities"], "h"),
+]
 
 
 # === Figures ===
@@ -468,15 +646,86 @@ def _links_of_site(text):
 
 # === Lessons ===
 
+# Words of the line below a lesson's title: the notebook, Colab, the next lesson.
+_LINE = {
+    "": ("Download the notebook", "Open in Colab", "Next:"),
+    "ko": ("노트북 내려받기", "Colab에서 열기", "다음:"),
+    "ja": ("ノートブックをダウンロード", "Colab で開く", "次:"),
+}
+_LANGUAGES = {"": "English", "ko": "한국어", "ja": "日本語"}
+_LESSON = re.compile(r"(?:(ko|ja)/)?lessons/(\d\d)_\w+")
+
+
+def lessons(language):
+    """Return the notebooks of a language's lessons, in their order."""
+    return sorted((ROOT / "docs" / language / "lessons").glob("*.ipynb"))
+
+
+def _first_cell(path):
+    """Return a notebook's title and the text below it."""
+    cell = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
+    title, _, text = "".join(cell["source"]).partition("\n")
+    return title.removeprefix("# "), text.strip()
+
+
+def _numbered(path):
+    return f"{int(path.stem[:2])}. {_first_cell(path)[0]}"
+
+
+def with_links(docname, text, repository):
+    """Add the number and a line of links to the title of a notebook.
+
+    Args:
+        docname: string. The page's name.
+        text: string. The notebook, as JSON.
+        repository: string. "owner/name" on GitHub, from which Colab opens notebooks; "" for none.
+    """
+    lesson = _LESSON.fullmatch(docname)
+    if not lesson and not docname.startswith("notebooks/"):
+        return text
+    notebook = json.loads(text)
+    cell = notebook["cells"][0]
+    title, _, rest = "".join(cell["source"]).partition("\n")
+    language = lesson and lesson[1] or ""
+    download, colab, following = _LINE[language]
+    name = docname.rpartition("/")[2]
+    links = [f"{{download}}`{download} <{name}.ipynb>`"]
+    if repository:
+        folder = f"docs/{docname.rpartition('/')[0]}" if lesson else "examples"
+        url = f"https://colab.research.google.com/github/{repository}/blob/main/{folder}"
+        links.append(f"{{bdg-link-warning}}`{colab} <{url}/{name}.ipynb>`")
+    if lesson:
+        title = f"# {int(lesson[2])}. {title.removeprefix('# ')}"
+        for other, label in _LANGUAGES.items():
+            path = Path("/", other, "lessons", f"{name}.ipynb").as_posix()
+            if other != language and Path(ROOT, "docs", path[1:]).is_file():
+                links.append(f"[{label}]({path})")
+        later = [path for path in lessons(language) if path.stem > name]
+        if later:
+            links.append(f"{following} [{_numbered(later[0])}]({later[0].name})")
+    cell["source"] = f"{title}\n\n{' · '.join(links)}\n\n{rest.strip()}"
+    return json.dumps(notebook)
+
 
 def write_lessons(folder):
-    """Write the lists of notebooks in each language; see CONTRIBUTING.md."""
-    for language in ("", "ko", "ja"):
-        found = sorted((folder / language / "lessons").glob("*.ipynb"))
-        names = ["/" + str(path.relative_to(folder).with_suffix("")) for path in found]
+    """Write the lists of lessons in each language, with their questions; see CONTRIBUTING.md."""
+    for language in _LANGUAGES:
+        lines, pages = [], []
+        for number, path in enumerate(lessons(language), 1):
+            page = "/" + path.relative_to(ROOT / "docs").as_posix()
+            title, text = _first_cell(path)
+            question = re.sub(r"^\*\*.*?\*\*\s*", "", text.partition("\n\n")[0])
+            lines += [f"{number}. [{title}]({page})\\", f"   {question}"]
+            pages.append(page)
         if not language:
-            names += [f"/notebooks/{path.stem}" for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-        lines = ["```{toctree}", ":maxdepth: 1", "", *names, "```", ""] if names else [""]
+            lines += ["", "More notebooks:", ""]
+            for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+                title, text = _first_cell(path)
+                page = f"/notebooks/{path.name}"
+                lines += [f"- [{title}]({page})\\", f"  {text.partition(chr(10) * 2)[0]}"]
+                pages.append(page)
+        pages = [page.removesuffix(".ipynb") for page in pages]
+        lines += ["", "```{toctree}", ":hidden:", "", *pages, "```", ""]
         name = f"lessons.{language}.md" if language else "lessons.md"
         write_text(folder / "generated" / name, "\n".join(lines))
 

@@ -2,11 +2,14 @@
 
 from html import escape
 
+# The rules name the class of the picture, because they apply to the whole page around it.
 _STYLE = (
-    "<style>text{font:13px system-ui,sans-serif;fill:currentColor}.t{font-weight:600}"
-    ".s{font-size:11px;opacity:.75}rect{fill:none;stroke:currentColor}"
-    ".e{fill:#4c78a833}.a{fill:#f5851833}.f{fill:#54a24b33}.n{fill:#88888833}.h{fill:#b279a233}"
-    "path{stroke:currentColor;fill:none;marker-end:url(#a)}</style>"
+    "<style>.drawn text{font:13px system-ui,sans-serif;fill:currentColor}"
+    ".drawn .t{font-weight:600}.drawn .s{font-size:12px}"
+    ".drawn rect{fill:none;stroke:currentColor}.drawn rect.e{fill:#4c78a833}"
+    ".drawn rect.a{fill:#f5851833}.drawn rect.f{fill:#54a24b33}.drawn rect.n{fill:#88888833}"
+    ".drawn rect.h{fill:#b279a233}.drawn path{stroke:currentColor;fill:none}"
+    ".drawn>path{marker-end:url(#a)}</style>"
     '<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
     'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:currentColor;stroke:none"/></marker></defs>'
 )
@@ -143,33 +146,88 @@ def encoder(name, settings):
     return picture.svg(f"The encoder of {name}")
 
 
-def overview(families, kinds, formats, exports):
-    """Draw an overview of the package: input formats, the encoder, the heads and export formats."""
-    picture = _Picture(760)
-    rows = max(len(families), len(kinds), 9)
-    height = 40 + 17 * rows
+def chain(name, steps, narrow=False):
+    """Draw boxes from left to right, or from top to bottom if `narrow`, with arrows between them.
 
-    def column(x, width, title, lines, kind):
+    Args:
+        name: string. What the picture shows.
+        steps: list of `(title, lines, kind)`, one per box.
+    """
+    width = 344 if narrow else 760
+    picture = _Picture(width)
+    gap, y = 22, 8
+    each = width - 16 if narrow else (width - 16 - gap * (len(steps) - 1)) / len(steps)
+    tallest = max(len(lines) for _, lines, _ in steps)
+    for number, (title, lines, kind) in enumerate(steps):
+        x = 8 if narrow else 8 + (each + gap) * number
+        height = 40 + 18 * (len(lines) if narrow else tallest)
         picture.parts.append(
-            f'<rect class="{kind}" x="{x}" y="8" width="{width}" height="{height}" rx="8"/>'
+            f'<rect class="{kind}" x="{x:g}" y="{y}" width="{each:g}" height="{height}" rx="8"/>'
         )
-        picture.text(x + width / 2, 28, title, "t")
-        gap = (height - 40) / max(len(lines), 1)
-        for number, line in enumerate(lines):
-            picture.text(x + width / 2, 48 + gap * (number + 0.35), line)
-        picture.height = max(picture.height, height + 12)
-
-    middle = 8 + height / 2
-    column(8, 150, "from", formats, "n")
-    column(190, 170, "one encoder", families, "a")
-    column(392, 190, "heads", kinds, "h")
-    column(614, 138, "to", exports, "f")
-    for x in (158, 360, 582):
-        picture.arrow((x, middle), (x + 32, middle))
-    dark = "<style>svg{color:#24292f}@media(prefers-color-scheme:dark){svg{color:#e6edf3}}</style>"
-    return picture.svg(
-        "Text and checkpoints go through one encoder and its heads to servers", "overview", dark
+        picture.text(x + each / 2, y + 22, title, "t")
+        for row, line in enumerate(lines):
+            style = "t" if line.startswith("\u201c") else "s"
+            picture.text(x + each / 2, y + 46 + 18 * row, line, style)
+        picture.height = max(picture.height, y + height + 4)
+        if narrow:
+            if number + 1 < len(steps):
+                picture.arrow((width / 2, y + height), (width / 2, y + height + gap))
+            y += height + gap
+        elif number + 1 < len(steps):
+            picture.arrow((x + each, y + height / 2), (x + each + gap, y + height / 2))
+    dark = (
+        "<style>.overview{color:#24292f}"
+        "@media(prefers-color-scheme:dark){.overview{color:#e6edf3}}</style>"
     )
+    return picture.svg(name, "overview narrow" if narrow else "overview", dark)
+
+
+def head(name, rows, output):
+    """Draw a head, from the encoder's output down to its own.
+
+    Args:
+        name: string. Its class.
+        rows: list of strings. Its operations, in order.
+        output: string. Name and shape of its output.
+    """
+    picture = _Picture(176)
+    picture.text(88, 16, name, "t")
+    y = 22
+    for row in rows:
+        picture.arrow((88, y), (88, y + 16))
+        y = picture.box(4, y + 16, 168, [row], "h") + 2
+    picture.arrow((88, y), (88, y + 16))
+    picture.text(88, y + 32, output)
+    return picture.svg(f"{name}: {', '.join(rows)}; {output}", "head")
+
+
+def batches(name, lengths, groups, bucket):
+    """Draw the rows of batches, with the tokens of each row and its padding.
+
+    Args:
+        name: string. What the picture shows.
+        lengths: ints. Tokens of each text.
+        groups: list of lists of ints, the texts of each batch.
+        bucket: function that maps the longest row of a batch to the length of all its rows.
+
+    Returns:
+        `(picture, share)`, the picture and the share of padding.
+    """
+    scale, y = 4, 6
+    longest = max(bucket(max(lengths[one] for one in group)) for group in groups)
+    picture = _Picture(longest * scale + 12)
+    real = total = 0
+    for group in groups:
+        width = bucket(max(lengths[one] for one in group))
+        for one in group:
+            for length, kind in ((width, "n"), (lengths[one], "a")):
+                picture.parts.append(
+                    f'<rect class="{kind}" x="6" y="{y}" width="{length * scale}" height="10"/>'
+                )
+            real, total, y = real + lengths[one], total + width, y + 13
+        y += 8
+    picture.height = y
+    return picture.svg(name), 1 - real / total
 
 
 def bars(unit, rows, command=""):

@@ -7,6 +7,7 @@ import pathlib
 import re
 import stat
 import urllib.request
+from importlib import resources
 
 from kerasbert.base import system
 
@@ -44,6 +45,18 @@ def as_path(given):
         if system.IS_WINDOWS:
             path = urllib.request.url2pathname(path)
     return path if is_url(path) else os.path.expanduser(path)
+
+
+def packaged(folder, in_checkout):
+    """Return a folder of files that come with the package.
+
+    Args:
+        folder: string. Its name in an installed package; pyproject.toml has both names.
+        in_checkout: string. Its path in a checkout.
+    """
+    package = resources.files("kerasbert")
+    installed = package / folder
+    return installed if installed.is_dir() else package.joinpath("..", in_checkout)
 
 
 # === Names from files ===

@@ -3,9 +3,9 @@
 import fnmatch
 import os
 import re
-from importlib import resources
 
 from kerasbert.base.errors import first_line
+from kerasbert.base.paths import packaged
 
 # Files that describe a checkpoint; only these and the weights are downloaded.
 _SMALL = (
@@ -47,10 +47,7 @@ _KAGGLE_SMALL = (
 
 def preset_files():
     """Return the package's folder with preset descriptions and small presets."""
-    folder = resources.files("kerasbert") / "preset_files"
-    if not folder.is_dir():  # A checkout, not an installed wheel.
-        folder = resources.files("kerasbert").joinpath("..", "presets")
-    return folder
+    return packaged("preset_files", "presets")
 
 
 def fetch(handle, weights=True):

@@ -3,6 +3,7 @@ from kerasbert.data.corpus import blocks, documents
 from kerasbert.data.deduplicate import deduplicate
 from kerasbert.data.example_batches import read_examples
 from kerasbert.data.examples import write_examples
+from kerasbert.data.sample_files import sample_file
 from kerasbert.data.trees import DependencyTree
 from kerasbert.text.batch_plans import (
     bucket_length,
@@ -35,6 +36,7 @@ __all__ = [
     "most_context",
     "read_examples",
     "restore_order",
+    "sample_file",
     "similar_length_batches",
     "sorted_batches",
     "tag_names",

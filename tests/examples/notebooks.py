@@ -107,7 +107,6 @@ def main(names):
             _store_lesson(name)
             continue
         with tempfile.TemporaryDirectory() as directory:
-            os.symlink(EXAMPLES / "data", os.path.join(directory, "data"))
             notebook = read(name)
             run(notebook, directory)
         write(notebook, name, EXAMPLES)
@@ -115,8 +114,8 @@ def main(names):
 
 def _store_lesson(name):
     notebook = read(name, LESSONS)
-    # Lessons run in their own folder, where they find the data; they write nothing.
-    run(notebook, LESSONS)
+    with tempfile.TemporaryDirectory() as directory:
+        run(notebook, directory)
     write(notebook, name, LESSONS)
     for language, folder in TRANSLATIONS.items():
         translated = read(name, folder)

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.examples.notebooks import (
+    EXAMPLES,
     LESSONS,
     TRANSLATIONS,
     code_cells,
@@ -84,6 +85,10 @@ def test_lessons_are_the_same_in(language):
         localized = (name, language) in LOCALIZED
         for cell, other in zip(cells, translated, strict=True):
             if cell.cell_type == "code":
+                described, described_there = (
+                    one.metadata.pop("mystnb", None) for one in (cell, other)
+                )
+                assert described is None or described != described_there  # Text of pictures.
                 if localized:
                     assert other.source == cell.source or "parameters" in cell.metadata["tags"]
                     assert kinds(other) == kinds(cell)
@@ -101,16 +106,25 @@ def test_three_lessons_have_korean_and_japanese_texts():
         assert re.search("[가-힣ぁ-ん]", parameters_of(read(name, FOLDERS[language])).source)
 
 
+@pytest.mark.parametrize("folder", [EXAMPLES, LESSONS, *TRANSLATIONS.values()])
+def test_pictures_are_described(folder):
+    for name in names_in(folder):
+        for cell in code_cells(read(name, folder)):
+            has_picture = any("image/png" in output.get("data", {}) for output in cell.outputs)
+            described = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            assert has_picture == (len(described) > 20), f"{folder.name}/{name}, {cell.id}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name, language", RUNS)
-def test_lesson_shows_what_it_is_stored_with(name, language):
-    """The lesson gives its stored outputs, and the code of its answers runs after it."""
+def test_lesson_shows_what_it_is_stored_with(name, language, tmp_path):
+    """In any folder, the lesson gives its stored outputs, and the code of its answers runs."""
     folder = FOLDERS[language]
     notebook = read(name, folder)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     answers = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     notebook.cells += [nbformat.v4.new_code_cell(answer) for answer in answers]
-    said = run(notebook, folder)
+    said = run(notebook, tmp_path)
     assert "Traceback" not in said and "Glyph" not in said
     stored = code_cells(read(name, folder))
     for cell, before in zip(code_cells(notebook)[: len(stored)], stored, strict=True):

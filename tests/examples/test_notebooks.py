@@ -57,11 +57,10 @@ def _shown(notebook):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_notebook(name, tmp_path):
-    data = str(EXAMPLES / "data" / "sms_spam.csv")
     notebook = read(name)
     trees = tmp_path / "trees.conllu"
     trees.write_text(treebank(), encoding="utf-8")
-    files = {"DATA": data, "TRAIN": str(trees), "DEV": str(trees)}
+    files = {"TRAIN": str(trees), "DEV": str(trees)}
     said = run(notebook, tmp_path, **files, **SMALL[name])
     assert "Traceback" not in said and "Glyph" not in said
     assert _shown(notebook) == _shown(read(name))
