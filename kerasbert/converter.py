@@ -81,7 +81,7 @@ def convert(
         tokenizer: a kerasbert tokenizer that replaces the source's, or `False` to write none.
         encoder: dict. Encoder settings that override the source's, such as
             `{"activation": "gelu_approximate"}`.
-        overwrite: bool. Whether to replace an existing checkpoint.
+        overwrite: whether to replace an existing checkpoint.
         max_shard_size: float. Maximum size of a weight file in GB.
 
     Returns:

@@ -148,7 +148,7 @@ class Together:
     Args:
         processes: `Processes`.
         shard: `(index, count)`. The shard of each batch that this process reads.
-        replicas: int. Number of devices over which the rows of a batch are split.
+        replicas: number of devices over which the rows of a batch are split.
     """
 
     processes: Processes
@@ -182,7 +182,7 @@ def together(
     `predict` after the context.
 
     Args:
-        devices: int. Number of devices to use, for a single process.
+        devices: number of devices to use, for a single process.
         mesh: `(batch, model)`, ints, JAX only: numbers of devices over which to split the rows of a
             batch, and each layer, see `layout_map`.
         share_batches: bool. `False` if each process passes its own rows to `fit`, such as those of

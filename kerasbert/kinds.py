@@ -28,14 +28,14 @@ class Kind:
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
         method: string. Its inference method for texts.
         usage: string. Arguments of an example call of that method, for model cards.
-        takes_pairs: bool. Whether it needs text pairs.
+        takes_pairs: whether it needs text pairs.
         labels: string. Type of the labels in its tables: "class", "choice", "tag", "number" or
             "answer"; "" if it reads no tables.
         vectors: string. What `embed` returns, "dense" or "sparse"; "" for none.
         explains: string. The output that attributions explain: "class", "number", "token_class",
             "masked_token" or "answer"; "" for none.
         panels: tuple. Panels of the playground for it, besides those of every encoder.
-        single: bool. Whether it is one model whose heads other formats can represent.
+        single: whether it is one model whose heads other formats can represent.
         folder: string. Package, below `kerasbert`, of the files named above; "" for `heads.<name>`.
     """
 

@@ -104,7 +104,7 @@ def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
         perturbed: list of variables, trainable or not.
         perturbations: function of lists of values and gradients, which may be `None`, to the list
             of tensors to add.
-        keeps_clean: bool. Whether the optimizer gets the sum of gradients without and with the
+        keeps_clean: whether the optimizer gets the sum of gradients without and with the
             perturbation, instead of the latter.
 
     Returns:
@@ -154,7 +154,7 @@ def scan(step, carry, xs, reverse=False, like=None):
             tensors and the step's outputs.
         carry: tensor or tuple of tensors. The first carried tensors.
         xs: list of tensors (T, ...).
-        reverse: bool. Whether to begin with the last slice.
+        reverse: whether to begin with the last slice.
         like: tensor or tuple of tensors like a step's outputs; `None` if like `carry`.
 
     Returns:
@@ -288,8 +288,7 @@ def on_devices(devices, mesh, layout_map):
     the number of devices that split it.
 
     Args:
-        devices: int. Number of devices of a single process; `None` means one. Several processes use
-            all.
+        devices: number of devices of a single process; `None` means one. Several processes use all.
         mesh: `(batch, model)`, ints. Numbers of devices over which rows and layers are split.
         layout_map: function from a `keras.distribution.DeviceMesh` to a layout map.
     """

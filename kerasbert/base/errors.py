@@ -197,8 +197,8 @@ def check_heads(width, count, name="num_heads", width_name="hidden_dim", where="
     Args:
         width: int.
         count: int.
-        name: string. Name of the number of heads.
-        width_name: string. Name of the width.
+        name: name of the number of heads.
+        width_name: name of the width.
         where: string. The file, for the message.
     """
     if width % count:

@@ -184,7 +184,7 @@ def output_folder(path, name, urls=False):
     Args:
         path: string or path, as the user passed it.
         name: string. The name of the argument, for error messages.
-        urls: bool. Whether a URL is allowed, returned without a trailing slash.
+        urls: whether a URL is allowed, returned without a trailing slash.
 
     Raises:
         ValueError: if the path is empty, a file, inside a file, or a disallowed URL.

@@ -60,7 +60,7 @@ def inside(directory, name, source, nested=False):
         name: the name: a string without separators that names neither the directory itself nor a
             device.
         source: string. The path of the file that holds the name, for the error message.
-        nested: bool. Whether "/" may lead into subfolders.
+        nested: whether "/" may lead into subfolders.
 
     Raises:
         ValueError: if the name is invalid or leads out of the directory, also by a link, except to
@@ -144,7 +144,7 @@ def check_file(path, described, hashed, then):
     Args:
         path: string.
         described: dict from `describe_file`; missing entries are not compared.
-        hashed: bool. Whether to compare the hash too.
+        hashed: whether to compare the hash too.
         then: string. What to do; it ends the error.
 
     Raises:

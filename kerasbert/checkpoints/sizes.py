@@ -25,7 +25,7 @@ def check_sizes(settings, held, source):
 
     Args:
         settings: dict. Settings of `BertBackbone`.
-        held: int. Number of values in the checkpoint's tensors.
+        held: number of values in the checkpoint's tensors.
         source: string. The checkpoint, for error messages.
 
     Raises:

@@ -63,7 +63,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
     Args:
         backend: string. The Keras backend, if the command needs a particular one.
         stopped: string. Message after Ctrl-C, unless the interrupted function raises its own.
-        starts: bool. Whether to import Keras before the body runs.
+        starts: whether to import Keras before the body runs.
 
     Raises:
         typer.Exit: with code 2 for an error, 130 for Ctrl-C.

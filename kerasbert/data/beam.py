@@ -147,7 +147,7 @@ def count_words(corpus, output, count, most, options, reading):
         corpus: as for `write_examples`.
         output: path of a folder that all workers can access.
         count: picklable function of lines that returns a Counter.
-        most: int. Number of most frequent words to keep.
+        most: number of most frequent words to keep.
         options: Beam's pipeline options.
         reading: dict, settings of `documents`.
 

@@ -71,14 +71,13 @@ def documents(
             first line, else `"split"`.
         language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
             sentence. The default also suits Chinese, Japanese and Korean.
-        wrapped: bool. Whether lines of prose are wrapped at some width. `None` decides by the
-            lengths of a file's first lines, or of each document's if these do not end at empty
-            lines.
+        wrapped: whether lines of prose are wrapped at some width. `None` decides by the lengths of
+            a file's first lines, or of each document's if these do not end at empty lines.
         text_key: string. JSON key or table column of the text: a string, or a list with a string
             per line. A list of keys or columns reads parallel text, a document of one sentence,
             possibly empty, per language. If given, files other than tables are read as JSON lines.
             `None` means `"text"`.
-        encoding: string. Encoding of files without UTF-8 and byte-order mark.
+        encoding: encoding of files without UTF-8 and byte-order mark.
         errors: string. For invalid bytes: `"strict"`, `"replace"` or `"ignore"`, as in
             `bytes.decode`.
 
@@ -193,7 +192,7 @@ class Block:
     Attributes:
         pieces: tuple of `Piece`.
         settings: settings of `documents`.
-        progress: float. Share of bytes read so far.
+        progress: share of bytes read so far.
     """
 
     pieces: tuple

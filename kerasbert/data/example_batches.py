@@ -75,7 +75,7 @@ def read_examples(
             `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function `(token_ids, maskable,
             seed, lengths)` with the results of `mask_tokens`. A `mask_selection_rate` of `(first,
             last, batches)` changes linearly over these batches, without unused prediction slots.
-        next_sentence: bool. Whether pairs have labels; `None` means as in the manifest, or true.
+        next_sentence: whether pairs have labels; `None` means as in the manifest, or true.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
         seed: int.
         start_step: int. The number of the first batch.
@@ -155,7 +155,7 @@ def _batch(records, source, mask, draw, next_sentence, num_segments, agreed):
     Args:
         records: list of B bytes objects; `None` for a row of padding with weight 0.
         draw: function of a shape that draws numbers from 0 to 1.
-        agreed: bool. Whether shapes must not depend on the rows.
+        agreed: whether shapes must not depend on the rows.
     """
     there, parsed = np.array([record is not None for record in records]), {}
     found = [record for record in records if record is not None]

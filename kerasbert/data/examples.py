@@ -93,17 +93,17 @@ def write_examples(
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Tokens per row, special tokens included.
         objective: string.
-        copies: int. Number of passes over the corpus, each with other random choices.
+        copies: number of passes over the corpus, each with other random choices.
         cut_sentences: bool. For "full_sentences": fill rows by splitting the last sentence, whose
             rest begins the next row. Otherwise it waits for the next row, which left rows of 32
             tokens only four fifths full.
-        short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
-            target length. `None` means 0.1, or 0 for full sentences.
+        short_sequence_rate: share of documents, or of rows of full sentences, with a shorter target
+            length. `None` means 0.1, or 0 for full sentences.
         mask_selection_rate: float.
         mask_selection_length: int. Maximum tokens to predict per row; `None` means
             `mask_selection_rate` of `sequence_length`, rounded up.
-        mask_token_rate: float. Share of these that the mask token replaces.
-        random_token_rate: float. Share that a random token replaces.
+        mask_token_rate: share of these that the mask token replaces.
+        random_token_rate: share that a random token replaces.
         mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see `mask_tokens`.
         seed: int.
         workers: int. Worker processes; `None` starts one per core, or none for few blocks. Scripts

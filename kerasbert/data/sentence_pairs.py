@@ -116,7 +116,7 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
         sentences, documents: ints (S + 1,), (D + 1,).
         most: int. Tokens per row. A longer sentence is split.
         separator: int. The token between documents.
-        short_sequence_rate: float. Share of rows with a random target length.
+        short_sequence_rate: share of rows with a random target length.
         seed: int.
 
     Returns:

@@ -89,8 +89,8 @@ def write_triton_configs(folder, graph, name):
 
     Args:
         folder: string. The model's folder.
-        graph: string. Path of `model.onnx`; the first axis of each input and output is the batch.
-        name: string. Name of the model.
+        graph: path of `model.onnx`; the first axis of each input and output is the batch.
+        name: name of the model.
     """
     import onnx
 

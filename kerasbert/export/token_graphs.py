@@ -85,8 +85,8 @@ def exported(
         length: int. T of the graph, or `None` for any length.
         tokenizer: a tokenizer of kerasbert; `None` means the model's, `False` writes none.
         layout: string. One of `LAYOUTS`; their values are the folder of the graph.
-        runtime: string. Name of the target runtime, if the caller converts the graph to another
-            format; the graph is then float32.
+        runtime: name of the target runtime, if the caller converts the graph to another format; the
+            graph is then float32.
         probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
 
     Yields:

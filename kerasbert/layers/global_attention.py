@@ -159,7 +159,7 @@ class GlobalAttention(SelfAttention):
 
     Args:
         num_heads: int. Must divide the width of the input.
-        dropout: float. Dropout of the attention probabilities in training.
+        dropout: dropout of the attention probabilities in training.
         use_bias: bool.
         kernel_initializer: an initializer.
 

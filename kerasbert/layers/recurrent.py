@@ -36,8 +36,8 @@ class RecurrentEncoder(ChecksKeywords, keras.layers.Layer):
         num_layers: int.
         units: int. D, an even number with `bidirectional`.
         cell: string. "lstm" or "gru".
-        bidirectional: bool. Whether each layer reads in both directions, with D / 2 units each.
-        dropout: float. Dropout between the layers.
+        bidirectional: whether each layer reads in both directions, with D / 2 units each.
+        dropout: dropout between the layers.
 
     Example:
 

@@ -39,8 +39,7 @@ class MultipleNegativesRanking(VectorLoss):
 
     Args:
         scale: float. Factor of the similarities.
-        symmetric: bool. Whether to average with the reverse loss, which ranks each positive's
-            anchor.
+        symmetric: whether to average with the reverse loss, which ranks each positive's anchor.
         similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
             the loss is PyLate's `Contrastive`.
         reduction, name, dtype: see `keras.losses.Loss`.

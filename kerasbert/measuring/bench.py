@@ -93,13 +93,13 @@ def bench(
         task: string. Task as which the preset is loaded, such as "text_embedder" for a preset
             without a head.
         columns: list of strings. Text columns of a table; two for pairs.
-        encoding: string. Encoding of a file that is not UTF-8.
+        encoding: encoding of a file that is not UTF-8.
         batch_size: int. Texts per request for throughput.
         rounds: int.
         seconds: float. Time per format and round for single texts, and the same again for batches.
         threads: int. `None` uses all cores.
         formats: list of strings, such as "onnx" or "onnx/int8"; `None` runs all formats.
-        verbose: bool. Whether to print progress.
+        verbose: whether to print progress.
 
     Returns:
         A dict: `model`, `texts` (their number), `batch_size`, `threads`, `machine`, `results`,

@@ -119,7 +119,7 @@ class AdamW(ByWeight, _Adam):
         beta_1: float.
         beta_2: float.
         epsilon: float. Added to the root of the second moment after its bias correction.
-        bias_correction: bool. Whether to correct the moving averages for their start at 0.
+        bias_correction: whether to correct the moving averages for their start at 0.
         global_clipnorm: float. Limit on the global gradient norm.
         no_decay: list of names, or parts of paths, of weights without decay.
         learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see

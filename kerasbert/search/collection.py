@@ -247,8 +247,8 @@ class TextCollection:
             texts: list of documents in memory: strings, or dicts with the key `text`; or a table of
                 pandas, polars, PyArrow or `datasets` with a document per row.
             text: string. The key or column of the text. All other columns become metadata.
-            encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
-            replace: bool. Whether to replace documents that are in the index.
+            encoding: encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
+            replace: whether to replace documents that are in the index.
 
         Raises:
             ValueError: if a file cannot be read, a document is in the index, or an argument is

@@ -81,9 +81,9 @@ def export_records(
             - "pgvector": `<name>.sql`, which makes a table and loads `<name>.tsv` by `\\copy`. The
               metadata are `jsonb`. U+0000 is removed.
         directory: string. A new folder.
-        name: string. Name of the collection, index or table: lower-case letters, digits and "_".
+        name: name of the collection, index or table: lower-case letters, digits and "_".
         similarity: "cosine" or "dot", of the database.
-        rows: int. Maximum number of rows per request.
+        rows: maximum number of rows per request.
 
     Returns:
         A dict of `count` (rows), `files` (names) and `load` (how to load them).

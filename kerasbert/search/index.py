@@ -77,9 +77,9 @@ class SearchIndex(TextCollection):
             preprocessor.
         batch_size: int.
         metadata: list of N dicts, one per text, as in `add`.
-        keywords: bool. Whether `search` is hybrid: nearest neighbors fused with a BM25 ranking.
-            Keywords are words, and character bigrams in Korean, Japanese and Chinese, counted in
-            memory at the first search after texts were added or loaded.
+        keywords: whether `search` is hybrid: nearest neighbors fused with a BM25 ranking. Keywords
+            are words, and character bigrams in Korean, Japanese and Chinese, counted in memory at
+            the first search after texts were added or loaded.
         splitter: a `kerasbert.search.PassageSplitter` for `add_documents`; defaults to
             `PassageSplitter()`.
 
@@ -203,11 +203,11 @@ class SearchIndex(TextCollection):
 
         Args:
             queries: a string or a list of Q strings.
-            top_k: int. Maximum number of hits.
-            candidates: int. Number of texts for the reranker, and of each ranking of a hybrid
-                search; defaults to five times `offset + top_k`, but at least 50. Pass the same
-                number for all pages of a search.
-            offset: int. Number of hits to skip, for the next pages of a search.
+            top_k: maximum number of hits.
+            candidates: number of texts for the reranker, and of each ranking of a hybrid search;
+                defaults to five times `offset + top_k`, but at least 50. Pass the same number for
+                all pages of a search.
+            offset: number of hits to skip, for the next pages of a search.
             min_score: number. Hits with a lower `score` are left out.
             exclude: list or set of ids, or one id, that are not returned, such as those already
                 seen. Unknown ids are ignored.
@@ -365,10 +365,9 @@ class SearchIndex(TextCollection):
 
         Args:
             directory: string.
-            overwrite: bool. Whether to replace an index; folders with other files are never
-                replaced.
-            models: bool. Whether to write the embedder, as a preset in `embedder`. Reranker and
-                reader are passed to `load`.
+            overwrite: whether to replace an index; folders with other files are never replaced.
+            models: whether to write the embedder, as a preset in `embedder`. Reranker and reader
+                are passed to `load`.
 
         Raises:
             ValueError: if the folder has other files, or an index and `overwrite=False`, or if the
@@ -444,7 +443,7 @@ class SearchIndex(TextCollection):
             directory: string.
             embedder: the model that the index was made with; defaults to the one in the folder.
             reranker, reader: as in the constructor.
-            mmap: bool. Whether to memory-map vectors and texts. `False` reads them into memory, for
+            mmap: whether to memory-map vectors and texts. `False` reads them into memory, for
                 searches without disk access, and verifies their hashes. An engine's file is always
                 read, and verified together with its vectors.
 

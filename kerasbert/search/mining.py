@@ -45,7 +45,7 @@ def mine_hard_negatives(
         queries: list of N strings.
         texts: list of N strings, the positive of each query.
         corpus: list of further texts to choose from.
-        num_negatives: int. Number of negatives per pair.
+        num_negatives: number of negatives per pair.
         range_min, range_max: ints. Negatives have ranks from `range_min` to before `range_max`,
             counted from 0 without positives; `range_max` defaults to `range_min + 10 *
             num_negatives`. The first ranks may be unlabeled positives.

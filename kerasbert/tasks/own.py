@@ -58,23 +58,21 @@ def file_task(
             they default to "text"; "question" and "context"; "prompt"; "query" and "text"; or
             "tokens", lists of words. For CoNLL columns, the number of the word column, 0 by
             default.
-        label: string. Label column. The default is "answers" for questions, "tags" for lists of
-            words, and otherwise "label" (for reranking, relevance grades from 0). For CoNLL
-            columns, a column number, by default the last. A list names one column of 0 and 1 for
-            each class.
+        label: label column. The default is "answers" for questions, "tags" for lists of words, and
+            otherwise "label" (for reranking, relevance grades from 0). For CoNLL columns, a column
+            number, by default the last. A list names one column of 0 and 1 for each class.
         labels: list of strings. Classes in order, or tags. Defaults to those in the training file
             (or in the first file, if there is no training file), sorted.
         choices: list of strings. One column per choice, or a single column with lists.
-        choice_start: string. Column of the text with which all choices of a prompt start.
-        id: string. Column of the ids in the prediction file; defaults to "id" if its values are
-            unique.
+        choice_start: column of the text with which all choices of a prompt start.
+        id: column of the ids in the prediction file; defaults to "id" if its values are unique.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one selects models. With
             more than two classes, "f1", "precision" and "recall" are means over the classes.
         settings: a `Settings`; defaults to one run: batches of 32, the preset's learning rate, and
             3 epochs or, for few examples, more (see `min_steps` of `kerasbert.finetune`).
-        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis",
-            which is read as its superset cp932 (and "euc-kr" as cp949).
+        quotes: whether values may be enclosed in `"`; by default only in `.csv`.
+        encoding: encoding of files that are not UTF-8, such as "cp949" or "shift_jis", which is
+            read as its superset cp932 (and "euc-kr" as cp949).
         name: string.
 
     Returns:

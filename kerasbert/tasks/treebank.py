@@ -22,7 +22,7 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
 
     Args:
         path: string. The file, optionally compressed (`.gz`).
-        encoding: string. Encoding of a file that is not UTF-8.
+        encoding: encoding of a file that is not UTF-8.
 
     Returns:
         List of `kerasbert.data.DependencyTree`. Multiword tokens (`1-2`) are read as their words;

@@ -163,7 +163,7 @@ def sorted_batches(
 
     Args:
         lengths: ints (N,). Number of tokens of each example.
-        batch_size: int. Maximum number of examples per batch.
+        batch_size: maximum number of examples per batch.
         counts: ints (N,). Number of rows of each example, growing with its length. `batch_size`
             then counts rows.
 

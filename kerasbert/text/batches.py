@@ -275,7 +275,7 @@ def rows_of_part(dataset, index, count):
     Args:
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
         index: int. Index of the part to keep, from 0.
-        count: int. Number of parts.
+        count: number of parts.
 
     >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))
     >>> for part in (0, 1):

@@ -10,7 +10,7 @@ def warn_of_equal(y, what, shown=repr):
 
     Args:
         y: array (N,).
-        what: string. Name of the values in the warning, such as "labels".
+        what: name of the values in the warning, such as "labels".
         shown: function that formats a label.
 
     >>> warn_of_equal(np.array([1, 0]), "labels")

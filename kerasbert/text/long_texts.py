@@ -137,7 +137,7 @@ def first_and_last(tokens: Any, counts: Any, head_share: float = 1.0) -> Any:
     Args:
         tokens: ragged (N, None).
         counts: ints (N,). Tokens to keep, at most those of the text.
-        head_share: float. Share of these tokens that are the first ones.
+        head_share: share of these tokens that are the first ones.
 
     >>> rows = ops.Ragged.from_lists([[1, 2, 3, 4, 5, 6]])
     >>> first_and_last(rows, [4], 0.25).to_list(), first_and_last(rows, [4]).to_list()
@@ -158,7 +158,7 @@ def divided_sizes(lengths: Any, room: int, place: int) -> tuple[Any, Any]:
 
     Args:
         lengths: list of one or two int32 (N,). Number of tokens of each text.
-        room: int. Number of tokens that fit, without special tokens.
+        room: number of tokens that fit, without special tokens.
         place: int. Index of the text that is divided.
 
     Returns:

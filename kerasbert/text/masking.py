@@ -149,7 +149,7 @@ def mask_tokens(
             tokens plus two.
         mask_selection_rate: float. With 0, nothing is masked, and P is `mask_selection_length`, or
             1 if that is `None`.
-        mask_selection_length: int. Maximum number of tokens per row; `None` means no maximum.
+        mask_selection_length: maximum number of tokens per row; `None` means no maximum.
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.

@@ -62,7 +62,7 @@ class XLMTokenizer(GPTTokenizer):
     Args:
         vocabulary, merges: see `BytePairTokenizer`. Merges may make tokens that are not in the
             vocabulary; these become the unknown token.
-        lowercase: bool. Whether to lowercase words and remove accents (not in XLM-17 and XLM-100).
+        lowercase: whether to lowercase words and remove accents (not in XLM-17 and XLM-100).
         languages, language: see `kerasbert.text.languages`. Words are split by the rules of
             `language`, or the English rules without one and for pairs in two languages. Chinese,
             Japanese and Thai need other segmenters, and are refused.

@@ -65,7 +65,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum number of tokens per row, special tokens included.
+        sequence_length: maximum number of tokens per row, special tokens included.
         truncate: string. How to truncate long pairs. "longest_first" shortens the longer text until
             both fit, as in transformers; an odd token goes to the longer text, or to the second of
             equals. "only_second" and "only_first" truncate the other text only if it alone is too
@@ -449,7 +449,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         Args:
             dataset: yields `x`, `(x, y)` or `(x, y, sample_weight)`.
-            dynamic: bool. Whether random masks differ between passes.
+            dynamic: whether random masks differ between passes.
             anew: deprecated name of `dynamic`.
         """
         if anew is not None:

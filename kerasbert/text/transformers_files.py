@@ -36,8 +36,8 @@ def transformers_files(
         tokenizer: a tokenizer of kerasbert.
         family: string. The family of its encoder.
         sequence_length: int. The encoder's maximum number of tokens.
-        has_segments: bool. Whether the second text of a pair has another segment id.
-        finds_special: bool. Whether to always match special tokens, as `fill_mask` does.
+        has_segments: whether the second text of a pair has another segment id.
+        finds_special: whether to always match special tokens, as `fill_mask` does.
         padded_to: "batch" or int. `tokenizers` then truncates rows to `sequence_length`, and pads
             them to the longest row or to this length. `None` leaves both to the reader.
         also: list of strings. Further tokens that are always matched, such as those that readers

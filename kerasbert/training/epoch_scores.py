@@ -26,7 +26,7 @@ class EpochScores(EpochCheckpoints):
         method: a method of `kerasbert.training.methods`, with the model to score.
         folder: string. The run's folder.
         point: dict. The run's grid point.
-        steps: int. Number of batches per epoch.
+        steps: number of batches per epoch.
     """
 
     def __init__(self, search, method, folder, point, steps):

@@ -58,11 +58,11 @@ def evaluate(
         columns: list of strings. Text columns, if not the task's.
         label: string or list of strings. Label column, if not the task's; or a 0/1 column per
             class.
-        encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
+        encoding: encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string, such as "mixed_bfloat16"; `None` means Keras' global policy.
-        limit: int. Maximum number of examples, from the start.
-        verbose: bool. Whether to show progress.
+        limit: maximum number of examples, from the start.
+        verbose: whether to show progress.
 
     Returns:
         Dict of `task`, `split`, `examples` (their number), `metric` (name of the main score),
@@ -110,7 +110,7 @@ def predict(
         model, data, task, columns, encoding, batch_size, precision, limit, verbose: see `evaluate`.
             Files need no labels. A `.txt` file has one text per line, unless its first line names
             columns.
-        output: string. Folder for the submission files; `None` writes none.
+        output: folder for the submission files; `None` writes none.
         split: string. The split of a folder or the library.
 
     Returns:

@@ -119,7 +119,7 @@ def _finetune(place, output, parts, settings, launched):
         place: string. The folder of all runs.
         output: string. The folder of all runs, or of the part to do.
         parts: list of paths. Folders of the parts to take over.
-        launched: bool. Whether a launcher started several processes.
+        launched: whether a launcher started several processes.
 
     Returns:
         `(results, is_last)`: the results, and whether all parts are done.

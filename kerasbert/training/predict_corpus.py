@@ -48,7 +48,7 @@ def predict_corpus(
             plain text with one text per line; each is read into a worker's memory.
         output: path of the folder.
         task, columns, encoding, precision: as for `predict`.
-        rows: int. Maximum number of examples per shard, which are batched by length.
+        rows: maximum number of examples per shard, which are batched by length.
         batch_size: int.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
             Paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.

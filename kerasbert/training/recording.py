@@ -34,9 +34,9 @@ class Recorder(keras.callbacks.Callback):
 
     Args:
         folder: path. The folder of the log.
-        step: int. Number of steps done before; later lines of the log are removed.
-        total: int. Number of steps of the whole training.
-        accumulate: int. Number of batches per step.
+        step: number of steps done before; later lines of the log are removed.
+        total: number of steps of the whole training.
+        accumulate: number of batches per step.
         checkpoint_every: int. Steps between checkpoints, a multiple of an interval.
         save: function of the model and the step that writes a checkpoint.
         second: string. Short name of the second task, such as "nsp".
@@ -230,7 +230,7 @@ class Line:
     """Progress display: a bar on a terminal or in a notebook, otherwise one line per interval.
 
     Args:
-        verbose: bool. Whether to show anything.
+        verbose: whether to show anything.
     """
 
     def __init__(self, verbose=True):

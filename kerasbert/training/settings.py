@@ -28,8 +28,8 @@ def setting(
         text: string. The description for the function's docstring. Its first sentence is the
             option's help, with settings in backticks as options.
         panel: string. Panel of the option in the help.
-        free: bool. Whether the setting may change when a training is resumed.
-        option: bool. Whether the command has an option.
+        free: whether the setting may change when a training is resumed.
+        option: whether the command has an option.
         **shown: further properties of the option: another `name` or `help`; `type`, or, for a list
             separated by commas, `numbers`, the type of its items; `value` of a flag; `choices`,
             `metavar` and `min`.

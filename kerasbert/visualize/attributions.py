@@ -50,7 +50,7 @@ class Attributions:
         scores: float array (W,). Each word's score, the sum of the scores of its tokens.
         tokens: list of T strings, with special tokens such as `[CLS]`.
         token_scores: float array (T,).
-        target: string. Name of the explained output.
+        target: name of the explained output.
         method: string. See `attributions`.
         output: float. Value of the explained output, a logit for classes of models without
             activation; `None` for attention rollout.
@@ -132,7 +132,7 @@ def attributions(
         baseline: string. What replaces all tokens except special ones: "mask", the mask token;
             "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", which
             encoders have learned as an unknown word, or to "pad" without a mask token.
-        steps: int. Number of Gauss-Legendre quadrature points of integrated gradients.
+        steps: number of Gauss-Legendre quadrature points of integrated gradients.
 
     Returns:
         `Attributions`.
@@ -284,7 +284,7 @@ def attribution_bars(attributions: Attributions, top: int | None = None) -> Figu
 
     Args:
         attributions: `Attributions`.
-        top: int. Number of words to draw, by absolute score; `None` draws all.
+        top: number of words to draw, by absolute score; `None` draws all.
 
     Returns:
         A `Figure`.

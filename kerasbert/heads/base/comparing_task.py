@@ -96,7 +96,7 @@ class ComparingTask(BertTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            chunk_size: int. Number of rows embedded at a time, and again in the backward pass
+            chunk_size: number of rows embedded at a time, and again in the backward pass
                 (GradCache). Batches of thousands of rows then need the memory of one chunk, with
                 the same gradients, but about a third more time.
             optimizer, loss, metrics, **kwargs: see `BertTask.compile`.

@@ -58,7 +58,7 @@ def from_datasets(dataset, split, name, page):
     Args:
         dataset: tuple of arguments of `datasets.load_dataset`; a dict at the end holds keyword
             arguments.
-        split: string. Name of the split in the library.
+        split: name of the split in the library.
         name: string. The task, for error messages.
         page: string. Page from which else to get the files, for error messages.
 

@@ -35,7 +35,7 @@ class Limits:
     Attributes:
         ranges: dict of input name to `(least, most)`, ints. "tokens" as `most` is the last position
             of a row.
-        longest: int. Maximum number of tokens per row, or `None` for no limit.
+        longest: maximum number of tokens per row, or `None` for no limit.
     """
 
     ranges: dict

@@ -75,8 +75,8 @@ class ElectraPretrainer(MaskedTask):
             `intermediate_dim`, `dropout`, `attention_dropout`. Defaults: the same number of layers,
             a quarter of the width (a third of 768, as in the paper), heads of the same width, and
             an `intermediate_dim` of four times `hidden_dim`.
-        mlm_weight: float. Weight of the generator's loss.
-        detection_weight: float. Weight of the detection loss.
+        mlm_weight: weight of the generator's loss.
+        detection_weight: weight of the detection loss.
 
     Example:
 

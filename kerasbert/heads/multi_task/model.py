@@ -198,8 +198,8 @@ class BertMultiTask(BertTask):
             validation_data: like `data`, for `evaluate` after each epoch.
             callbacks: list of `keras.callbacks.Callback`.
             verbose: as in `keras.Model.fit`.
-            seed: int. Seed of the order of tasks and examples; `None` draws one with Python's
-                generator (see `keras.utils.set_random_seed`).
+            seed: seed of the order of tasks and examples; `None` draws one with Python's generator
+                (see `keras.utils.set_random_seed`).
             initial_epoch: int.
 
         Returns:

@@ -36,7 +36,7 @@ class BertNextSentencePredictor(HeadedTask):
     Args:
         backbone: a `BertBackbone` with a pooler, or a causal one, which uses mean pooling.
         preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for preprocessed arrays.
-        dropout: float. Dropout before the logits. Defaults to the family's setting.
+        dropout: dropout before the logits. Defaults to the family's setting.
         sentence_order: bool. See `BertPretrainer`.
 
     Example:

@@ -29,7 +29,7 @@ class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
         sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Number of pieces between window starts; `None` means half a window.
+        stride: number of pieces between window starts; `None` means half a window.
         num_segments: int. See `BertPreprocessor`.
 
     Example:

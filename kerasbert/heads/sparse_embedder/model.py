@@ -158,7 +158,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
-            top_k: int. Number of words with the largest weights to keep; `None` for all.
+            top_k: number of words with the largest weights to keep; `None` for all.
             batch_size: int.
             role: see `BertTextEmbedder.embed`.
 
@@ -187,7 +187,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         Args:
             vectors: (N, V), sparse or dense, or (V,).
-            top_k: int. Number of words per text; `None` for all.
+            top_k: number of words per text; `None` for all.
 
         Returns:
             A list of N lists of tuples `(token, weight)`, the largest weight first; a single list

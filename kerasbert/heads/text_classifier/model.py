@@ -46,23 +46,22 @@ class BertTextClassifier(HeadedTask):
         num_classes: int. Not needed if `labels` are given.
         preprocessor: a `BertTextClassifierPreprocessor`, or `None` for preprocessed arrays.
         labels: list of class names, or a dict such as {0: "ham", 1: "spam"}; saved in the preset.
-        multi_label: bool. Whether each class is an independent yes or no; labels are then (B, C).
+        multi_label: whether each class is an independent yes or no; labels are then (B, C).
         activation: output activation; `None` gives logits.
-        dropout: float. Dropout before the logits.
+        dropout: dropout before the logits.
         pooling: "pooler" (`pooled_output`), "cls", "last", "mean", "max", or "late", the mean after
             the head's dense layer (EuroBERT). Defaults to "last" for GPT and "mean" for other
             causal encoders, whose [CLS] attends only to itself.
-        head_activation: string. Activation of a dense layer before the logits; "none" for none,
-            even if the family has one.
-        head_bias: bool. Whether that layer has a bias.
-        head_norm: bool. Whether a norm follows that layer.
-        dropout_first: bool. Whether dropout also precedes that layer.
+        head_activation: activation of a dense layer before the logits; "none" for none, even if the
+            family has one.
+        head_bias: whether that layer has a bias.
+        head_norm: whether a norm follows that layer.
+        dropout_first: whether dropout also precedes that layer.
         bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
             defaults to "mean" (an ablation of BERT's paper); 0 for none.
-        output_bias: bool. Whether the logits have a bias.
-        normalize: bool. Whether the pooled embedding is scaled to unit length, as in some SetFit
-            models.
-        temperature: float. Divisor of the logits for calibrated probabilities; see `calibrate`.
+        output_bias: whether the logits have a bias.
+        normalize: whether the pooled embedding is scaled to unit length, as in some SetFit models.
+        temperature: divisor of the logits for calibrated probabilities; see `calibrate`.
         long: string, dict or `kerasbert.data.LongTexts`. For texts that do not fit into a row;
             `None` means the preprocessor's. With "windows", preprocessed arrays are (B, W, T), with
             `padding_mask` 0 for missing windows.
@@ -213,7 +212,7 @@ class BertTextClassifier(HeadedTask):
             batch_size: int.
             labels: list of strings. Zero-shot classes, for an entailment model and single texts.
             template: string. Sentence for each of `labels`, with "{}" in place of the label.
-            multi_label: bool. Whether each of `labels` is scored independently.
+            multi_label: whether each of `labels` is scored independently.
             threshold: the probability that a class must exceed: a number, a list per class, or a
                 dict by name, as from `tune_thresholds`. `None` means 0.5 with `multi_label`,
                 otherwise none. In a dict, one of two classes is enough; the other has 1 minus it.

@@ -159,7 +159,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             x: list of strings or of lists of words; or a dict of arrays, with labels and weights.
             batch_size: int, 32 by default.
             validation_data: sentences, or as in `keras.Model.fit`.
-            shuffle: bool. Whether to shuffle sentences and batches again in every epoch.
+            shuffle: whether to shuffle sentences and batches again in every epoch.
         """
         if _are_sentences(validation_data):
             validation_data = self._batches(validation_data, batch_size, None)
@@ -232,7 +232,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
 
         Args:
             options, weights: see `ElmoBackbone.from_files`.
-            vocabulary: string. Path of the vocabulary file, one word per line.
+            vocabulary: path of the vocabulary file, one word per line.
             dtype: string or policy.
 
         Raises:

@@ -42,8 +42,8 @@ class RecurrentSeq2SeqBackbone(Seq2SeqBackbone):
         cell: string. "lstm" or "gru".
         attention: string. "additive" (Bahdanau), "dot", "general" or "concat" (Luong); see
             `kerasbert.layers.AttentionDecoder`.
-        bidirectional: bool. Whether the encoder reads in both directions, with D / 2 units each.
-        dropout: float. Dropout on the embeddings, between the encoder's layers and on the outputs.
+        bidirectional: whether the encoder reads in both directions, with D / 2 units each.
+        dropout: dropout on the embeddings, between the encoder's layers and on the outputs.
         dtype: string or policy.
 
     Example:

@@ -82,14 +82,14 @@ class XLNetBackbone(BertBackbone):
         num_layers: int.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
-        intermediate_dim: int. Width of the feed-forward network.
-        dropout: float. Dropout on embeddings, position encodings, attention probabilities and
-            sublayer outputs.
+        intermediate_dim: width of the feed-forward network.
+        dropout: dropout on embeddings, position encodings, attention probabilities and sublayer
+            outputs.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
-        is_causal: bool. Whether attention is left-to-right.
-        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
-        memory_length: int. Maximum number of memory tokens that `read_on` returns; 0 keeps all.
+        is_causal: whether attention is left-to-right.
+        clamp_length: limit to which relative positions are clamped; `None` for no limit.
+        memory_length: maximum number of memory tokens that `read_on` returns; 0 keeps all.
         initializer_range: float.
         finetuning_learning_rate: float. See `BertBackbone`.
         dtype: string or policy.
