@@ -73,7 +73,7 @@ def convert(
 
     Args:
         source: string or model. A preset as in `from_preset`, or a kerasbert encoder or task.
-        target: string. Output directory.
+        target: output directory.
         format: "huggingface" (sentence-transformers can read embedders too), "google" (BERT
             only), "keras_hub" or "kerasbert".
         task: string or class. Kind of model to read from the source: "encoder",
@@ -82,7 +82,7 @@ def convert(
         encoder: dict. Encoder settings that override the source's, such as
             `{"activation": "gelu_approximate"}`.
         overwrite: whether to replace an existing checkpoint.
-        max_shard_size: float. Maximum size of a weight file in GB.
+        max_shard_size: maximum size of a weight file in GB.
 
     Returns:
         A dict: `directory`, `format`, `model` (kerasbert class), `written` (the model's class or

@@ -251,8 +251,8 @@ def layout_map(device_mesh: Any, axis: str = "model") -> Any:
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.
-        axis: string. Mesh axis over which to split layers. E, D and I must be multiples of its
-            size; `num_heads` should be one, too.
+        axis: mesh axis over which to split layers. E, D and I must be multiples of its size;
+            `num_heads` should be one, too.
 
     Example:
 

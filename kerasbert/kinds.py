@@ -13,7 +13,7 @@ class Kind:
     """One kind of head; names only, so that reading the table imports nothing.
 
     Args:
-        name: string. Its name in `convert(task=...)` and `file_task(head=...)`.
+        name: its name in `convert(task=...)` and `file_task(head=...)`.
         model: string. Class in its `model.py`; "" if only `kerasbert.lineage` has this head.
         preprocessor: string. Class in its `preprocessor.py`; "" for none.
         served: string. Class in its `served.py`; "" for none.
@@ -24,7 +24,7 @@ class Kind:
         parts: tuple. Kinds whose heads it combines.
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
-        sentence_transformers: string. Its class name in sentence-transformers; "" for none.
+        sentence_transformers: its class name in sentence-transformers; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
         method: string. Its inference method for texts.
         usage: string. Arguments of an example call of that method, for model cards.

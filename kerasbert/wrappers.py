@@ -147,9 +147,9 @@ class SKLearnTextClassifier(ClassifierMixin, _Trained):
 
     Args:
         preset: string, as for `from_preset`.
-        sequence_length: int. Maximum length in tokens; `None` for the preset's.
+        sequence_length: maximum length in tokens; `None` for the preset's.
         epochs: int.
-        batch_size: int. Texts per training step, and per batch of predictions.
+        batch_size: texts per training step, and per batch of predictions.
         learning_rate: float. `None` for the preset's default, such as 3e-5. The optimizer is
             `kerasbert.optimizers.AdamW`.
         random_state: int, `numpy.random.RandomState` or `None`, as in scikit-learn. Fixes the new
@@ -304,8 +304,8 @@ class SKLearnTextEmbedder(TransformerMixin, _Estimator):
 
     Args:
         preset: string, as for `from_preset`.
-        sequence_length: int. Maximum length in tokens; `None` for the preset's.
-        batch_size: int. Texts per batch.
+        sequence_length: maximum length in tokens; `None` for the preset's.
+        batch_size: texts per batch.
         model_options: dict. More arguments for `from_preset`, such as {"pooling": "cls"}.
 
     Attributes:

@@ -102,7 +102,7 @@ def put(folder, target, keep=False):
     error (`settle`).
 
     Args:
-        folder: string. The complete folder, directly in the scratch folder.
+        folder: the complete folder, directly in the scratch folder.
         target: string, as passed to `scratch`.
         keep: whether to keep other files of `target`, as links.
     """

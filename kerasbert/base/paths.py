@@ -56,10 +56,10 @@ def inside(directory, name, source, nested=False):
     `tests/test_names_from_files.py` enforces that.
 
     Args:
-        directory: string. A folder or a URL.
+        directory: a folder or a URL.
         name: the name: a string without separators that names neither the directory itself nor a
             device.
-        source: string. The path of the file that holds the name, for the error message.
+        source: the path of the file that holds the name, for the error message.
         nested: whether "/" may lead into subfolders.
 
     Raises:

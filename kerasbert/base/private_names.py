@@ -17,9 +17,9 @@ class Name:
         names: string. Separated by spaces.
         since: string. First release with this form, among Keras 3.0 to 3.15; for other packages,
             the release that was checked.
-        why: string. Why no public name can replace it.
-        form: string. A method's signature, with "..." for other defaults, or the kind of a name,
-            such as "attribute" or "keyword".
+        why: why no public name can replace it.
+        form: a method's signature, with "..." for other defaults, or the kind of a name, such as
+            "attribute" or "keyword".
         issue: string. The package's issue or pull request.
         backends: tuple of strings. Backends that have it; empty for all.
     """

@@ -20,7 +20,7 @@ class Checkpoint:
     """A foreign checkpoint, as described by the `read_checkpoint` of its format.
 
     Args:
-        source: string. Its directory or name, for errors.
+        source: its directory or name, for errors.
         family: string. A family of `kerasbert.families`.
         encoder: dict. Arguments of `BertBackbone`.
         tensors: mapping of name (without prefix) to array, with `shape(name)`.

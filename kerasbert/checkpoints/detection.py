@@ -37,7 +37,7 @@ def with_description(checkpoint, directory, described, weights):
 
     Args:
         checkpoint: a `Checkpoint`.
-        directory: string. The folder of its files.
+        directory: the folder of its files.
         described: dict. The description, a file of `presets/`.
         weights: whether to check the files' hashes.
     """

@@ -177,7 +177,7 @@ def h5_size(directory, stem, quantized=False):
 
     Args:
         directory: string.
-        stem: string. "model" or "task", the prefix of the file names.
+        stem: "model" or "task", the prefix of the file names.
         quantized: bool. May weights be integers.
 
     Raises:

@@ -61,8 +61,8 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
     Redirects standard output to standard error, so that progress does not mix with results.
 
     Args:
-        backend: string. The Keras backend, if the command needs a particular one.
-        stopped: string. Message after Ctrl-C, unless the interrupted function raises its own.
+        backend: the Keras backend, if the command needs a particular one.
+        stopped: message after Ctrl-C, unless the interrupted function raises its own.
         starts: whether to import Keras before the body runs.
 
     Raises:

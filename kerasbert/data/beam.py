@@ -49,7 +49,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
         output: path of a folder.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        block_bytes: int. Approximate bytes of text per block.
+        block_bytes: approximate bytes of text per block.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
             `None` runs on this machine.
         **settings: settings of `kerasbert.data.write_examples` and `documents`, except `workers`,

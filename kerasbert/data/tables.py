@@ -359,7 +359,7 @@ def parquet_rows(file, path, group, names, before):
 
     Args:
         file: a file from `open_parquet`.
-        path: string. Its path, for errors.
+        path: its path, for errors.
         group: int. The number of the row group.
         names: list of strings. The columns to read.
         before: int. The number of rows in earlier row groups.

@@ -82,7 +82,7 @@ def vocab(
         output: folder or URL, such as "s3://bucket/vocab", for `vocab.txt` (or `spiece.model`) and
             `tokenizer_config.json`, which the tokenizer's `from_files` reads.
         size: number of tokens, special and unused ones included; a small corpus may give fewer.
-        kind: string. "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
+        kind: "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
             `min_frequency` apply to "wordpiece" only.
         lowercase: bool. `True` for an "uncased" vocabulary.
         strip_accents: whether to remove accents; `None` means the value of `lowercase`. Use `False`
@@ -92,10 +92,10 @@ def vocab(
         max_characters: number of distinct characters to keep, by frequency; words with others
             become `[UNK]`. `None` means half of the vocabulary, plus entries that pieces leave
             free.
-        min_frequency: int. Minimum count of a character and of a pair of pieces.
+        min_frequency: minimum count of a character and of a pair of pieces.
         text_key, encoding, errors: see `kerasbert.data.documents`.
         overwrite: whether to replace an existing vocabulary.
-        workers: int. Worker processes for counting; `None` means one per core, or none below 64 MB.
+        workers: worker processes for counting; `None` means one per core, or none below 64 MB.
             Scripts must call this below `if __name__ == "__main__":`.
         options: `apache_beam.options.pipeline_options.PipelineOptions` of the runner that counts
             words, with `corpus` as Beam names files, and access of all workers to `output`. `None`

@@ -65,8 +65,8 @@ class BertBackbone(PresetBackbone):
         max_sequence_length: number of positions.
         num_segments: int. 0 for families without segments.
         attention_dropout: dropout of the attention maps; `None` means `dropout`.
-        activation: string. A Keras activation, "gelu_approximate" (tanh form of GELU) or
-            "quick_gelu" (sigmoid form).
+        activation: a Keras activation, "gelu_approximate" (tanh form of GELU) or "quick_gelu"
+            (sigmoid form).
         layer_norm_epsilon: float.
         pooler: whether a dense layer with tanh on the first token computes `pooled_output`.
         embedding_dim: width of the embeddings, which are then projected to `hidden_dim` (ALBERT,
@@ -76,7 +76,7 @@ class BertBackbone(PresetBackbone):
         num_inner_repetitions: number of blocks per layer (ALBERT).
         position_embedding: "learned", "rotary", "none" or, in the attention of all layers,
             "disentangled" (DeBERTa).
-        position_offset: int. Row of the first position in the learned table (RoBERTa: 2).
+        position_offset: row of the first position in the learned table (RoBERTa: 2).
         restarts_positions: whether learned positions restart at the first token of another segment
             than the first (XLM's translation language modeling, in which segments are languages).
         bucket_size: number of buckets of relative positions per side, for disentangled positions
@@ -109,7 +109,7 @@ class BertBackbone(PresetBackbone):
             at global tokens, which raw texts lack; calls of the encoder take it with any of these
             values.
         max_global_tokens: maximum number of global tokens per row, which limits memory.
-        sep_token_id: int. Id of the separator, where "before_separator" ends.
+        sep_token_id: id of the separator, where "before_separator" ends.
         norm_first: whether layers are pre-norm, with a final norm, instead of post-norm.
         first_attention_norm: whether, with `norm_first` and `embeddings_norm`, the first layer has
             a norm before attention (RoBERTa-PreLayerNorm).
@@ -118,11 +118,11 @@ class BertBackbone(PresetBackbone):
         use_bias: whether projections and norms have biases; or a list of parts: "attention",
             "intermediate", "output", "norm" (NomicBERT: ["norm"]).
         is_causal: whether attention is left-to-right (an ablation in BERT's paper).
-        initializer_range: float. Standard deviation of the truncated normal initializer.
+        initializer_range: standard deviation of the truncated normal initializer.
         family: string. Family of the checkpoint; determines conversion and the heads' defaults.
-        finetuning_learning_rate: float. Recommended peak learning rate for fine-tuning these
-            weights, the default of `finetune` and `compile`; `None` if unknown. Saved only in
-            presets of this package.
+        finetuning_learning_rate: recommended peak learning rate for fine-tuning these weights, the
+            default of `finetune` and `compile`; `None` if unknown. Saved only in presets of this
+            package.
         dtype: string or policy, for example "mixed_bfloat16".
 
     Example:
@@ -348,7 +348,7 @@ class BertBackbone(PresetBackbone):
             token_ids: ints (B, S).
             cache: tuple of a tensor (B, 2, T, N, H) for each block: keys and values of T tokens, of
                 which those from `cache_update_index` on are not yet filled.
-            cache_update_index: int. Position of the first of the S tokens.
+            cache_update_index: position of the first of the S tokens.
 
         Returns:
             `(outputs, cache)`; the new cache includes the S tokens.

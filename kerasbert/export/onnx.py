@@ -44,7 +44,7 @@ def export_onnx(
 
     Args:
         model: a `BertBackbone` or any task, on any backend.
-        directory: string. A new or empty directory.
+        directory: a new or empty directory.
         precision: "float32": outputs must match the model's within 1e-5 or rounding error; or
             "int8", a quarter of the size: kernels have 8 bits and a scale per column, and their
             inputs are quantized at run time.

@@ -105,10 +105,10 @@ def export_serving(
 
     Args:
         model: an instance of one of these classes, on any backend.
-        directory: string. The folder of all versions of this model, as TensorFlow Serving's
+        directory: the folder of all versions of this model, as TensorFlow Serving's
             `--model_base_path`; this version is written to `directory/<version>/`. Next to it,
-            `models.config` and `batching.config` are written for the server's
-            `--model_config_file` and `--batching_parameters_file`, and `kserve.yaml` for KServe.
+            `models.config` and `batching.config` are written for the server's `--model_config_file`
+            and `--batching_parameters_file`, and `kserve.yaml` for KServe.
         version: int. `None` takes the number after the last version, starting at 1.
         labels: list of C strings that replace the class names; for a `BertMultiTask`, a dict of
             such lists by task.

@@ -74,7 +74,7 @@ def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
 
     Args:
         model: a task with a preprocessor.
-        directory: string. A new or empty directory.
+        directory: a new or empty directory.
         precision: "int8", or "float32", whose download is four times as large.
 
     Returns:

@@ -224,12 +224,12 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
     """Load the SavedModel as a server does, and compare each signature's answers with the model's.
 
     Args:
-        path: string. The SavedModel.
+        path: the SavedModel.
         batches: list of `(signature, features, outputs)`; the last two are dicts of arrays.
         probes: list of `(signature, inputs, answers)` for texts; see `Served.expected`.
         warmup: list of `(signature, inputs)`.
-        tolerance: float. Tolerance relative to the largest output.
-        rounding: float. Absolute tolerance.
+        tolerance: tolerance relative to the largest output.
+        rounding: absolute tolerance.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         loaded = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def

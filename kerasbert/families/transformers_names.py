@@ -45,7 +45,7 @@ class Table:
         heads: dict of kind of head to such a dict of the head's layers.
         head_config: dict of kind of head to its settings, in the form of `config`. A dropout of
             `None` means the encoder's. A third item is a dict of their values to ours.
-        model_type: string. The `model_type` in `config.json`; "" for the family's name.
+        model_type: the `model_type` in `config.json`; "" for the family's name.
         marks: dict of key to value in `config.json` that distinguish this family from another one
             with the same `model_type`.
         layout: string. Naming and layout of the encoder's weights; see `name_map.LEAVES`.

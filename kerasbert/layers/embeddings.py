@@ -28,7 +28,7 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
 
     Args:
         sequence_length: number of positions.
-        offset: int. Table row of the first position.
+        offset: table row of the first position.
         initializer: the initializer of the table.
 
     Example:

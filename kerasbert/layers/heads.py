@@ -93,7 +93,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
     """Bidirectional LSTM that concatenates the outputs and skips padding.
 
     Args:
-        units: int. U, units per direction.
+        units: U, units per direction.
 
     Example:
 

@@ -77,7 +77,7 @@ class RelativePositionBias(_PositionBias):
     Args:
         num_heads: int.
         num_buckets: number of buckets of both directions together.
-        max_distance: int. Distance from which on the last bucket is used.
+        max_distance: distance from which on the last bucket is used.
         bidirectional: whether keys after a query have own buckets, instead of that of distance 0
             (causal attention).
         initializer: the initializer of the table.

@@ -307,7 +307,7 @@ class ClassScore(keras.metrics.Metric):
     """F1, precision or recall of the predicted classes, for the labels of `ClassAccuracy`.
 
     Args:
-        score: string. "f1", "precision" or "recall".
+        score: "f1", "precision" or "recall".
         classes: int. C.
         positive: int. The class to score; `None` averages over all that occur (macro average), as
             in scikit-learn.

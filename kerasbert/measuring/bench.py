@@ -94,9 +94,9 @@ def bench(
             without a head.
         columns: list of strings. Text columns of a table; two for pairs.
         encoding: encoding of a file that is not UTF-8.
-        batch_size: int. Texts per request for throughput.
+        batch_size: texts per request for throughput.
         rounds: int.
-        seconds: float. Time per format and round for single texts, and the same again for batches.
+        seconds: time per format and round for single texts, and the same again for batches.
         threads: int. `None` uses all cores.
         formats: list of strings, such as "onnx" or "onnx/int8"; `None` runs all formats.
         verbose: whether to print progress.

@@ -82,7 +82,7 @@ def answer_scores(
     Args:
         y: list of N lists of reference answers; an empty list for no answer.
         predictions: list of N strings, "" for no answer.
-        rules: string. "squad", "squad2", "korquad" or "jsquad".
+        rules: "squad", "squad2", "korquad" or "jsquad".
 
     Returns:
         `(exact, f1)`, float64 (N,) each.

@@ -32,9 +32,9 @@ class Muon(ByWeight, keras.optimizers.Muon):
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
         weight_decay: float. Applies also to weights that Adam updates.
-        momentum: float. Decay of the moving average of a matrix's gradients.
-        epsilon: float. Adam's epsilon.
-        global_clipnorm: float. Limit on the global gradient norm.
+        momentum: decay of the moving average of a matrix's gradients.
+        epsilon: Adam's epsilon.
+        global_clipnorm: limit on the global gradient norm.
         parts: dict of parts of paths to ints, the number of equally wide matrices that a weight
             fuses, such as `{"qkv": 3}`.
         exclude_layers: list of regular expressions; Adam updates weights whose path matches one.

@@ -38,7 +38,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         steps: number of batches of the whole training, including warmup: batches per epoch times
             epochs.
         warmup_steps: int.
-        start: int. Step at which the schedule starts, for an optimizer that has trained before.
+        start: step at which the schedule starts, for an optimizer that has trained before.
 
     Example:
 
@@ -87,7 +87,7 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
         steps: number of batches of the whole training, including warmup and decay.
         warmup_steps: int.
         decay_steps: int.
-        start: int. Step at which the schedule starts, for an optimizer that has trained before.
+        start: step at which the schedule starts, for an optimizer that has trained before.
 
     Example:
 
@@ -147,7 +147,7 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate: peak learning rate.
         steps: number of batches of the whole training: batches per epoch times epochs.
         cut_frac: share of the steps in which the learning rate rises.
-        ratio: float. Ratio of the peak to the lowest learning rate.
+        ratio: ratio of the peak to the lowest learning rate.
 
     Example:
 

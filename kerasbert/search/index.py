@@ -220,9 +220,9 @@ class SearchIndex(TextCollection):
                 of the cosines in a mean of both scores, each scaled from 0 to 1; 0 and 1 return the
                 BM25 score or the cosine. `None` fuses by reciprocal ranks: each ranking adds 1 /
                 (60 + r) to the score of its text at rank r.
-            group_by: string. A key of the metadata, such as "document" after `from_documents`. Only
-                the best hit per value is returned; texts without the key are not grouped. A
-                reranker or keywords group only the `candidates`.
+            group_by: a key of the metadata, such as "document" after `from_documents`. Only the
+                best hit per value is returned; texts without the key are not grouped. A reranker or
+                keywords group only the `candidates`.
             **answer_settings: arguments of the reader's `answer`, such as `null_threshold`.
 
         Returns:

@@ -52,8 +52,8 @@ def mine_hard_negatives(
         max_score, min_score: floats. Bounds of a negative's score (the cosine, or the reranker's
             score).
         absolute_margin: float. A negative must score lower than the positive by more than this.
-        relative_margin: float. The margin relative to the positive's score: with 0.05, a negative
-            must score below 95 percent of it.
+        relative_margin: the margin relative to the positive's score: with 0.05, a negative must
+            score below 95 percent of it.
         sampling_strategy: "top" chooses the nearest of the remaining texts, "random" draws some.
         reranker: a `BertReranker`, or any object with `score`. Its scores replace the cosines.
         batch_size, seed: ints.

@@ -33,8 +33,8 @@ class PassageSplitter:
             and prompt; defaults to 256, or less if the index's embedder reads less.
         overlap: maximum number of tokens of the previous passage's last sentences with which a
             passage begins, 0 for no overlap; defaults to an eighth of the maximum.
-        language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
-            sentence. The default also suits Chinese, Japanese and Korean.
+        language: ISO code of the language, whose abbreviations (`Mr.`) do not end a sentence. The
+            default also suits Chinese, Japanese and Korean.
 
     Raises:
         ValueError: for invalid settings.

@@ -21,7 +21,7 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
     """Read the trees of a CoNLL-U file.
 
     Args:
-        path: string. The file, optionally compressed (`.gz`).
+        path: the file, optionally compressed (`.gz`).
         encoding: encoding of a file that is not UTF-8.
 
     Returns:

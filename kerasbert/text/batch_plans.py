@@ -122,7 +122,7 @@ def similar_length_batches(
         seed: int.
         epoch: int.
         buckets: list of ints, ascending. Lengths to pad to; `None` means `BUCKETS`.
-        short: int. Index of the incomplete batch, in order of length; `None` means the middle.
+        short: index of the incomplete batch, in order of length; `None` means the middle.
 
     Returns:
         A list of int arrays (B,) of row numbers. B is `batch_size` except in the incomplete batch.

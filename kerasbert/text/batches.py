@@ -109,7 +109,7 @@ class Passes(ReadsAhead):
         function: function of an index that returns an iterator over the batches from there on.
         example: a batch.
         num_batches: int. `None` means without end.
-        first: int. Index of the first batch.
+        first: index of the first batch.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ def rows_of_part(dataset, index, count):
 
     Args:
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
-        index: int. Index of the part to keep, from 0.
+        index: index of the part to keep, from 0.
         count: number of parts.
 
     >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))

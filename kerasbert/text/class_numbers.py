@@ -57,7 +57,7 @@ class ClassNumbers:
 
         Args:
             value: int or float.
-            what: string. Its name in errors, such as "The label 3 at position 0".
+            what: its name in errors, such as "The label 3 at position 0".
 
         Raises:
             ValueError: if the number may mean two classes, or means none.

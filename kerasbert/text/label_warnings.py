@@ -47,8 +47,8 @@ def warn_of_nothing(what, instead):
     """Warn that the training data contain nothing to learn from.
 
     Args:
-        what: string. A clause: what the data lack.
-        instead: string. A clause: what to do.
+        what: a clause: what the data lack.
+        instead: a clause: what to do.
     """
     warnings.warn(
         f"{what}, so the loss is 0 from the start and the model learns nothing; {instead}.",

@@ -38,8 +38,8 @@ class LongTexts:
     the start of the other text, up to half of the row.
 
     Args:
-        mode: string. "truncate" keeps the first tokens of a text. "head_tail" keeps the first and
-            the last. "windows" divides a text into rows and pools their embeddings.
+        mode: "truncate" keeps the first tokens of a text. "head_tail" keeps the first and the last.
+            "windows" divides a text into rows and pools their embeddings.
         head_share: float from 0 to 1, for "head_tail". Share of tokens from the start. With 0.25, a
             row of 512 tokens has the first 128 and the last 382.
         stride: int, for "windows". Number of tokens between the starts of windows. `None` means no
@@ -159,7 +159,7 @@ def divided_sizes(lengths: Any, room: int, place: int) -> tuple[Any, Any]:
     Args:
         lengths: list of one or two int32 (N,). Number of tokens of each text.
         room: number of tokens that fit, without special tokens.
-        place: int. Index of the text that is divided.
+        place: index of the text that is divided.
 
     Returns:
         `(sizes, others)`, int32 (N,): tokens of the divided text, and of the other text.

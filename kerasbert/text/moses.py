@@ -330,7 +330,7 @@ def _in_original(text, joined, starts, ends):
 
     Args:
         text: string or bytes. The text.
-        joined: string. Its words, separated by spaces.
+        joined: its words, separated by spaces.
         starts, ends: lists of P ints.
 
     Returns:

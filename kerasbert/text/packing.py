@@ -78,7 +78,7 @@ def kept_lengths(lengths, room, truncate):
     Args:
         lengths: list of one or two int32 (B,). Number of tokens of each text.
         room: number of tokens that fit, without special tokens.
-        truncate: string. A value of `TRUNCATE`.
+        truncate: a value of `TRUNCATE`.
 
     Returns:
         A list of int32 (B,).

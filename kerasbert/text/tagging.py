@@ -268,7 +268,7 @@ def unit_probabilities(probabilities, first, count, names, label_pieces):
         probabilities: floats (P, C).
         first, count: ints (U,). First piece and number of pieces of each unit.
         names: list of C strings, empty if unknown.
-        label_pieces: string. "first" or "all".
+        label_pieces: "first" or "all".
     """
     if label_pieces == "first":
         return ops.gather(probabilities, first)

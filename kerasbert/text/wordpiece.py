@@ -74,18 +74,18 @@ class BertTokenizer(AddedTokensTokenizer):
             texts, as for Japanese checkpoints.
         split_characters: whether every character is a word (`subword_tokenizer_type` "character" of
             Japanese checkpoints).
-        split_on: string. Further characters that are words, as in the brackets of a regular
-            expression, such as "ㄱ-ㆎ". People write ㅋㅋ and emoji directly after a word, which
-            would become unknown.
+        split_on: further characters that are words, as in the brackets of a regular expression,
+            such as "ㄱ-ㆎ". People write ㅋㅋ and emoji directly after a word, which would become
+            unknown.
         suffix_indicator: prefix of pieces that do not begin a word.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         extra_special_tokens: list of further tokens that `special_tokens_in_strings` matches.
         added_tokens, **kwargs: see `AddedTokensTokenizer`.
-        max_input_chars_per_word: int. Maximum length of a word that is split: 200 in
+        max_input_chars_per_word: maximum length of a word that is split: 200 in
             google-research/bert, 100 in most files of `transformers`.
-        character_rules: string. "google" for google-research/bert, or "tokenizers" for the library,
-            which deletes private-use characters and has no final sigma and an older Unicode.
-            `from_files` follows the library where there is a `tokenizer.json`.
+        character_rules: "google" for google-research/bert, or "tokenizers" for the library, which
+            deletes private-use characters and has no final sigma and an older Unicode. `from_files`
+            follows the library where there is a `tokenizer.json`.
 
     Raises:
         ValueError: if a special token is not in the vocabulary, or a token occurs twice.

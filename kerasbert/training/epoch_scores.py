@@ -24,7 +24,7 @@ class EpochScores(EpochCheckpoints):
     Args:
         search: a `GridSearch`.
         method: a method of `kerasbert.training.methods`, with the model to score.
-        folder: string. The run's folder.
+        folder: the run's folder.
         point: dict. The run's grid point.
         steps: number of batches per epoch.
     """

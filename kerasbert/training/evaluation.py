@@ -49,12 +49,12 @@ def evaluate(
     Args:
         model: string or model. The `model` folder of `finetune`, another preset with the task's
             head, or a task model.
-        data: string. A file in the format of the training files, or a folder with the official
-            files of `task`; `None` loads them with the `datasets` library. Or a table in memory, as
-            for `kerasbert.tasks.file_task`.
+        data: a file in the format of the training files, or a folder with the official files of
+            `task`; `None` loads them with the `datasets` library. Or a table in memory, as for
+            `kerasbert.tasks.file_task`.
         task: string or `Task`. `None` means the task that the model was trained on, or, if this
             task was not recorded, a task for files.
-        split: string. The split of a folder or the library.
+        split: the split of a folder or the library.
         columns: list of strings. Text columns, if not the task's.
         label: string or list of strings. Label column, if not the task's; or a 0/1 column per
             class.
@@ -111,7 +111,7 @@ def predict(
             Files need no labels. A `.txt` file has one text per line, unless its first line names
             columns.
         output: folder for the submission files; `None` writes none.
-        split: string. The split of a folder or the library.
+        split: the split of a folder or the library.
 
     Returns:
         Dict of `task`, `split`, `ids` (of the examples), `predictions` and `probabilities` (see

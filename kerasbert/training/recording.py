@@ -65,7 +65,7 @@ class Recorder(keras.callbacks.Callback):
         Args:
             first, last: ints. The last step before the phase, and the last step of the phase.
             facts: dict of values that each line of the log has.
-            tokens_per_step: float. Mean number of tokens per step.
+            tokens_per_step: mean number of tokens per step.
         """
         self.first, self.last = first, last
         self.facts, self.tokens_per_step = facts, tokens_per_step
@@ -210,7 +210,7 @@ class Pulse:
 
     Args:
         say: function that prints a text.
-        every: float. Minimum seconds between lines, and before the first.
+        every: minimum seconds between lines, and before the first.
     """
 
     EVERY = 30.0
@@ -326,7 +326,7 @@ def draw_curves(log, path):
 
     Args:
         log: list of dicts, see `read_log`.
-        path: string. The PNG to write.
+        path: the PNG to write.
 
     Returns:
         Whether a picture was written: not without matplotlib, or for an empty log.

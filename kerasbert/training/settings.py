@@ -25,9 +25,9 @@ def setting(
 
     Args:
         default: the setting's default. The option of a bool is a flag for the opposite.
-        text: string. The description for the function's docstring. Its first sentence is the
-            option's help, with settings in backticks as options.
-        panel: string. Panel of the option in the help.
+        text: the description for the function's docstring. Its first sentence is the option's help,
+            with settings in backticks as options.
+        panel: panel of the option in the help.
         free: whether the setting may change when a training is resumed.
         option: whether the command has an option.
         **shown: further properties of the option: another `name` or `help`; `type`, or, for a list

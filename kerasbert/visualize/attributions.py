@@ -54,8 +54,8 @@ class Attributions:
         method: string. See `attributions`.
         output: float. Value of the explained output, a logit for classes of models without
             activation; `None` for attention rollout.
-        baseline_output: float. The output's value for the baseline (integrated gradients only).
-        error: float. The difference of the sum of `token_scores` and `output - baseline_output`
+        baseline_output: the output's value for the baseline (integrated gradients only).
+        error: the difference of the sum of `token_scores` and `output - baseline_output`
             (integrated gradients only), smaller with more steps.
     """
 

@@ -33,7 +33,7 @@ class Task:
     Args:
         name: string, such as "rte".
         title: name in papers.
-        head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
+        head: the kind of model: "text_classifier", "text_regressor", "token_classifier",
             "question_answering", "multiple_choice" or "reranker".
         columns: tuple. Text columns, by head: one text, or two for pairs; question and context;
             the prompt; query and text; or the words.
@@ -45,8 +45,8 @@ class Task:
         choices: tuple. For multiple choice: one column per choice, or a single column with lists.
         choice_start: column of the text that starts all choices.
         scheme: tagging scheme of the entity types.
-        units: string. "words"; or "characters", for whole texts with spans as labels.
-        context: string. "sentence"; or "document", to read a document's sentences together.
+        units: "words"; or "characters", for whole texts with spans as labels.
+        context: "sentence"; or "document", to read a document's sentences together.
         range: tuple of the lowest and the highest label, for regression and relevance grades.
         settings: a `Settings`.
         model: dict. Further arguments of the model's `from_preset`.
@@ -54,8 +54,8 @@ class Task:
         source: a `Source`.
         submission: file name of a submission.
         trained_on: the `Task` whose training data is used; `None` means this task.
-        form: string. Format of official files and submissions, a name in `kerasbert.kinds.FORMS`;
-            `None` for tables.
+        form: format of official files and submissions, a name in `kerasbert.kinds.FORMS`; `None`
+            for tables.
 
     >>> from kerasbert.tasks import get_task
     >>> task = get_task("rte")
@@ -113,7 +113,7 @@ class Task:
 
         Args:
             values: dict.
-            source: string. Its file, for errors.
+            source: its file, for errors.
 
         Raises:
             ValueError: if a file name leads out of its folder.
@@ -244,7 +244,7 @@ class Task:
         """Read a split.
 
         Args:
-            split: string. "train", "dev" or "test".
+            split: "train", "dev" or "test".
             folder: folder of the official files; `None` uses the `datasets` library.
             limit: maximum number of examples; the first ones are read.
 

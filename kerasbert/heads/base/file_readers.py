@@ -28,9 +28,9 @@ class Table:
 
     Args:
         columns: dict of name to a list of N values.
-        source: string. The file, for error messages.
+        source: the file, for error messages.
         numbers: list of N ints. Line or row numbers.
-        unit: string. "line" or "row": what the numbers count.
+        unit: "line" or "row": what the numbers count.
         repeated: names that several columns share; `columns` has the last of these columns.
     """
 
@@ -180,9 +180,8 @@ def read_inputs(path, columns=("text",), encoding=None):
     """Read inputs of a model, one per row.
 
     Args:
-        path: string. A table with these columns, or text with one input per line and tabs between
-            columns. A line of `.jsonl` may be a string or a list, such as a question and its
-            context.
+        path: a table with these columns, or text with one input per line and tabs between columns.
+            A line of `.jsonl` may be a string or a list, such as a question and its context.
         columns: list of strings.
         encoding: string. See `text_files.text_chunks`.
 
@@ -305,7 +304,7 @@ class Columns:
 
     Args:
         documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
-        source: string. The file, for errors.
+        source: the file, for errors.
         is_conllu: whether these are the ten columns of CoNLL-U.
         has_tabs: whether tabs separate the columns, so that words may contain spaces.
     """

@@ -13,7 +13,7 @@ def table_of(frame, name):
     Args:
         frame: a data frame of pandas or polars, a PyArrow table, a `datasets.Dataset`, or a dict of
             name to a list of values.
-        name: string. Its name in error messages.
+        name: its name in error messages.
 
     Raises:
         ValueError: if it is anything else, has no rows, or has columns of different lengths.

@@ -199,7 +199,7 @@ class Program:
         body: code of the function `answer` of a list, and its helpers.
         example: string. Example arguments for `python answer.py`.
         asked: code of the argument of `answer`.
-        note: string. A note for the program's docstring.
+        note: a note for the program's docstring.
     """
 
     body: str
@@ -237,7 +237,7 @@ def write_program(task, runtime, folder):
 
     Args:
         task: a `Served`.
-        runtime: string. "onnx", "openvino" or "litert".
+        runtime: "onnx", "openvino" or "litert".
         folder: string.
     """
     found = task.program()

@@ -21,7 +21,7 @@ class Settings:
             learning rate, or 3e-5 if it has none. `epochs=None` means 3, or as many as
             `finetune` needs for `min_steps`.
         warmup: share of warmup steps; the learning rate then decays to 0.
-        sequence_length: int. Maximum tokens per row.
+        sequence_length: maximum tokens per row.
 
     >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
     (18, {'batch_size': 16, 'learning_rate': 5e-05, 'epochs': 3})
@@ -49,7 +49,7 @@ class Published:
 
     Args:
         model: name in the publication, such as "BERT-Base".
-        split: string. "dev" or "test".
+        split: "dev" or "test".
         metric: name in the task's scores.
         value: float. A fraction, like our scores.
         where: string. Paper and table.

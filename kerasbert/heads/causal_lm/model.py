@@ -50,7 +50,7 @@ class BertCausalLM(WritingTask):
         head_activation: activation of a dense layer with a norm before the vocabulary projection;
             `None` for neither.
         head_bias: whether that layer has a bias.
-        head_norm_epsilon: float. Epsilon of that norm.
+        head_norm_epsilon: epsilon of that norm.
         output_bias: whether the logits have a bias.
         tie_weights: whether the vocabulary projection uses the token embedding.
 

@@ -279,7 +279,7 @@ class BertMaskedLM(MaskedTask):
         preprocessor: a `BertMaskedLMPreprocessor`, or `None` for preprocessed arrays.
         head_activation: activation of the head's dense layer.
         head_bias: whether that layer has a bias.
-        head_norm_epsilon: float. Epsilon of the norm after that layer.
+        head_norm_epsilon: epsilon of the norm after that layer.
         output_bias: whether the logits have a bias.
         tie_weights: whether the vocabulary projection uses the token embedding.
         head_dim: width of the dense layer, with `tie_weights=False` (RemBERT); `None` means the

@@ -115,7 +115,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.
-            active_words: int. Mean number of words per text with a weight above 0; less than V.
+            active_words: mean number of words per text with a weight above 0; less than V.
             batch_size: int.
 
         Returns:

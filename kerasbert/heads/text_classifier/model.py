@@ -57,8 +57,8 @@ class BertTextClassifier(HeadedTask):
         head_bias: whether that layer has a bias.
         head_norm: whether a norm follows that layer.
         dropout_first: whether dropout also precedes that layer.
-        bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
-            defaults to "mean" (an ablation of BERT's paper); 0 for none.
+        bilstm_units: units per direction of a new BiLSTM before the pooling, which then defaults to
+            "mean" (an ablation of BERT's paper); 0 for none.
         output_bias: whether the logits have a bias.
         normalize: whether the pooled embedding is scaled to unit length, as in some SetFit models.
         temperature: divisor of the logits for calibrated probabilities; see `calibrate`.
@@ -211,7 +211,7 @@ class BertTextClassifier(HeadedTask):
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
             labels: list of strings. Zero-shot classes, for an entailment model and single texts.
-            template: string. Sentence for each of `labels`, with "{}" in place of the label.
+            template: sentence for each of `labels`, with "{}" in place of the label.
             multi_label: whether each of `labels` is scored independently.
             threshold: the probability that a class must exceed: a number, a list per class, or a
                 dict by name, as from `tune_thresholds`. `None` means 0.5 with `multi_label`,
@@ -340,7 +340,7 @@ class BertTextClassifier(HeadedTask):
         Args:
             x: texts outside the training data, as for `fit`.
             y: their labels.
-            coverage: float. Minimum probability that a set contains the true class.
+            coverage: minimum probability that a set contains the true class.
             batch_size: int.
 
         Raises:

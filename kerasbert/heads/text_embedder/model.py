@@ -383,7 +383,7 @@ class BertTextEmbedder(ComparingTask):
         Args:
             texts: a string or a list of strings.
             labels: list of strings. Words or phrases that describe the classes.
-            template: string. Sentence for each of `labels`, with "{}" in place of the label.
+            template: sentence for each of `labels`, with "{}" in place of the label.
             batch_size: int.
 
         Returns:

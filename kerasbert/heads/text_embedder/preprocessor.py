@@ -49,10 +49,10 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
         tokenizer, sequence_length, truncate, num_segments: as for `BertPreprocessor`.
         prompts: dict of role to prompt, for models trained with prompts: `{"query": "query: ",
             "text": "passage: "}`. Other roles are allowed.
-        role: string. Default role of texts; `None` for none.
+        role: default role of texts; `None` for none.
         query_token, text_token: strings. Token after the first token of each query or text,
             PyLate's prefix; "" for none.
-        query_length: int. Maximum tokens per query; `None` means `sequence_length`.
+        query_length: maximum tokens per query; `None` means `sequence_length`.
         expand_queries: whether mask tokens, with embeddings, pad queries to `query_length`.
         attend_to_expansion: whether other tokens attend to these mask tokens.
         skiplist_words: list of strings. Tokens without embeddings in texts, such as punctuation.

@@ -45,17 +45,17 @@ class ElmoBackbone(FromPreset, functional.Backbone):
     the others each layer's concatenated forward and backward outputs.
 
     Args:
-        num_layers: int. LSTM layers per direction.
+        num_layers: LSTM layers per direction.
         units: width of the LSTM cell state.
         projection_dim: int. P.
         filters: list of `(width, count)`, one pair per convolution over characters.
         character_dim: width of the character embeddings.
         num_highways: number of highway layers after the convolutions.
-        activation: string. "relu" or "tanh", after the convolutions.
+        activation: "relu" or "tanh", after the convolutions.
         cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
         skip_connections: whether layers after the first add their input.
         dropout: dropout on each layer's inputs.
-        num_characters: int. Size of the character vocabulary.
+        num_characters: size of the character vocabulary.
         characters_per_token: int. C.
         dtype: string or policy.
 
@@ -299,8 +299,8 @@ class ElmoEmbedder(ElmoTask):
 
     Args:
         backbone: an `ElmoBackbone`.
-        layers: string. "scalar_mix", a learned weighted average of all layers; "last"; "tokens",
-            the context-free word embeddings; or "all".
+        layers: "scalar_mix", a learned weighted average of all layers; "last"; "tokens", the
+            context-free word embeddings; or "all".
 
     Example:
 

@@ -48,7 +48,7 @@ def word_vocabulary(sentences: Sequence[str], vocabulary_size: int | None = None
 
     Args:
         sentences: list of strings, split into words at white space, or of lists of words.
-        vocabulary_size: int. Maximum size, including these three; `None` keeps all words.
+        vocabulary_size: maximum size, including these three; `None` keeps all words.
 
     Returns:
         A list of strings.

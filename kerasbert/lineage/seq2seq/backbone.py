@@ -68,7 +68,7 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
 
     Args:
         vocabulary_size: int.
-        num_layers: int. Encoder layers.
+        num_layers: encoder layers.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int. D, an even number.
         intermediate_dim: width of the feed-forward network.
@@ -225,7 +225,7 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
             memory_mask: (B, S). Padding mask of the sources.
             keys_values: the result of `keys_values`.
             cache: tuple of a tensor (B * K, 2, T, N, H) per layer.
-            cache_update_index: int. Position of the first of the C tokens.
+            cache_update_index: position of the first of the C tokens.
 
         Returns:
             `(outputs, cache)`, with outputs (B * K, C, D).

@@ -211,7 +211,7 @@ class TransformerXLLM(TokenTask):
 
     Args:
         backbone: a `TransformerXLBackbone`.
-        characters: string. The characters with ids 0, 1, ..., for a character-level model.
+        characters: the characters with ids 0, 1, ..., for a character-level model.
         tied_projections: see `kerasbert.layers.adaptive.AdaptiveSoftmax`.
         preprocessor: must be `None`.
 

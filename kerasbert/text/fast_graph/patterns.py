@@ -278,7 +278,7 @@ class Borders:
     """Finds the matches of lookarounds alone: `(?<=a)(?=A)`.
 
     Args:
-        source: string. The regular expression.
+        source: the regular expression.
     """
 
     def __init__(self, source: str) -> None:

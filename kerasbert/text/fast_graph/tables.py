@@ -33,7 +33,7 @@ def library_step(part, step):
     """Return the library's object for a step of a `tokenizer.json`.
 
     Args:
-        part: string. "normalizer", "pre_tokenizer" or "decoder".
+        part: "normalizer", "pre_tokenizer" or "decoder".
         step: dict.
     """
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
