@@ -75,7 +75,7 @@ def embed_corpus(
         text: string or list of strings. The column of the text, or several, joined by spaces, such
             as `["title", "text"]`.
         id: string. The column of the ids; defaults to "id" or "_id", or else file name and row
-        number.
+            number.
         encoding: encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
         format: "parquet", with columns `id`, `text` and `vector`; or "npy", one array (N, D) per
             shard, with ids and texts in a `.jsonl` file.
