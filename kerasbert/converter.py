@@ -69,7 +69,7 @@ def convert(
 ) -> dict[str, Any]:
     """Convert a checkpoint or model to the format of another package.
 
-    The output is read back and compared with the source before it is renamed to `target`.
+    The output is compared with the source before it is renamed to `target`.
 
     Args:
         source: string or model. A preset as in `from_preset`, or a kerasbert encoder or task.

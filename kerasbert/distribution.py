@@ -15,7 +15,7 @@ last, must be a multiple of the devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
-or, to split each layer over 4 devices and the rows of each batch over 2 groups of 4 devices:
+or, to split each layer over 4 devices and each batch over 2 groups of 4:
 
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"])
     layouts = kerasbert.distribution.layout_map(mesh)
@@ -166,9 +166,9 @@ def together(
 ) -> Iterator[Together]:
     """Return a context in which models train on the devices of all processes.
 
-    Call `fit` and `evaluate` of task models with the same texts in every process, after the same
-    `keras.utils.set_random_seed`. They work as in one process: `batch_size` is global, and each
-    process computes its rows of every batch.
+    Call `fit` and `evaluate` with the same texts in every process, after the same
+    `keras.utils.set_random_seed`. `batch_size` is global, and each process computes its rows of
+    every batch.
 
         keras.utils.set_random_seed(0)
         with together():

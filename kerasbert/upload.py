@@ -44,8 +44,8 @@ _HANDLES = {
 def upload_preset(uri: str, preset_dir: AnyPath, card: Mapping[str, Any] | None = None) -> str:
     """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
-    The model card, made from the preset's files and `card`, is written as `README.md`; without
-    `card`, an existing one is kept.
+    The model card `README.md` is made from the preset's files and `card`; without `card`, an
+    existing one is kept.
 
     Args:
         uri: "hf://org/name" or "kaggle://user/model/keras/variation".

@@ -5,9 +5,8 @@ such as `torch_kernels`, is called first; if it returns `None`, the plain form i
 never check which backend runs. `norm.plain` is always the plain form.
 
 This module has the lookup, and kernels for steps, compilation and joint training in several
-processes. Others are in `layers`, `attention`, `losses` and `optimizers`. A backend's module
-imports its kernels for processes, such as from `torch_processes`, but must not import a plain
-kernel by name, which would count as its own.
+processes. Others are in `layers`, `attention`, `losses` and `optimizers`. A backend's module must
+not import a plain kernel by name, which would count as its own.
 """
 
 import contextlib
@@ -259,8 +258,8 @@ def compiling(model, say):
 def shape_cost(width):
     """Estimate how many tokens could be trained while XLA compiles an encoder's step.
 
-    Both grow with the number of layers; only training time also grows with the square of the width.
-    Measured on 2 cores with 6 layers of width 384; higher where training is faster, as on a GPU.
+    Both times grow with the number of layers, training time also with the square of the width.
+    Measured on 2 cores with 6 layers of width 384; higher on a GPU.
     """
     return 6e8 / width**2
 

@@ -77,7 +77,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
                 start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
-            # For an OSError of this package, print only its message, without the error number.
+            # Print only the message of this package's OSErrors, without the error number.
             is_ours = isinstance(error, OSError) and error.filename is None and error.strerror
             typer.echo(error.strerror if is_ours else str(error), err=True)
             raise typer.Exit(2) from error

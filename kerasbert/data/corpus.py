@@ -117,8 +117,8 @@ def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> It
         **settings: as for `documents`.
 
     Yields:
-        `(index, block)`; the index starts at 0. Text is parsed only in iteration, so blocks are
-        cheap to send to processes.
+        `(index, block)`; the index starts at 0. Text is parsed in iteration, so blocks are cheap to
+        send to processes.
 
     Raises:
         ValueError: as for `documents`.

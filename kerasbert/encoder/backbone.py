@@ -231,7 +231,7 @@ class BertBackbone(PresetBackbone):
         """Return a new, trainable encoder with copies of some layers, for example a student.
 
         Args:
-            layers: list of ints. Layers to copy, counted from 0, for example every second one.
+            layers: list of ints. Layers to copy, counted from 0.
 
         >>> backbone = BertBackbone(
         ...     vocabulary_size=9, num_layers=4, num_heads=1, hidden_dim=4, intermediate_dim=4
@@ -244,8 +244,7 @@ class BertBackbone(PresetBackbone):
     def reinitialize_layers(self, count: int) -> None:
         """Give the last layers and the pooler new, random weights, before fine-tuning.
 
-        They are the most specific to pre-training; with few labels, new ones may train more
-        reliably.
+        With few labels, new ones may train more reliably.
 
         Args:
             count: number of layers, counted from the last.
@@ -418,8 +417,8 @@ class BertBackbone(PresetBackbone):
     ) -> Tensor:
         """Run the encoder; see the class.
 
-        With `positions` (B, P), `sequence_output` is (B, P, D), for these tokens only. This saves
-        most of the last feed-forward, a sixth of a mini encoder's cost.
+        With `positions` (B, P), `sequence_output` is (B, P, D). This saves most of the last
+        feed-forward, a sixth of a mini encoder's cost.
         """
         check_process()
         inputs = self.fill_in(inputs)  # JAX's `fit` skips `__call__`.

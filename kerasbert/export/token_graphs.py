@@ -2,8 +2,8 @@
 
 B batch, C choices, P predictions, T tokens.
 
-On every backend, a child process with TensorFlow writes the graph
-(`kerasbert/export/write_graph.py`). The target runtime must then reproduce the model's outputs.
+A child process with TensorFlow writes the graph (`kerasbert/export/write_graph.py`). The target
+runtime must then reproduce the model's outputs.
 """
 
 import contextlib

@@ -58,7 +58,7 @@ def facts() -> dict[str, str]:
 
 
 def doctor(export: bool = True) -> Iterator[dict[str, Any]]:
-    """Check what works on this machine. This takes about a minute and needs no network.
+    """Check what works on this machine, in about a minute and without network.
 
     Args:
         export: whether to check exports too, which take longest.

@@ -43,13 +43,13 @@ class SearchIndex(TextCollection):
 
     Scores are cosines, unless `similarity`, `reranker` or `keywords` change them. By default the
     search is exact: it compares queries with all vectors, and equal scores keep the order of
-    adding. Texts without a token known to the embedder are stored but never found, and such queries
-    have no hits.
+    adding. Texts without a token known to the embedder are never found, and such queries have no
+    hits.
 
     `len(index)` is the number of texts, iteration yields their ids, and `id in index` looks one up.
 
-    Threads may search while another thread adds or removes texts. Each search sees the index before
-    or after the change. An engine serves one thread at a time.
+    Threads may search while another one changes the index; each search sees it before or after the
+    change. An engine serves one thread at a time.
 
     Args:
         embedder: a `BertTextEmbedder` with a preprocessor, or any object whose `embed(texts,
@@ -207,10 +207,9 @@ class SearchIndex(TextCollection):
             candidates: number of texts for the reranker, and of each ranking of a hybrid search;
                 defaults to five times `offset + top_k`, but at least 50. Pass the same number for
                 all pages of a search.
-            offset: number of hits to skip, for the next pages of a search.
+            offset: number of hits to skip.
             min_score: number. Hits with a lower `score` are left out.
-            exclude: list or set of ids, or one id, that are not returned, such as those already
-                seen. Unknown ids are ignored.
+            exclude: list or set of ids, or one id, that are not returned. Unknown ids are ignored.
             where: dict. Condition on the metadata, such as `{"lang": "ko", "year": {"$gte":
                 2020}}`, with the operators `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`, `$in`,
                 `$nin`, `$contains` (a value in a list), `$and` and `$or`; see
@@ -443,9 +442,9 @@ class SearchIndex(TextCollection):
             directory: string.
             embedder: the model that the index was made with; defaults to the one in the folder.
             reranker, reader: as in the constructor.
-            mmap: whether to memory-map vectors and texts. `False` reads them into memory, for
-                searches without disk access, and verifies their hashes. An engine's file is always
-                read, and verified together with its vectors.
+            mmap: whether to memory-map vectors and texts. `False` reads them into memory and
+                verifies their hashes. An engine's file is always read, and verified together with
+                its vectors.
 
         Raises:
             ValueError: if files are missing, damaged or of another version, or the embedder is

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# The default is a single run with the preset's learning rate and at least 3 epochs. Only built-in
-# tasks have the grid of a paper.
+# One run with the preset's learning rate and at least 3 epochs.
 _SETTINGS = Settings((32,), None, None)
 
 
@@ -44,12 +43,11 @@ def file_task(
     Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx`. Questions may also be in
     SQuAD's JSON format. Tagged words may be in a file with any other extension, with one word per
     line and CoNLL columns; in a table with one word per row and a column "sentence" of sentence
-    numbers; or in a table with a list of words per row. Texts with spans, lists of
-    `[start, end, type]`, are tagged by characters. Exports of doccano and Label Studio can be read
-    too.
+    numbers; or in a table with a list of words per row. Texts with spans, lists of `[start, end,
+    type]`, are tagged by characters. Exports of doccano and Label Studio are read too.
 
-    A table may also be in memory: a data frame of pandas or polars, a PyArrow table, a
-    `datasets.Dataset` (with the names of its classes), or a dict of columns.
+    Tables may be in memory: a data frame of pandas or polars, a PyArrow table, a `datasets.Dataset`
+    (with the names of its classes), or a dict of columns.
 
     Args:
         train, dev, test: strings, paths of files, or tables in memory. At least one is required.
@@ -61,8 +59,8 @@ def file_task(
         label: label column. The default is "answers" for questions, "tags" for lists of words, and
             otherwise "label" (for reranking, relevance grades from 0). For CoNLL columns, a column
             number, by default the last. A list names one column of 0 and 1 for each class.
-        labels: list of strings. Classes in order, or tags. Defaults to those in the training file
-            (or in the first file, if there is no training file), sorted.
+        labels: list of strings. Classes in order, or tags. Defaults to those in the training file,
+            or else in the first file, sorted.
         choices: list of strings. One column per choice, or a single column with lists.
         choice_start: column of the text with which all choices of a prompt start.
         id: column of the ids in the prediction file; defaults to "id" if its values are unique.

@@ -266,8 +266,7 @@ class BertTextClassifier(HeadedTask):
     def calibrate(self, x: Any, y: Any, batch_size: int = 32) -> float:
         """Fit the temperature to held-out texts, so that probabilities match frequencies.
 
-        Presets and exports keep the temperature; training resets it. Predicted classes do not
-        change.
+        Presets and exports keep the temperature; training resets it.
 
         Args:
             x: texts outside the training data, as for `fit`.
@@ -301,8 +300,8 @@ class BertTextClassifier(HeadedTask):
     ) -> dict[str, float]:
         """Return the best threshold of each class on held-out texts, for `classify`.
 
-        Each class is tuned alone, except for two exclusive classes without `precision`, where the
-        second class' F1 is maximized, as in `finetune`.
+        Each class is tuned alone. For two exclusive classes without `precision`, the second class'
+        F1 is maximized, as in `finetune`.
 
         Args:
             x: texts outside the training data, as for `fit`.

@@ -44,8 +44,7 @@ class BertTextEmbedder(ComparingTask):
     "concat_last_four", times the number of poolings in a list. Unused parts of the encoder are not
     computed.
 
-    The data of `fit` depend on the loss. The default, `kerasbert.losses.EmbeddingLoss`, selects a
-    loss by the data:
+    The default loss, `kerasbert.losses.EmbeddingLoss`, depends on the data:
 
         embedder.fit((questions, passages))              # positive pairs: ranking
         embedder.fit((questions, passages, others))      # with hard negatives
