@@ -245,9 +245,9 @@ def of_one_process(model: Any) -> Any:
 def layout_map(device_mesh: Any, axis: str = "model") -> Any:
     """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
-    As in Megatron-LM, the first projection of attention and of the feed-forward is split by columns
-    and the second by rows, so that devices communicate twice per layer. Token embeddings are split
-    by width; all else is small and replicated. The optimizer's state is sharded like the weights.
+    As in Megatron-LM, the first projection of attention and feed-forward is split by columns and
+    the second by rows: devices communicate twice per layer. Token embeddings are split by width;
+    all else is small and replicated. The optimizer's state is sharded like the weights.
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.

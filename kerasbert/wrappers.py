@@ -143,7 +143,7 @@ class SKLearnTextClassifier(ClassifierMixin, _Trained):
     """scikit-learn classifier of texts or text pairs.
 
     `fit` loads a preset's encoder as a `kerasbert.models.BertTextClassifier` with a new head, and
-    trains it, from the start each time.
+    trains it.
 
     Args:
         preset: string, as for `from_preset`.
@@ -161,7 +161,7 @@ class SKLearnTextClassifier(ClassifierMixin, _Trained):
 
     `X` is a list, array or pandas column of strings (N,), or for pairs an array or frame (N, 2).
     `y` has class names or numbers (N,), or for several labels per text 0 and 1 (N, C). Pickles
-    (also of joblib) contain the model as a preset. Load only pickles that you trust.
+    (also of joblib) contain the model as a preset; load only trusted ones.
 
     Attributes:
         classes_: array (C,). The classes, sorted.
@@ -257,7 +257,7 @@ class SKLearnTokenClassifier(_Trained):
 
     `fit` loads a `kerasbert.models.BertTokenClassifier` and trains it. Arguments and pickles are
     those of `SKLearnTextClassifier`. `X` is a list of lists of words, `y` a list of lists of one
-    label per word; all labels that occur are classes.
+    label per word.
 
     Attributes:
         classes_: array (C,). The labels, sorted.

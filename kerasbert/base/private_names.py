@@ -1,8 +1,7 @@
 """Private names of Keras, KerasHub, TensorFlow, JAX and PyTorch that this package depends on.
 
 They may change in any release, so these tables list each, with a reason.
-`tests/base/test_keras_internals.py` looks them up in the installed packages, and compares the
-tables with the code.
+`tests/base/test_keras_internals.py` compares the tables with the installed packages and the code.
 """
 
 import dataclasses

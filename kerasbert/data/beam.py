@@ -1,9 +1,9 @@
 """Pre-training examples and word counts of large corpora with Apache Beam.
 
 Files of plain text, JSON lines or Parquet are read in parts of `PART` bytes, others by one worker.
-A hash assigns each document to a block, so that a block has documents of the whole corpus. As on
-one machine, random next sentences come from the same block, and workers hold one block. Files may
-be wherever Beam can read and write (`gs://`, `s3://`, `hdfs://`).
+A hash assigns each document to a block, so that a block has documents of the whole corpus. Random
+next sentences come from the same block, and workers hold one block. Files may be wherever Beam can
+read and write (`gs://`, `s3://`, `hdfs://`).
 """
 
 import collections

@@ -96,7 +96,7 @@ def write_examples(
         copies: number of passes over the corpus, each with other random choices.
         cut_sentences: bool. For "full_sentences": fill rows by splitting the last sentence, whose
             rest begins the next row. Otherwise it waits for the next row, which left rows of 32
-            tokens only four fifths full.
+            tokens four fifths full.
         short_sequence_rate: share of documents, or of rows of full sentences, with a shorter target
             length. `None` means 0.1, or 0 for full sentences.
         mask_selection_rate: float.

@@ -75,7 +75,7 @@ def vocab(
     and `[MASK]` (ids 100 to 103), other unused entries, characters (word-initial, then
     word-internal), and pieces by frequency. Unigram models are SentencePiece's: `<pad>`, `<unk>`,
     `[CLS]`, `[SEP]` and `[MASK]` (ids 0 to 4), then pieces by likelihood. The same text and
-    settings give the same file, byte for byte.
+    settings give the same file.
 
     Args:
         corpus: path of a file, folder or pattern, or a list; see `kerasbert.data.documents`.

@@ -2,8 +2,8 @@
 
     python -m kerasbert.export.write_saved_model FOLDER
 
-FOLDER holds files that the parent process wrote: `preset/`, `job.json` (settings, and inputs for
-the checks) and `expected.npz` (the model's own answers). The result is `FOLDER/saved_model/`.
+FOLDER holds `preset/`, `job.json` (settings, and inputs for the checks) and `expected.npz` (the
+model's own answers). The result is `FOLDER/saved_model/`.
 """
 
 import gc

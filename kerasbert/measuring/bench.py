@@ -1,7 +1,6 @@
 """`bench`: comparison of a model's export formats.
 
-Each format has a process; they run in rounds, one at a time, so that a slow phase of the machine
-affects all.
+Each format has a process; they run in rounds, one at a time, so that a slow phase affects all.
 """
 
 from __future__ import annotations

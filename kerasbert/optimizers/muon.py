@@ -26,8 +26,8 @@ class Muon(ByWeight, keras.optimizers.Muon):
     decay. Adam has bias correction here; the "adamw" of `pretrain` has none, with larger first
     updates, so tune the learning rates of "muon" and "adamw" separately.
 
-    It has the arguments of `keras.optimizers.Muon`, those of all optimizers here, and `parts`,
-    which orthogonalizes the fused matrix of queries, keys and values as three.
+    Besides the arguments of `keras.optimizers.Muon`, it has those of all optimizers here, and
+    `parts`, which orthogonalizes fused queries, keys and values as three matrices.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.

@@ -1,7 +1,7 @@
 """Embeddings of a corpus as files for any index, on one machine or with Apache Beam.
 
-Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. A shard has consecutive rows of one
-file: one worker reads a file, and many embed its shards.
+Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. One worker reads a file, and many
+embed its shards of consecutive rows.
 
 N: rows per shard, D: embedding width.
 """

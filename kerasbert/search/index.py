@@ -79,7 +79,7 @@ class SearchIndex(TextCollection):
         metadata: list of N dicts, one per text, as in `add`.
         keywords: whether `search` is hybrid: nearest neighbors fused with a BM25 ranking. Keywords
             are words, and character bigrams in Korean, Japanese and Chinese, counted in memory at
-            the first search after texts were added or loaded.
+            the first search after a change.
         splitter: a `kerasbert.search.PassageSplitter` for `add_documents`; defaults to
             `PassageSplitter()`.
 
@@ -206,7 +206,7 @@ class SearchIndex(TextCollection):
             top_k: maximum number of hits.
             candidates: number of texts for the reranker, and of each ranking of a hybrid search;
                 defaults to five times `offset + top_k`, but at least 50. Pass the same number for
-                all pages of a search.
+                all pages.
             offset: number of hits to skip.
             min_score: number. Hits with a lower `score` are left out.
             exclude: list or set of ids, or one id, that are not returned. Unknown ids are ignored.

@@ -52,13 +52,12 @@ def file_task(
     Args:
         train, dev, test: strings, paths of files, or tables in memory. At least one is required.
         head: string. See `Task`.
-        columns: string or list of strings. Text columns, two for pairs. Depending on the head,
-            they default to "text"; "question" and "context"; "prompt"; "query" and "text"; or
-            "tokens", lists of words. For CoNLL columns, the number of the word column, 0 by
-            default.
+        columns: string or list of strings. Text columns, two for pairs. By head, they default to
+            "text"; "question" and "context"; "prompt"; "query" and "text"; or "tokens", lists of
+            words. For CoNLL columns, the number of the word column, 0 by default.
         label: label column. The default is "answers" for questions, "tags" for lists of words, and
             otherwise "label" (for reranking, relevance grades from 0). For CoNLL columns, a column
-            number, by default the last. A list names one column of 0 and 1 for each class.
+            number, by default the last. A list names a column of 0 and 1 for each class.
         labels: list of strings. Classes in order, or tags. Defaults to those in the training file,
             or else in the first file, sorted.
         choices: list of strings. One column per choice, or a single column with lists.

@@ -47,7 +47,7 @@ def buckets_up_to(maximum: int) -> list[int]:
 def cheap_shapes(lengths, batch_size, shape_cost, buckets=None):
     """Choose `buckets` and `short` for `similar_length_batches` that need few compiled shapes.
 
-    Each shape takes time to compile, so few epochs are faster with fewer shapes and more padding.
+    Few epochs are faster with fewer shapes and more padding.
 
     Args:
         lengths: ints (N,).

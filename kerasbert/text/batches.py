@@ -269,8 +269,8 @@ def batch_dataset(
 def rows_of_part(dataset, index, count):
     """Split each batch of a `tf.data.Dataset` or `ReadsAhead` into `count` parts and keep one.
 
-    Unequal parts are padded with rows of weight 0, and their other weights increased, so that a
-    loss averaged over rows or weights, then over parts, equals that of the batch.
+    Unequal parts are padded with rows of weight 0, and their other weights increased, so that the
+    mean of the parts' losses equals that of the batch.
 
     Args:
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.

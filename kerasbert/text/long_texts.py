@@ -30,8 +30,7 @@ class LongTexts:
     """What to do with texts that do not fit into a row of `sequence_length` tokens.
 
     Classifiers, regressors, embedders and rerankers, and their preprocessors, take it as `long`; a
-    mode's name, such as `long="windows"`, stands for its defaults, and a dict for the arguments. It
-    holds for training, inference, presets and exports.
+    mode's name, such as `long="windows"`, stands for its defaults, and a dict for the arguments.
 
     In a pair, "truncate" and "head_tail" shorten the texts that `truncate` selects. "windows"
     divides the second text or, with `truncate="only_first"`, the first text; every window also has
@@ -45,8 +44,7 @@ class LongTexts:
         stride: int, for "windows". Number of tokens between the starts of windows. `None` means no
             overlap. The last window is moved back until it is full.
         max_windows: int, for "windows". Maximum number of windows per text; the rest is truncated.
-            It limits memory: a training step has up to `batch_size` times `max_windows` rows, one
-            of inference `batch_size` rows, but at least one text.
+            It limits memory: a training step has up to `batch_size` times `max_windows` rows.
         pooling: string, for "windows". "mean", "max", or "attention" (a trained weighted average).
 
     Raises:

@@ -54,10 +54,10 @@ _AHEAD = 16
 class XLMTokenizer(GPTTokenizer):
     """XLM's tokenizer, with the ids of `transformers`: Moses' words, lowercase, byte pairs.
 
-    It needs the package `sacremoses`, and runs in Python, also within `tf.data`. Exports
-    cannot include it; use `export_serving(tokens_only=True)`. Offsets are those of the
-    original characters where Moses' rules keep or replace single characters, and approximate where
-    they replace several.
+    It needs the package `sacremoses`, and runs in Python, also within `tf.data`. Exports cannot
+    include it; use `export_serving(tokens_only=True)`. Offsets are those of the original characters
+    where Moses' rules keep or replace single characters, and approximate where they replace
+    several.
 
     Args:
         vocabulary, merges: see `BytePairTokenizer`. Merges may make tokens that are not in the

@@ -29,8 +29,8 @@ def transformers_files(
     """Return the files of a tokenizer.
 
     `[MASK]`, `[SEP]` and so on are matched in texts if the tokenizer matches them. Otherwise they
-    are not added tokens of `tokenizer.json`, which are always matched, but only in the
-    configuration, whose `split_special_tokens` tells `transformers` not to match them.
+    are only in the configuration, whose `split_special_tokens` tells `transformers` not to match
+    them; added tokens of `tokenizer.json` are always matched.
 
     Args:
         tokenizer: a tokenizer of kerasbert.

@@ -75,8 +75,7 @@ class BertTokenizer(AddedTokensTokenizer):
         split_characters: whether every character is a word (`subword_tokenizer_type` "character" of
             Japanese checkpoints).
         split_on: further characters that are words, as in the brackets of a regular expression,
-            such as "ㄱ-ㆎ". People write ㅋㅋ and emoji directly after a word, which would become
-            unknown.
+            such as "ㄱ-ㆎ". ㅋㅋ and emoji directly after a word would make it unknown.
         suffix_indicator: prefix of pieces that do not begin a word.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         extra_special_tokens: list of further tokens that `special_tokens_in_strings` matches.

@@ -29,8 +29,8 @@ ASK_EVERY = 10
 class Recorder(keras.callbacks.Callback):
     """Callback that writes the log and checkpoints, and stops on request.
 
-    Keras' epochs are the intervals between lines of the log, at whose ends metrics are read and
-    checkpoints written, because on JAX and PyTorch reading waits for the device.
+    Keras' epochs are the intervals between lines of the log: metrics are read at their ends,
+    because on JAX and PyTorch reading waits for the device.
 
     Args:
         folder: path. The folder of the log.

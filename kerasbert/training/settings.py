@@ -63,8 +63,7 @@ def takes_settings(
     """Make a function take a dataclass's fields as its arguments.
 
     The function receives the required fields, and the checked object as `settings`. Type checkers
-    and editors see all arguments. Its docstring describes the required fields, and gets the
-    settings' texts.
+    and editors see all arguments. Its docstring gets the settings' texts.
     """
 
     def decorate(function):

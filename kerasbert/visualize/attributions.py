@@ -114,9 +114,9 @@ def attributions(
 
     Integrated gradients average the gradient on a line from a baseline's token embeddings to the
     text's. Scores sum to the difference of both outputs, up to the numerical `error`. Gradient
-    times input uses only the gradient at the text: it is cheaper, but without this sum, and scores
-    may have the wrong sign. Attention rollout estimates from all layers' attention how much of each
-    token reaches the position that the head reads, without target and sign.
+    times input is cheaper, but without this sum, and scores may have the wrong sign. Attention
+    rollout estimates from all layers' attention how much of each token reaches the position that
+    the head reads, without target and sign.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor: a text or token classifier,
@@ -130,8 +130,8 @@ def attributions(
             question answering. `None` means the first position, or the best answer.
         method: "integrated_gradients", "gradient_x_input" or "attention_rollout".
         baseline: string. What replaces all tokens except special ones: "mask", the mask token;
-            "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", which
-            encoders have learned as an unknown word, or to "pad" without a mask token.
+            "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", or to "pad"
+            without a mask token.
         steps: number of Gauss-Legendre quadrature points of integrated gradients.
 
     Returns:

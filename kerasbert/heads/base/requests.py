@@ -1,7 +1,7 @@
 """Validation of requests inside exported graphs.
 
-Kernels rely on traced shapes and ids, but clients may send anything: a row instead of a batch
-crashed the server, and a negative id read another token's embedding.
+Clients may send anything: a row instead of a batch crashed the server, and a negative id read
+another token's embedding.
 
 N rows, T tokens per row.
 """

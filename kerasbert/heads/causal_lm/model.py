@@ -40,8 +40,8 @@ class BertCausalLM(WritingTask):
     """Causal language model, such as GPT: predicts next tokens and generates text.
 
     The output is the logits (B, T, V) of each next token. `fit` and `evaluate` take raw strings, or
-    arrays with the next tokens (B, T) as labels and sample weights (B, T), 0 at padding. `generate`
-    and `compile(sampler=...)` work as in KerasHub.
+    arrays with the next tokens (B, T) as labels and sample weights (B, T), 0 at padding.
+    `generate` and `compile(sampler=...)` work as in KerasHub.
 
     Args:
         backbone: a causal `BertBackbone`: of the family "gpt2", "gpt" or "modernbert_decoder", or

@@ -133,8 +133,8 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        N raw texts are masked as in `evaluate`, and give logits (N, P, V); the last slots of
-        shorter texts have no meaning. To fill a text's own masks, use `fill_mask`.
+        N raw texts are masked as in `evaluate`, and give logits (N, P, V); shorter texts do not use
+        the last slots. To fill a text's own masks, use `fill_mask`.
         """
         if is_raw(self, x):
             self._refuse_masks(x)

@@ -111,7 +111,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         A shift does not change the softmax of a masked language model, but word weights are 0 only
         for negative logits: if almost all are positive, all texts have similar embeddings, the loss
         is in the hundreds, and training breaks the model. Call this method before `fit`, on a
-        hundred texts like the training data.
+        hundred typical texts.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.

@@ -215,7 +215,8 @@ class BertTextClassifier(HeadedTask):
             multi_label: whether each of `labels` is scored independently.
             threshold: the probability that a class must exceed: a number, a list per class, or a
                 dict by name, as from `tune_thresholds`. `None` means 0.5 with `multi_label`,
-                otherwise none. In a dict, one of two classes is enough; the other has 1 minus it.
+                otherwise no threshold. In a dict, one of two classes is enough; the other has 1
+                minus it.
 
         Returns:
             For each text, a dict of `label`, `score` (its probability) and `probabilities` by name.

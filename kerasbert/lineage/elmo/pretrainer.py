@@ -73,8 +73,8 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
     Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and `backward_logits`
     (B, T, V), which predict the token after and before each token. The loss is the mean of the two
     cross-entropies. `fit` and `evaluate` take sentences, as strings or lists of words; LSTM states
-    start from zeros in each. The softmax covers the whole vocabulary, whereas bilm-tf samples 8,192
-    words, so V should stay in the tens of thousands.
+    start from zeros in each. The softmax covers the whole vocabulary (bilm-tf samples 8,192 words),
+    so V should stay in the tens of thousands.
 
     Args:
         backbone: an `ElmoBackbone`. Its `dropout` also applies to the outputs; the paper uses 0.1.

@@ -73,9 +73,9 @@ class _Predictions(keras.layers.Layer):
 class XLNetBackbone(BertBackbone):
     """XLNet's encoder: Transformer-XL's attention, in both directions.
 
-    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), of any length
-    T. Attention only uses whether tokens share a segment. The output is a dict of `sequence_output`
-    (B, T, D). `read_on` takes and returns a memory; `predict_targets` computes the query stream.
+    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T). Attention only
+    uses whether tokens share a segment. The output is a dict of `sequence_output` (B, T, D).
+    `read_on` takes and returns a memory; `predict_targets` computes the query stream.
 
     Args:
         vocabulary_size: int.
