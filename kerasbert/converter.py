@@ -69,11 +69,11 @@ def convert(
 ) -> dict[str, Any]:
     """Convert a checkpoint or model to the format of another package.
 
-    The output is read back and compared with the source before it is renamed to `target`.
+    The output is compared with the source before it is renamed to `target`.
 
     Args:
         source: string or model. A preset as in `from_preset`, or a kerasbert encoder or task.
-        target: string. Output directory.
+        target: output directory.
         format: "huggingface" (sentence-transformers can read embedders too), "google" (BERT
             only), "keras_hub" or "kerasbert".
         task: string or class. Kind of model to read from the source: "encoder",
@@ -81,8 +81,8 @@ def convert(
         tokenizer: a kerasbert tokenizer that replaces the source's, or `False` to write none.
         encoder: dict. Encoder settings that override the source's, such as
             `{"activation": "gelu_approximate"}`.
-        overwrite: bool. Whether to replace an existing checkpoint.
-        max_shard_size: float. Maximum size of a weight file in GB.
+        overwrite: whether to replace an existing checkpoint.
+        max_shard_size: maximum size of a weight file in GB.
 
     Returns:
         A dict: `directory`, `format`, `model` (kerasbert class), `written` (the model's class or

@@ -15,7 +15,7 @@ last, must be a multiple of the devices:
 
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
-or, to split each layer over 4 devices and the rows of each batch over 2 groups of 4 devices:
+or, to split each layer over 4 devices and each batch over 2 groups of 4:
 
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"])
     layouts = kerasbert.distribution.layout_map(mesh)
@@ -148,7 +148,7 @@ class Together:
     Args:
         processes: `Processes`.
         shard: `(index, count)`. The shard of each batch that this process reads.
-        replicas: int. Number of devices over which the rows of a batch are split.
+        replicas: number of devices over which the rows of a batch are split.
     """
 
     processes: Processes
@@ -166,9 +166,9 @@ def together(
 ) -> Iterator[Together]:
     """Return a context in which models train on the devices of all processes.
 
-    Call `fit` and `evaluate` of task models with the same texts in every process, after the same
-    `keras.utils.set_random_seed`. They work as in one process: `batch_size` is global, and each
-    process computes its rows of every batch.
+    Call `fit` and `evaluate` with the same texts in every process, after the same
+    `keras.utils.set_random_seed`. `batch_size` is global, and each process computes its rows of
+    every batch.
 
         keras.utils.set_random_seed(0)
         with together():
@@ -182,7 +182,7 @@ def together(
     `predict` after the context.
 
     Args:
-        devices: int. Number of devices to use, for a single process.
+        devices: number of devices to use, for a single process.
         mesh: `(batch, model)`, ints, JAX only: numbers of devices over which to split the rows of a
             batch, and each layer, see `layout_map`.
         share_batches: bool. `False` if each process passes its own rows to `fit`, such as those of
@@ -245,14 +245,14 @@ def of_one_process(model: Any) -> Any:
 def layout_map(device_mesh: Any, axis: str = "model") -> Any:
     """Return a `keras.distribution.LayoutMap` for tensor parallelism of this package's models.
 
-    As in Megatron-LM, the first projection of attention and of the feed-forward is split by columns
-    and the second by rows, so that devices communicate twice per layer. Token embeddings are split
-    by width; all else is small and replicated. The optimizer's state is sharded like the weights.
+    As in Megatron-LM, the first projection of attention and feed-forward is split by columns and
+    the second by rows: devices communicate twice per layer. Token embeddings are split by width;
+    all else is small and replicated. The optimizer's state is sharded like the weights.
 
     Args:
         device_mesh: a `keras.distribution.DeviceMesh`.
-        axis: string. Mesh axis over which to split layers. E, D and I must be multiples of its
-            size; `num_heads` should be one, too.
+        axis: mesh axis over which to split layers. E, D and I must be multiples of its size;
+            `num_heads` should be one, too.
 
     Example:
 

@@ -13,7 +13,7 @@ class Kind:
     """One kind of head; names only, so that reading the table imports nothing.
 
     Args:
-        name: string. Its name in `convert(task=...)` and `file_task(head=...)`.
+        name: its name in `convert(task=...)` and `file_task(head=...)`.
         model: string. Class in its `model.py`; "" if only `kerasbert.lineage` has this head.
         preprocessor: string. Class in its `preprocessor.py`; "" for none.
         served: string. Class in its `served.py`; "" for none.
@@ -24,18 +24,18 @@ class Kind:
         parts: tuple. Kinds whose heads it combines.
         huggingface: string. Suffix of its class names in transformers; "" for none.
         keras_hub: string. Suffix of its class names in KerasHub; "" for none.
-        sentence_transformers: string. Its class name in sentence-transformers; "" for none.
+        sentence_transformers: its class name in sentence-transformers; "" for none.
         pipeline: string. Pipeline tag on the Hugging Face hub; "" for none.
         method: string. Its inference method for texts.
         usage: string. Arguments of an example call of that method, for model cards.
-        takes_pairs: bool. Whether it needs text pairs.
+        takes_pairs: whether it needs text pairs.
         labels: string. Type of the labels in its tables: "class", "choice", "tag", "number" or
             "answer"; "" if it reads no tables.
         vectors: string. What `embed` returns, "dense" or "sparse"; "" for none.
         explains: string. The output that attributions explain: "class", "number", "token_class",
             "masked_token" or "answer"; "" for none.
         panels: tuple. Panels of the playground for it, besides those of every encoder.
-        single: bool. Whether it is one model whose heads other formats can represent.
+        single: whether it is one model whose heads other formats can represent.
         folder: string. Package, below `kerasbert`, of the files named above; "" for `heads.<name>`.
     """
 

@@ -46,7 +46,7 @@ class BeamSampler(keras_hub.samplers.BeamSampler):
     Args:
         num_beams: int. K.
         length_penalty: float. 0 compares plain sums, which favors short texts.
-        temperature: float. Divisor of the logits.
+        temperature: divisor of the logits.
         forbidden_token_ids: list of ints. Tokens that are never generated.
 
     Example:

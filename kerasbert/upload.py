@@ -44,12 +44,12 @@ _HANDLES = {
 def upload_preset(uri: str, preset_dir: AnyPath, card: Mapping[str, Any] | None = None) -> str:
     """Upload a preset directory to a hub with KerasHub's `upload_preset`.
 
-    The model card, made from the preset's files and `card`, is written as `README.md`; without
-    `card`, an existing one is kept.
+    The model card `README.md` is made from the preset's files and `card`; without `card`, an
+    existing one is kept.
 
     Args:
-        uri: string. "hf://org/name" or "kaggle://user/model/keras/variation".
-        preset_dir: string. A directory written by `save_to_preset`.
+        uri: "hf://org/name" or "kaggle://user/model/keras/variation".
+        preset_dir: a directory written by `save_to_preset`.
         card: dict of any of `description`, `base`, `data`, `recipe`, `datasets`, `scores`,
             `scored_on`, `test_scores`, `tested_on`, `license`, `languages` and `limits`. A built-in
             `base` fills in missing fields.
@@ -180,8 +180,8 @@ def model_card(preset_dir, handle, card=None, title=None):
     """Return the text of a preset's model card.
 
     Args:
-        preset_dir: string. A directory written by `save_to_preset`.
-        handle: string. The handle that loads it.
+        preset_dir: a directory written by `save_to_preset`.
+        handle: the handle that loads it.
         card: dict. See `upload_preset`.
         title: string. Defaults to the last part of the handle.
 

@@ -143,13 +143,13 @@ class SKLearnTextClassifier(ClassifierMixin, _Trained):
     """scikit-learn classifier of texts or text pairs.
 
     `fit` loads a preset's encoder as a `kerasbert.models.BertTextClassifier` with a new head, and
-    trains it, from the start each time.
+    trains it.
 
     Args:
         preset: string, as for `from_preset`.
-        sequence_length: int. Maximum length in tokens; `None` for the preset's.
+        sequence_length: maximum length in tokens; `None` for the preset's.
         epochs: int.
-        batch_size: int. Texts per training step, and per batch of predictions.
+        batch_size: texts per training step, and per batch of predictions.
         learning_rate: float. `None` for the preset's default, such as 3e-5. The optimizer is
             `kerasbert.optimizers.AdamW`.
         random_state: int, `numpy.random.RandomState` or `None`, as in scikit-learn. Fixes the new
@@ -161,7 +161,7 @@ class SKLearnTextClassifier(ClassifierMixin, _Trained):
 
     `X` is a list, array or pandas column of strings (N,), or for pairs an array or frame (N, 2).
     `y` has class names or numbers (N,), or for several labels per text 0 and 1 (N, C). Pickles
-    (also of joblib) contain the model as a preset. Load only pickles that you trust.
+    (also of joblib) contain the model as a preset; load only trusted ones.
 
     Attributes:
         classes_: array (C,). The classes, sorted.
@@ -257,7 +257,7 @@ class SKLearnTokenClassifier(_Trained):
 
     `fit` loads a `kerasbert.models.BertTokenClassifier` and trains it. Arguments and pickles are
     those of `SKLearnTextClassifier`. `X` is a list of lists of words, `y` a list of lists of one
-    label per word; all labels that occur are classes.
+    label per word.
 
     Attributes:
         classes_: array (C,). The labels, sorted.
@@ -304,8 +304,8 @@ class SKLearnTextEmbedder(TransformerMixin, _Estimator):
 
     Args:
         preset: string, as for `from_preset`.
-        sequence_length: int. Maximum length in tokens; `None` for the preset's.
-        batch_size: int. Texts per batch.
+        sequence_length: maximum length in tokens; `None` for the preset's.
+        batch_size: texts per batch.
         model_options: dict. More arguments for `from_preset`, such as {"pooling": "cls"}.
 
     Attributes:

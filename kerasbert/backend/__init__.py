@@ -5,9 +5,8 @@ such as `torch_kernels`, is called first; if it returns `None`, the plain form i
 never check which backend runs. `norm.plain` is always the plain form.
 
 This module has the lookup, and kernels for steps, compilation and joint training in several
-processes. Others are in `layers`, `attention`, `losses` and `optimizers`. A backend's module
-imports its kernels for processes, such as from `torch_processes`, but must not import a plain
-kernel by name, which would count as its own.
+processes. Others are in `layers`, `attention`, `losses` and `optimizers`. A backend's module must
+not import a plain kernel by name, which would count as its own.
 """
 
 import contextlib
@@ -104,7 +103,7 @@ def adversarial_step(model, arguments, perturbed, perturbations, keeps_clean):
         perturbed: list of variables, trainable or not.
         perturbations: function of lists of values and gradients, which may be `None`, to the list
             of tensors to add.
-        keeps_clean: bool. Whether the optimizer gets the sum of gradients without and with the
+        keeps_clean: whether the optimizer gets the sum of gradients without and with the
             perturbation, instead of the latter.
 
     Returns:
@@ -154,7 +153,7 @@ def scan(step, carry, xs, reverse=False, like=None):
             tensors and the step's outputs.
         carry: tensor or tuple of tensors. The first carried tensors.
         xs: list of tensors (T, ...).
-        reverse: bool. Whether to begin with the last slice.
+        reverse: whether to begin with the last slice.
         like: tensor or tuple of tensors like a step's outputs; `None` if like `carry`.
 
     Returns:
@@ -259,8 +258,8 @@ def compiling(model, say):
 def shape_cost(width):
     """Estimate how many tokens could be trained while XLA compiles an encoder's step.
 
-    Both grow with the number of layers; only training time also grows with the square of the width.
-    Measured on 2 cores with 6 layers of width 384; higher where training is faster, as on a GPU.
+    Both times grow with the number of layers, training time also with the square of the width.
+    Measured on 2 cores with 6 layers of width 384; higher on a GPU.
     """
     return 6e8 / width**2
 
@@ -288,8 +287,7 @@ def on_devices(devices, mesh, layout_map):
     the number of devices that split it.
 
     Args:
-        devices: int. Number of devices of a single process; `None` means one. Several processes use
-            all.
+        devices: number of devices of a single process; `None` means one. Several processes use all.
         mesh: `(batch, model)`, ints. Numbers of devices over which rows and layers are split.
         layout_map: function from a `keras.distribution.DeviceMesh` to a layout map.
     """

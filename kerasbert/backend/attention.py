@@ -39,9 +39,9 @@ def attention(
         num_heads: int.
         mask: bool, broadcastable to (B, N, T, T), true where attention is allowed.
         turn: function that rotates queries or keys (B, T, N, H) by position, or None.
-        dropout: float. Dropout of the attention probabilities.
+        dropout: dropout of the attention probabilities.
         seed: a `keras.random.SeedGenerator` for the dropout.
-        maps: bool. Whether to return the attention probabilities.
+        maps: whether to return the attention probabilities.
         bias: floats, broadcastable to (B, N, T, T), added to the scaled scores, or None.
 
     Returns:

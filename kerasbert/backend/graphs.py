@@ -8,9 +8,9 @@ class Graphs:
     """Cache of a model's compiled step, by recurring shape.
 
     Args:
-        often: int. Number of calls with the same shapes before the first graph; later ones need a
+        often: number of calls with the same shapes before the first graph; later ones need a
             quarter.
-        most: int. Maximum number of graphs.
+        most: maximum number of graphs.
     """
 
     def __init__(self, often, most=64):

@@ -389,9 +389,8 @@ def compiling(model, say):
 def keep_compiled():
     """Enable JAX's persistent compilation cache in the user's cache folder.
 
-    The user's JAX settings take precedence. JAX reuses only entries of its own version and flags.
-    Each processor model has its own folder: machines may share a home folder, and not every version
-    of JAX distinguishes processors.
+    The user's JAX settings take precedence. Each processor model has its own folder: machines may
+    share a home folder, and not every version of JAX distinguishes processors.
     """
     if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return

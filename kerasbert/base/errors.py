@@ -180,8 +180,8 @@ def check_value(name, value, kind, where=""):
     Args:
         name: string.
         value: any.
-        kind: string. A key of `_KINDS`; a final "?" also allows `None`.
-        where: string. The file, for the message.
+        kind: a key of `_KINDS`; a final "?" also allows `None`.
+        where: the file, for the message.
     """
     if value is None and kind.endswith("?"):
         return
@@ -197,9 +197,9 @@ def check_heads(width, count, name="num_heads", width_name="hidden_dim", where="
     Args:
         width: int.
         count: int.
-        name: string. Name of the number of heads.
-        width_name: string. Name of the width.
-        where: string. The file, for the message.
+        name: name of the number of heads.
+        width_name: name of the width.
+        where: the file, for the message.
     """
     if width % count:
         where = f" in '{where}'" if where else ""
@@ -225,7 +225,7 @@ def check_fields(config, kinds, where):
     Args:
         config: dict.
         kinds: dict of field name to kind.
-        where: string. The file, for the message.
+        where: the file, for the message.
     """
     for name, kind in kinds.items():
         if name in config:

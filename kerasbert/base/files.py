@@ -183,8 +183,8 @@ def output_folder(path, name, urls=False):
 
     Args:
         path: string or path, as the user passed it.
-        name: string. The name of the argument, for error messages.
-        urls: bool. Whether a URL is allowed, returned without a trailing slash.
+        name: the name of the argument, for error messages.
+        urls: whether a URL is allowed, returned without a trailing slash.
 
     Raises:
         ValueError: if the path is empty, a file, inside a file, or a disallowed URL.
@@ -222,7 +222,7 @@ def in_use(folder, by):
 
     Args:
         folder: string.
-        by: string. The command that writes to it, such as "pretrain".
+        by: the command that writes to it, such as "pretrain".
 
     Raises:
         BlockingIOError: if another process or call is writing to it.
@@ -340,9 +340,8 @@ def scratch(target, by=None):
     """Make a hidden folder for the new content of `target`, on its disk; see `put`.
 
     Args:
-        target: string. The folder that `put` will replace or create later; links are followed.
-        by: string. The command that writes and locks `target`, such as "convert"; `None` does not
-            lock.
+        target: the folder that `put` will replace or create later; links are followed.
+        by: the command that writes and locks `target`, such as "convert"; `None` does not lock.
 
     Raises:
         BlockingIOError: if another process has locked it.

@@ -51,7 +51,7 @@ def check_outputs(model, outputs, may_be_nan=False):
     Args:
         model: a `keras.Model`.
         outputs: any nesting of arrays.
-        may_be_nan: bool. Whether NaN is accepted if all weights are finite.
+        may_be_nan: whether NaN is accepted if all weights are finite.
 
     Returns:
         The outputs.
@@ -125,8 +125,8 @@ class StopAtNonFinite(keras.callbacks.Callback):
     other threads.
 
     Args:
-        weights: bool. Whether to check the weights after each epoch too, since the last loss
-            precedes the last update.
+        weights: whether to check the weights after each epoch too, since the last loss precedes the
+            last update.
         place: function of epoch and step, from 1, that returns the place for errors.
     """
 

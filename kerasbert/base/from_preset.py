@@ -65,8 +65,8 @@ class FromPreset(ChecksKeywords):
         """Load from a preset.
 
         Args:
-            preset: string. A built-in name (`kerasbert presets` lists them), a directory of
-                kerasbert, KerasHub, Hugging Face or Google, `hf://org/name`, or
+            preset: a built-in name (`kerasbert presets` lists them), a directory of kerasbert,
+                KerasHub, Hugging Face or Google, `hf://org/name`, or
                 `kaggle://org/model/keras/name`.
             load_weights: bool. `False` builds the architecture with random weights.
             **kwargs: settings that override those of the preset, such as `dtype="bfloat16"`. A task
@@ -141,7 +141,7 @@ class FromPreset(ChecksKeywords):
         loaded by either.
 
         Args:
-            preset_dir: string. The directory; an existing one keeps its other files.
+            preset_dir: the directory; an existing one keeps its other files.
             **kwargs: passed on, such as `max_shard_size` in GB.
 
         Raises:

@@ -24,7 +24,7 @@ def deprecated(module, homes):
     """Return a `__getattr__` that finds moved names, with a deprecation warning.
 
     Args:
-        module: string. The module's full name.
+        module: the module's full name.
         homes: dict of name to new module below `kerasbert`; "" is the package.
     """
 

@@ -102,9 +102,9 @@ def put(folder, target, keep=False):
     error (`settle`).
 
     Args:
-        folder: string. The complete folder, directly in the scratch folder.
+        folder: the complete folder, directly in the scratch folder.
         target: string, as passed to `scratch`.
-        keep: bool. Whether to keep other files of `target`, as links.
+        keep: whether to keep other files of `target`, as links.
     """
     target = os.path.realpath(target)
     folder = os.path.realpath(folder)

@@ -69,11 +69,11 @@ def inside(directory, name, source, nested=False):
     `tests/test_names_from_files.py` enforces that.
 
     Args:
-        directory: string. A folder or a URL.
+        directory: a folder or a URL.
         name: the name: a string without separators that names neither the directory itself nor a
             device.
-        source: string. The path of the file that holds the name, for the error message.
-        nested: bool. Whether "/" may lead into subfolders.
+        source: the path of the file that holds the name, for the error message.
+        nested: whether "/" may lead into subfolders.
 
     Raises:
         ValueError: if the name is invalid or leads out of the directory, also by a link, except to
@@ -157,7 +157,7 @@ def check_file(path, described, hashed, then):
     Args:
         path: string.
         described: dict from `describe_file`; missing entries are not compared.
-        hashed: bool. Whether to compare the hash too.
+        hashed: whether to compare the hash too.
         then: string. What to do; it ends the error.
 
     Raises:

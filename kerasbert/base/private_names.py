@@ -1,8 +1,7 @@
 """Private names of Keras, KerasHub, TensorFlow, JAX and PyTorch that this package depends on.
 
 They may change in any release, so these tables list each, with a reason.
-`tests/base/test_keras_internals.py` looks them up in the installed packages, and compares the
-tables with the code.
+`tests/base/test_keras_internals.py` compares the tables with the installed packages and the code.
 """
 
 import dataclasses
@@ -17,9 +16,9 @@ class Name:
         names: string. Separated by spaces.
         since: string. First release with this form, among Keras 3.0 to 3.15; for other packages,
             the release that was checked.
-        why: string. Why no public name can replace it.
-        form: string. A method's signature, with "..." for other defaults, or the kind of a name,
-            such as "attribute" or "keyword".
+        why: why no public name can replace it.
+        form: a method's signature, with "..." for other defaults, or the kind of a name, such as
+            "attribute" or "keyword".
         issue: string. The package's issue or pull request.
         backends: tuple of strings. Backends that have it; empty for all.
     """

@@ -38,7 +38,7 @@ def find(given):
     """Find files and their sizes, sorted by name; hidden files are skipped.
 
     Args:
-        given: string. A file, a folder (searched recursively), or a glob pattern.
+        given: a file, a folder (searched recursively), or a glob pattern.
 
     Returns:
         `(kind, dict of path to bytes)`, where `kind` is "file", "folder" or "pattern".

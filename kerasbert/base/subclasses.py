@@ -1,7 +1,7 @@
 """Presets with user-defined subclasses of models, preprocessors and tokenizers.
 
-Such a preset names the base class in this package with all its settings, to load where the subclass
-is unknown, and beside it the subclass with its additional settings.
+Such a preset names the base class, to load where the subclass is unknown, and beside it the
+subclass with its additional settings.
 """
 
 import functools

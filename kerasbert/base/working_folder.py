@@ -27,7 +27,7 @@ class WorkingFolder:
 
     Args:
         output: string, as in `output_folder`.
-        by: string. Name of the writing command, such as "pretrain".
+        by: name of the writing command, such as "pretrain".
         left_out: folders written to the URL directly.
     """
 

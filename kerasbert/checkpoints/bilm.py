@@ -93,7 +93,7 @@ def check_options(options, path):
 
     Args:
         options: dict, from `read_options`.
-        path: string. The file of weights.
+        path: the file of weights.
 
     Raises:
         ValueError: if it needs more.

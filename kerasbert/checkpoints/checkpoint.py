@@ -20,7 +20,7 @@ class Checkpoint:
     """A foreign checkpoint, as described by the `read_checkpoint` of its format.
 
     Args:
-        source: string. Its directory or name, for errors.
+        source: its directory or name, for errors.
         family: string. A family of `kerasbert.families`.
         encoder: dict. Arguments of `BertBackbone`.
         tensors: mapping of name (without prefix) to array, with `shape(name)`.
@@ -30,7 +30,7 @@ class Checkpoint:
             returns them.
         preprocessor: dict of kind of head to arguments of its preprocessor.
         longest: number. The tokenizer's maximum length in tokens; `None` for no limit.
-        num_segments: int. Number of the encoder's segments that the tokenizer uses.
+        num_segments: number of the encoder's segments that the tokenizer uses.
         classes: function that returns the arguments of `BertTextClassifier` for classes.
         tied: dict of the name of a tensor to that of an equal one.
         is_head: function of a name: is it a weight of a head or pooler, or a buffer.

@@ -61,7 +61,7 @@ def read_settings(directory, longest):
 
     Args:
         directory: string.
-        longest: int. Maximum sequence length of the encoder.
+        longest: maximum sequence length of the encoder.
     """
     is_theirs = is_stanfords(directory)
     name, fields = (STANFORD, _STANFORD) if is_theirs else (PYLATE, _PYLATE)

@@ -37,9 +37,9 @@ def with_description(checkpoint, directory, described, weights):
 
     Args:
         checkpoint: a `Checkpoint`.
-        directory: string. The folder of its files.
+        directory: the folder of its files.
         described: dict. The description, a file of `presets/`.
-        weights: bool. Whether to check the files' hashes.
+        weights: whether to check the files' hashes.
     """
     if weights:
         _check_sha256(directory, described)

@@ -290,7 +290,7 @@ def read_head_settings(table, kind, config, path):
         table: a `Table`.
         kind: string.
         config: dict. `config.json`.
-        path: string. The file, for errors.
+        path: the file, for errors.
     """
     found = {}
     for ours, (key, default, *names) in table.settings_of_head(kind).items():

@@ -53,7 +53,7 @@ class NameMap:
         verbatim: dict of our weight to theirs, for names outside `LEAVES`; ".T" means that theirs
             is transposed, "[0]" that it has a first axis of 1.
         inner: int. Our blocks per layer of theirs; see `{j}`.
-        swapped: string. Path suffix of layers with swapped halves, such as a gate's; "" for none.
+        swapped: path suffix of layers with swapped halves, such as a gate's; "" for none.
         orders: dict of our paths' suffix to `(axis, sizes, order)`, for features in another order:
             theirs, reshaped to `sizes` along this axis and transposed to `order`, are ours.
 

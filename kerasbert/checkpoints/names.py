@@ -138,7 +138,7 @@ def record_finetuning_learning_rate(preset: AnyPath, rate: float | None = None) 
     """Write the recommended learning rate into a preset, or only check this for `rate=None`.
 
     Args:
-        preset: string. A directory of `save_to_preset` or `pretrain`.
+        preset: a directory of `save_to_preset` or `pretrain`.
         rate: float.
 
     Raises:

@@ -25,7 +25,7 @@ def check_sizes(settings, held, source):
 
     Args:
         settings: dict. Settings of `BertBackbone`.
-        held: int. Number of values in the checkpoint's tensors.
+        held: number of values in the checkpoint's tensors.
         source: string. The checkpoint, for error messages.
 
     Raises:
@@ -177,7 +177,7 @@ def h5_size(directory, stem, quantized=False):
 
     Args:
         directory: string.
-        stem: string. "model" or "task", the prefix of the file names.
+        stem: "model" or "task", the prefix of the file names.
         quantized: bool. May weights be integers.
 
     Raises:

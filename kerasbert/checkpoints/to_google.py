@@ -30,7 +30,7 @@ def write(model, tokenizer, directory, max_shard_size=None):
     Args:
         model: one of our encoders or tasks.
         tokenizer: a `BertTokenizer`, or `None`.
-        directory: string. An empty directory.
+        directory: an empty directory.
         max_shard_size: unused; this format has a single file of weights.
 
     Returns:

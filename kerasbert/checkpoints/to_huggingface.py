@@ -55,8 +55,8 @@ def write(model, tokenizer, directory, max_shard_size=None, token_ids=None):
     Args:
         model: an encoder or a task.
         tokenizer: a tokenizer, or `None`.
-        directory: string. An empty directory.
-        max_shard_size: float. Maximum size of a weight file in GB.
+        directory: an empty directory.
+        max_shard_size: maximum size of a weight file in GB.
         token_ids: dict. The `token_ids` of a `Checkpoint`, without a tokenizer.
 
     Returns:

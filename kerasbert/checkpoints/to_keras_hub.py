@@ -33,8 +33,8 @@ def write(model, tokenizer, directory, max_shard_size=None):
     Args:
         model: one of our encoders or tasks.
         tokenizer: one of our tokenizers, or `None`.
-        directory: string. An empty directory.
-        max_shard_size: float. Maximum size of a file of weights in GB.
+        directory: an empty directory.
+        max_shard_size: maximum size of a file of weights in GB.
 
     Returns:
         `(name, settings)`: KerasHub's class, and the settings that differ from the model's.

@@ -66,7 +66,7 @@ def named_tensors(values, name_map, what):
     Args:
         values: dict of path to array.
         name_map: `NameMap`, or `None` for a head that the format does not support.
-        what: string. The format, for error messages.
+        what: the format, for error messages.
 
     Raises:
         ValueError: for weights without a name in the other package, with a list.
@@ -138,7 +138,7 @@ def check_settings(expected, found, what, remedy):
     Args:
         expected: dict. Our settings.
         found: dict. The settings read back.
-        what: string. The format, for error messages.
+        what: the format, for error messages.
         remedy: string. What to do, for error messages.
 
     Returns:

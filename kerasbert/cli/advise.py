@@ -45,9 +45,8 @@ def advise(
 ):
     """Find the simplest text classifier that is good enough, and what to label or check next.
 
-    TF-IDF, a frozen encoder, SetFit, adapters and full fine-tuning train on
-    the same rows and are scored on the same held-out folds. An interrupted
-    command resumes when run again.
+    TF-IDF, a frozen encoder, SetFit, adapters and full fine-tuning are scored
+    on the same held-out folds. An interrupted command resumes when run again.
 
     OUTPUT gets advice.md and .json, label_next.csv, check_labels.csv and
     plots.

@@ -61,9 +61,9 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
     Redirects standard output to standard error, so that progress does not mix with results.
 
     Args:
-        backend: string. The Keras backend, if the command needs a particular one.
-        stopped: string. Message after Ctrl-C, unless the interrupted function raises its own.
-        starts: bool. Whether to import Keras before the body runs.
+        backend: the Keras backend, if the command needs a particular one.
+        stopped: message after Ctrl-C, unless the interrupted function raises its own.
+        starts: whether to import Keras before the body runs.
 
     Raises:
         typer.Exit: with code 2 for an error, 130 for Ctrl-C.
@@ -77,7 +77,7 @@ def command(backend=None, stopped="Stopped; nothing was written.", starts=True):
                 start_keras(backend)
             yield
         except (ValueError, ImportError, OSError) as error:
-            # For an OSError of this package, print only its message, without the error number.
+            # Print only the message of this package's OSErrors, without the error number.
             is_ours = isinstance(error, OSError) and error.filename is None and error.strerror
             typer.echo(error.strerror if is_ours else str(error), err=True)
             raise typer.Exit(2) from error

@@ -17,12 +17,12 @@ from kerasbert.training.settings import settings_in
 def takes_options(kind, **readers):
     """Decorate a command to have one option for each setting in a dataclass.
 
-    The command gets an argument `read_options`, a function that returns the settings that the user
-    passed, as a dict. The command must call it within `command`, which prints its errors.
+    The command gets `read_options`, a function that returns the passed settings as a dict. Call it
+    within `command`, which prints its errors.
 
     Args:
         kind: a dataclass of settings; see `kerasbert.training.settings`.
-        **readers: for each setting that is a list, a function that reads one value of its option.
+        **readers: for each list setting, a function that reads one value of its option.
     """
     fields = [one for one in settings_in(kind) if one.metadata["option"]]
 

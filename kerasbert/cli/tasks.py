@@ -123,9 +123,8 @@ def finetune(
 ):
     """Fine-tune a preset on a task, search its settings, and keep the best model on dev.
 
-    A built-in task runs with all settings of its paper. Your own files run with
-    a single setting unless you pass lists. An interrupted command resumes when
-    run again.
+    A built-in task runs with all settings of its paper, your own files with one
+    setting unless you pass lists. An interrupted command resumes when run again.
 
     OUTPUT gets the model (a preset with its card), results.json and .csv,
     predictions in submission format, and plots.

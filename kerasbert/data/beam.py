@@ -1,9 +1,9 @@
 """Pre-training examples and word counts of large corpora with Apache Beam.
 
 Files of plain text, JSON lines or Parquet are read in parts of `PART` bytes, others by one worker.
-A hash assigns each document to a block, so that a block has documents of the whole corpus. As on
-one machine, random next sentences come from the same block, and workers hold one block. Files may
-be wherever Beam can read and write (`gs://`, `s3://`, `hdfs://`).
+A hash assigns each document to a block, so that a block has documents of the whole corpus. Random
+next sentences come from the same block, and workers hold one block. Files may be wherever Beam can
+read and write (`gs://`, `s3://`, `hdfs://`).
 """
 
 import collections
@@ -49,7 +49,7 @@ def write_examples(corpus, output, tokenizer, *, block_bytes=1 << 24, options=No
         corpus: path of a file, a pattern, or a list of these, as Beam names them.
         output: path of a folder.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        block_bytes: int. Approximate bytes of text per block.
+        block_bytes: approximate bytes of text per block.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name the runner;
             `None` runs on this machine.
         **settings: settings of `kerasbert.data.write_examples` and `documents`, except `workers`,
@@ -147,7 +147,7 @@ def count_words(corpus, output, count, most, options, reading):
         corpus: as for `write_examples`.
         output: path of a folder that all workers can access.
         count: picklable function of lines that returns a Counter.
-        most: int. Number of most frequent words to keep.
+        most: number of most frequent words to keep.
         options: Beam's pipeline options.
         reading: dict, settings of `documents`.
 

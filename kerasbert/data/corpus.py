@@ -62,23 +62,22 @@ def documents(
         corpus: path of a file, of a folder (read recursively), a pattern such as
             `"news/**/*.txt.gz"`, or a list of these; also URLs such as `"s3://bucket/news/"`, see
             `kerasbert.base.storage`.
-        document_end: string. End of a document of a text file: an `"empty_line"`, each `"line"`, or
-            the `"file"`. `None` means `"file"` in a folder, else `"empty_line"`. Each JSON line or
-            row of a table is a document. Text documents of more than 8 MiB are split; a JSON line
-            or a row of Parquet may have up to 64 MiB.
+        document_end: end of a document of a text file: an `"empty_line"`, each `"line"`, or the
+            `"file"`. `None` means `"file"` in a folder, else `"empty_line"`. Each JSON line or row
+            of a table is a document. Text documents of more than 8 MiB are split; a JSON line or a
+            row of Parquet may have up to 64 MiB.
         sentences: string. `"lines"` reads each line as a sentence, `"split"` splits prose. `None`
             means `"lines"` for files with documents between empty lines and one sentence in each
             first line, else `"split"`.
-        language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
-            sentence. The default also suits Chinese, Japanese and Korean.
-        wrapped: bool. Whether lines of prose are wrapped at some width. `None` decides by the
-            lengths of a file's first lines, or of each document's if these do not end at empty
-            lines.
-        text_key: string. JSON key or table column of the text: a string, or a list with a string
-            per line. A list of keys or columns reads parallel text, a document of one sentence,
-            possibly empty, per language. If given, files other than tables are read as JSON lines.
-            `None` means `"text"`.
-        encoding: string. Encoding of files without UTF-8 and byte-order mark.
+        language: ISO code of the language, whose abbreviations (`Mr.`) do not end a sentence. The
+            default also suits Chinese, Japanese and Korean.
+        wrapped: whether lines of prose are wrapped at some width. `None` decides by the lengths of
+            a file's first lines, or of each document's if these do not end at empty lines.
+        text_key: JSON key or table column of the text: a string, or a list with a string per line.
+            A list of keys or columns reads parallel text, a document of one sentence, possibly
+            empty, per language. If given, files other than tables are read as JSON lines. `None`
+            means `"text"`.
+        encoding: encoding of files without UTF-8 and byte-order mark.
         errors: string. For invalid bytes: `"strict"`, `"replace"` or `"ignore"`, as in
             `bytes.decode`.
 
@@ -114,12 +113,12 @@ def blocks(corpus: Corpus, *, block_bytes: int = 1 << 24, **settings: Any) -> It
 
     Args:
         corpus: as for `documents`.
-        block_bytes: int. Approximate bytes of text per block; a block has at most 8 MiB more.
+        block_bytes: approximate bytes of text per block; a block has at most 8 MiB more.
         **settings: as for `documents`.
 
     Yields:
-        `(index, block)`; the index starts at 0. Text is parsed only in iteration, so blocks are
-        cheap to send to processes.
+        `(index, block)`; the index starts at 0. Text is parsed in iteration, so blocks are cheap to
+        send to processes.
 
     Raises:
         ValueError: as for `documents`.
@@ -193,7 +192,7 @@ class Block:
     Attributes:
         pieces: tuple of `Piece`.
         settings: settings of `documents`.
-        progress: float. Share of bytes read so far.
+        progress: share of bytes read so far.
     """
 
     pieces: tuple

@@ -90,7 +90,7 @@ def check_found(given, found, kind="file", report=None):
     Args:
         given: string. What the user passed.
         found: the files that were found.
-        kind: string. The kind of `given`, see `kerasbert.base.storage.find`.
+        kind: the kind of `given`, see `kerasbert.base.storage.find`.
         report: dict. The report of `deduplicate`; `None` reads it from the folder.
     """
     if kind == "folder":

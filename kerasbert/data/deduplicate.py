@@ -1,7 +1,7 @@
 """Near-duplicate removal among documents, on one machine or on many with Apache Beam.
 
-A document is removed if it is similar to any earlier one, even a removed one, so that results are
-the same on any number of machines. If A is similar to B and B to C, only A is kept.
+A document is removed if it is similar to any earlier one, even a removed one, so that results do
+not depend on the number of machines.
 
 Similarity is the Jaccard index of shingles, estimated from MinHash signatures of documents that
 share a band (locality-sensitive hashing).

@@ -51,17 +51,16 @@ def read_examples(
 
     Records are split into at most 16 equal parts, no more than files, whose number divides the
     batch size; each batch has equally many rows of every part. In each epoch a part reads its files
-    in another order, and shuffles its share of `shuffle_buffer` records at a time. So a process
-    that takes the first half of every batch, with `shard=(0, 2)`, reads half of the files, and all
-    processes together get the batches of a single one.
+    in another order, and shuffles its share of `shuffle_buffer` records at a time. So with
+    `shard=(0, 2)`, a process takes the first half of every batch and reads half of the files, and
+    all processes together get the batches of one.
 
     Rows are truncated to the batch's longest, rounded up to a bucket of
     `kerasbert.data.buckets_up_to`. For several processes, which do not know each other's rows, they
     keep the records' length.
 
-    Files at a URL are downloaded one by one and checked by hash; up to two per part stay in the
-    temporary folder. Files without a manifest, as of google-research/bert, are first read once to
-    count records and find truncated files.
+    Files at a URL are downloaded one by one and checked by hash. Files without a manifest, as of
+    google-research/bert, are first read once to count records and find truncated files.
 
     Args:
         files: the folder of `write_examples`, or paths or patterns of TFRecord files, compressed if
@@ -75,7 +74,7 @@ def read_examples(
             `{"mask_selection_rate": 0.3, "unit": "word"}`, or a function `(token_ids, maskable,
             seed, lengths)` with the results of `mask_tokens`. A `mask_selection_rate` of `(first,
             last, batches)` changes linearly over these batches, without unused prediction slots.
-        next_sentence: bool. Whether pairs have labels; `None` means as in the manifest, or true.
+        next_sentence: whether pairs have labels; `None` means as in the manifest, or true.
         num_segments: int. 0 leaves `segment_ids` out, 1 fills it with zeros, as in RoBERTa.
         seed: int.
         start_step: int. The number of the first batch.
@@ -155,7 +154,7 @@ def _batch(records, source, mask, draw, next_sentence, num_segments, agreed):
     Args:
         records: list of B bytes objects; `None` for a row of padding with weight 0.
         draw: function of a shape that draws numbers from 0 to 1.
-        agreed: bool. Whether shapes must not depend on the rows.
+        agreed: whether shapes must not depend on the rows.
     """
     there, parsed = np.array([record is not None for record in records]), {}
     found = [record for record in records if record is not None]

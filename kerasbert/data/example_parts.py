@@ -21,7 +21,7 @@ class ExampleParts:
         source: an `ExampleFiles`.
         batch_size: int. B.
         index, count: ints. The process takes B / count rows, from `index * B / count` on.
-        in_order: bool. Whether to keep the order by using one part only.
+        in_order: whether to keep the order by using one part only.
     """
 
     def __init__(self, source, batch_size, index, count, in_order):

@@ -91,23 +91,23 @@ def write_examples(
         corpus: path, pattern, folder, or a list of these; see `documents`.
         output: path of a folder, or a URL, see `kerasbert.base.storage`.
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Tokens per row, special tokens included.
+        sequence_length: tokens per row, special tokens included.
         objective: string.
-        copies: int. Number of passes over the corpus, each with other random choices.
+        copies: number of passes over the corpus, each with other random choices.
         cut_sentences: bool. For "full_sentences": fill rows by splitting the last sentence, whose
             rest begins the next row. Otherwise it waits for the next row, which left rows of 32
-            tokens only four fifths full.
-        short_sequence_rate: float. Share of documents, or of rows of full sentences, with a shorter
-            target length. `None` means 0.1, or 0 for full sentences.
+            tokens four fifths full.
+        short_sequence_rate: share of documents, or of rows of full sentences, with a shorter target
+            length. `None` means 0.1, or 0 for full sentences.
         mask_selection_rate: float.
-        mask_selection_length: int. Maximum tokens to predict per row; `None` means
-            `mask_selection_rate` of `sequence_length`, rounded up.
-        mask_token_rate: float. Share of these that the mask token replaces.
-        random_token_rate: float. Share that a random token replaces.
-        mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see `mask_tokens`.
+        mask_selection_length: maximum tokens to predict per row; `None` means `mask_selection_rate`
+            of `sequence_length`, rounded up.
+        mask_token_rate: share of these that the mask token replaces.
+        random_token_rate: share that a random token replaces.
+        mask_unit: unit to mask: "token", "word", "span" or "ngram"; see `mask_tokens`.
         seed: int.
-        workers: int. Worker processes; `None` starts one per core, or none for few blocks. Scripts
-            must call this below `if __name__ == "__main__":`.
+        workers: worker processes; `None` starts one per core, or none for few blocks. Scripts must
+            call this below `if __name__ == "__main__":`.
         block_bytes: int.
         blocks_per_shard: int.
         progress: function `(share, examples)`, called after each block.

@@ -32,7 +32,7 @@ def next_sentence_pairs(sentences, documents, most, short_sequence_rate=0.1, see
 
     Args:
         sentences, documents: ints (S + 1,), (D + 1,). Random sentences come from these documents.
-        most: int. Target number of tokens per pair.
+        most: target number of tokens per pair.
         short_sequence_rate: float.
         seed: int.
 
@@ -114,9 +114,9 @@ def full_sentences(tokens, sentences, documents, most, separator, short_sequence
     Args:
         tokens: ints (N,).
         sentences, documents: ints (S + 1,), (D + 1,).
-        most: int. Tokens per row. A longer sentence is split.
+        most: tokens per row. A longer sentence is split.
         separator: int. The token between documents.
-        short_sequence_rate: float. Share of rows with a random target length.
+        short_sequence_rate: share of rows with a random target length.
         seed: int.
 
     Returns:

@@ -35,7 +35,7 @@ def write_shards(
         corpus: path of a file or a folder, a pattern, or a list of these; with `options` as Beam
             names them (`gs://`, `s3://`, `hdfs://`).
         output: path of a folder.
-        what: string. The name of the rows, such as "vectors".
+        what: the name of the rows, such as "vectors".
         by: string. The public function, for errors.
         model, settings: dicts of plain values that the shards depend on.
         endings: tuple of strings. Endings of a shard's files, as written.

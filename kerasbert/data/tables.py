@@ -76,9 +76,9 @@ def open_table(
         wanted: list of strings. The needed columns. The delimiter is the one that finds most of
             them in the first line.
         names: list of strings. All columns, for a file without a header.
-        quotes: bool. Whether values may be in `"`; `None` means in `.csv`, after a `sep=` line, and
-            if all column names are quoted.
-        name: string. Name of the file in errors, by default its path.
+        quotes: whether values may be in `"`; `None` means in `.csv`, after a `sep=` line, and if
+            all column names are quoted.
+        name: name of the file in errors, by default its path.
         opened: function that opens a path for reading bytes.
         **reading_text: further settings of `text_files.text_chunks`.
 
@@ -304,7 +304,7 @@ def json_lines(lines, source, start=1):
 
     Args:
         lines: strings.
-        source: string. Name of the file in errors.
+        source: name of the file in errors.
         start: int. The number of the first line.
 
     Raises:
@@ -359,7 +359,7 @@ def parquet_rows(file, path, group, names, before):
 
     Args:
         file: a file from `open_parquet`.
-        path: string. Its path, for errors.
+        path: its path, for errors.
         group: int. The number of the row group.
         names: list of strings. The columns to read.
         before: int. The number of rows in earlier row groups.

@@ -119,11 +119,11 @@ def text_chunks(
 
     Args:
         path: string.
-        encoding: string. Encoding of a file that is not UTF-8 and has no byte-order mark, as Excel
-            writes. It is not guessed, since a wrong guess would silently give wrong text.
-        name: string. Name of the file in errors, by default its path.
-        whole: bool. Whether the caller keeps all text in memory, to limit the expansion of
-            compressed files.
+        encoding: encoding of a file that is not UTF-8 and has no byte-order mark, as Excel writes.
+            It is not guessed, since a wrong guess would silently give wrong text.
+        name: name of the file in errors, by default its path.
+        whole: whether the caller keeps all text in memory, to limit the expansion of compressed
+            files.
         errors: string. Handling of undecodable bytes, as in `codecs`.
         opened: function that opens a path for reading bytes.
 

@@ -21,7 +21,7 @@ class DependencyTree:
         heads: tuple of W ints. Position of each word's head, from 1; 0 for the root, as in CoNLL-U.
         tags: tuple of W strings. Universal parts of speech; `None` if unknown.
         relations: tuple of W strings. The dependency relation of each word to its head, or `None`.
-        id: string. The file's id of the sentence; "" if it has none.
+        id: the file's id of the sentence; "" if it has none.
 
     Raises:
         ValueError: if the heads do not form a tree.

@@ -75,28 +75,27 @@ def vocab(
     and `[MASK]` (ids 100 to 103), other unused entries, characters (word-initial, then
     word-internal), and pieces by frequency. Unigram models are SentencePiece's: `<pad>`, `<unk>`,
     `[CLS]`, `[SEP]` and `[MASK]` (ids 0 to 4), then pieces by likelihood. The same text and
-    settings give the same file, byte for byte.
+    settings give the same file.
 
     Args:
         corpus: path of a file, folder or pattern, or a list; see `kerasbert.data.documents`.
-        output: string. Folder or URL, such as "s3://bucket/vocab", for `vocab.txt` (or
-            `spiece.model`) and `tokenizer_config.json`, which the tokenizer's `from_files` reads.
-        size: int. Number of tokens, special and unused ones included; a small corpus may give
-            fewer.
-        kind: string. "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
+        output: folder or URL, such as "s3://bucket/vocab", for `vocab.txt` (or `spiece.model`) and
+            `tokenizer_config.json`, which the tokenizer's `from_files` reads.
+        size: number of tokens, special and unused ones included; a small corpus may give fewer.
+        kind: "wordpiece" or "unigram"; `split_on_cjk`, `unused`, `max_characters` and
             `min_frequency` apply to "wordpiece" only.
         lowercase: bool. `True` for an "uncased" vocabulary.
-        strip_accents: bool. Whether to remove accents; `None` means the value of `lowercase`. Use
-            `False` for Korean and Japanese: `True` decomposes Hangul and removes marks of kana.
-        split_on_cjk: bool. Whether each Chinese character is a word.
-        unused: int. Number of entries `[unused0]`, `[unused1]`, ..., for later words.
-        max_characters: int. Number of distinct characters to keep, by frequency; words with others
+        strip_accents: whether to remove accents; `None` means the value of `lowercase`. Use `False`
+            for Korean and Japanese: `True` decomposes Hangul and removes marks of kana.
+        split_on_cjk: whether each Chinese character is a word.
+        unused: number of entries `[unused0]`, `[unused1]`, ..., for later words.
+        max_characters: number of distinct characters to keep, by frequency; words with others
             become `[UNK]`. `None` means half of the vocabulary, plus entries that pieces leave
             free.
-        min_frequency: int. Minimum count of a character and of a pair of pieces.
+        min_frequency: minimum count of a character and of a pair of pieces.
         text_key, encoding, errors: see `kerasbert.data.documents`.
-        overwrite: bool. Whether to replace an existing vocabulary.
-        workers: int. Worker processes for counting; `None` means one per core, or none below 64 MB.
+        overwrite: whether to replace an existing vocabulary.
+        workers: worker processes for counting; `None` means one per core, or none below 64 MB.
             Scripts must call this below `if __name__ == "__main__":`.
         options: `apache_beam.options.pipeline_options.PipelineOptions` of the runner that counts
             words, with `corpus` as Beam names files, and access of all workers to `output`. `None`

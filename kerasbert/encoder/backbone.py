@@ -60,44 +60,41 @@ class BertBackbone(PresetBackbone):
         num_layers: int.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
-        intermediate_dim: int. Width of the feed-forward.
-        dropout: float. Dropout of the embeddings and of each sublayer's output.
-        max_sequence_length: int. Number of positions.
+        intermediate_dim: width of the feed-forward.
+        dropout: dropout of the embeddings and of each sublayer's output.
+        max_sequence_length: number of positions.
         num_segments: int. 0 for families without segments.
-        attention_dropout: float. Dropout of the attention maps; `None` means `dropout`.
-        activation: string. A Keras activation, "gelu_approximate" (tanh form of GELU) or
-            "quick_gelu" (sigmoid form).
+        attention_dropout: dropout of the attention maps; `None` means `dropout`.
+        activation: a Keras activation, "gelu_approximate" (tanh form of GELU) or "quick_gelu"
+            (sigmoid form).
         layer_norm_epsilon: float.
-        pooler: bool. Whether a dense layer with tanh on the first token computes `pooled_output`.
-        embedding_dim: int. Width of the embeddings, which are then projected to `hidden_dim`
-            (ALBERT, ELECTRA); `None` means `hidden_dim`.
-        embeddings_norm: bool. Whether a norm follows the embeddings (GPT has none).
-        num_groups: int. Number of groups of layers that share weights (ALBERT); `None` shares none.
-        num_inner_repetitions: int. Number of blocks per layer (ALBERT).
+        pooler: whether a dense layer with tanh on the first token computes `pooled_output`.
+        embedding_dim: width of the embeddings, which are then projected to `hidden_dim` (ALBERT,
+            ELECTRA); `None` means `hidden_dim`.
+        embeddings_norm: whether a norm follows the embeddings (GPT has none).
+        num_groups: number of groups of layers that share weights (ALBERT); `None` shares none.
+        num_inner_repetitions: number of blocks per layer (ALBERT).
         position_embedding: "learned", "rotary", "none" or, in the attention of all layers,
             "disentangled" (DeBERTa).
-        position_offset: int. Row of the first position in the learned table (RoBERTa: 2).
-        restarts_positions: bool. Whether learned positions restart at the first token of another
-            segment than the first (XLM's translation language modeling, in which segments are
-            languages).
-        bucket_size: int. Number of buckets of relative positions per side, for disentangled
-            positions and `position_bias="buckets"`; `None` (disentangled only) means one per
-            distance.
-        max_relative_positions: int. Limit to which relative positions are clipped; `None` means
+        position_offset: row of the first position in the learned table (RoBERTa: 2).
+        restarts_positions: whether learned positions restart at the first token of another segment
+            than the first (XLM's translation language modeling, in which segments are languages).
+        bucket_size: number of buckets of relative positions per side, for disentangled positions
+            and `position_bias="buckets"`; `None` (disentangled only) means one per distance.
+        max_relative_positions: limit to which relative positions are clipped; `None` means
             `max_sequence_length`.
-        rotary_base: float. Base of the rotary angles.
-        local_rotary_base: float. Base of the rotary angles in local layers; `None` means
-            `rotary_base`.
-        rotary_factor: float. Divisor of rotary positions (GTE).
+        rotary_base: base of the rotary angles.
+        local_rotary_base: base of the rotary angles in local layers; `None` means `rotary_base`.
+        rotary_factor: divisor of rotary positions (GTE).
         rotary_value: bool. Rotary positions of values too (small RoFormers).
-        num_key_value_heads: int. Number of heads of keys and values, a divisor of `num_heads`
+        num_key_value_heads: number of heads of keys and values, a divisor of `num_heads`
             (grouped-query attention, EuroBERT); `None` means `num_heads`.
         rms_norm: bool. Root-mean-square norms instead of layer norms (EuroBERT).
         shares_projections: bool. For disentangled positions: whether distances share the tokens'
             norm and projections, unlike in the first DeBERTa.
-        conv_kernel_size: int. Number of tokens, odd, of a convolution of the embeddings that is
-            added to the first layer's output (DeBERTa-v2); `None` for no convolution.
-        conv_activation: string. Activation of the convolution.
+        conv_kernel_size: number of tokens, odd, of a convolution of the embeddings that is added to
+            the first layer's output (DeBERTa-v2); `None` for no convolution.
+        conv_activation: activation of the convolution.
         position_bias: bias of attention scores by relative position: "buckets", learned and shared
             by all layers (MPNet), "alibi" (Jina-BERT v2), or `None`.
         local_window: int. Local layers attend to `local_window // 2` tokens on each side; `None`
@@ -111,21 +108,21 @@ class BertBackbone(PresetBackbone):
             are the same for every head. "given" adds the input `global_attention_mask`, (B, T), 1
             at global tokens, which raw texts lack; calls of the encoder take it with any of these
             values.
-        max_global_tokens: int. Maximum number of global tokens per row, which limits memory.
-        sep_token_id: int. Id of the separator, where "before_separator" ends.
-        norm_first: bool. Whether layers are pre-norm, with a final norm, instead of post-norm.
-        first_attention_norm: bool. Whether, with `norm_first` and `embeddings_norm`, the first
-            layer has a norm before attention (RoBERTa-PreLayerNorm).
-        final_norm: bool. Whether a pre-norm encoder has a final norm (FlauBERT has none).
-        gated_mlp: bool. Whether the feed-forward is gated.
-        use_bias: bool. Whether projections and norms have biases; or a list of parts: "attention",
+        max_global_tokens: maximum number of global tokens per row, which limits memory.
+        sep_token_id: id of the separator, where "before_separator" ends.
+        norm_first: whether layers are pre-norm, with a final norm, instead of post-norm.
+        first_attention_norm: whether, with `norm_first` and `embeddings_norm`, the first layer has
+            a norm before attention (RoBERTa-PreLayerNorm).
+        final_norm: whether a pre-norm encoder has a final norm (FlauBERT has none).
+        gated_mlp: whether the feed-forward is gated.
+        use_bias: whether projections and norms have biases; or a list of parts: "attention",
             "intermediate", "output", "norm" (NomicBERT: ["norm"]).
-        is_causal: bool. Whether attention is left-to-right (an ablation in BERT's paper).
-        initializer_range: float. Standard deviation of the truncated normal initializer.
+        is_causal: whether attention is left-to-right (an ablation in BERT's paper).
+        initializer_range: standard deviation of the truncated normal initializer.
         family: string. Family of the checkpoint; determines conversion and the heads' defaults.
-        finetuning_learning_rate: float. Recommended peak learning rate for fine-tuning these
-            weights, the default of `finetune` and `compile`; `None` if unknown. Saved only in
-            presets of this package.
+        finetuning_learning_rate: recommended peak learning rate for fine-tuning these weights, the
+            default of `finetune` and `compile`; `None` if unknown. Saved only in presets of this
+            package.
         dtype: string or policy, for example "mixed_bfloat16".
 
     Example:
@@ -234,7 +231,7 @@ class BertBackbone(PresetBackbone):
         """Return a new, trainable encoder with copies of some layers, for example a student.
 
         Args:
-            layers: list of ints. Layers to copy, counted from 0, for example every second one.
+            layers: list of ints. Layers to copy, counted from 0.
 
         >>> backbone = BertBackbone(
         ...     vocabulary_size=9, num_layers=4, num_heads=1, hidden_dim=4, intermediate_dim=4
@@ -247,11 +244,10 @@ class BertBackbone(PresetBackbone):
     def reinitialize_layers(self, count: int) -> None:
         """Give the last layers and the pooler new, random weights, before fine-tuning.
 
-        They are the most specific to pre-training; with few labels, new ones may train more
-        reliably.
+        With few labels, new ones may train more reliably.
 
         Args:
-            count: int. Number of layers, counted from the last.
+            count: number of layers, counted from the last.
 
         >>> backbone = BertBackbone(
         ...     vocabulary_size=9, num_layers=2, num_heads=1, hidden_dim=4, intermediate_dim=4
@@ -351,7 +347,7 @@ class BertBackbone(PresetBackbone):
             token_ids: ints (B, S).
             cache: tuple of a tensor (B, 2, T, N, H) for each block: keys and values of T tokens, of
                 which those from `cache_update_index` on are not yet filled.
-            cache_update_index: int. Position of the first of the S tokens.
+            cache_update_index: position of the first of the S tokens.
 
         Returns:
             `(outputs, cache)`; the new cache includes the S tokens.
@@ -421,8 +417,8 @@ class BertBackbone(PresetBackbone):
     ) -> Tensor:
         """Run the encoder; see the class.
 
-        With `positions` (B, P), `sequence_output` is (B, P, D), for these tokens only. This saves
-        most of the last feed-forward, a sixth of a mini encoder's cost.
+        With `positions` (B, P), `sequence_output` is (B, P, D). This saves most of the last
+        feed-forward, a sixth of a mini encoder's cost.
         """
         check_process()
         inputs = self.fill_in(inputs)  # JAX's `fit` skips `__call__`.

@@ -3,7 +3,7 @@
 When a model is created, Keras makes its class functional by changing its bases, and KerasHub
 changes those of tasks back and forth. Meanwhile, a model of the class in another thread has neither
 `call` nor outputs. These classes have the functional class among their bases from the start, so
-Keras changes nothing, and the method resolution order does not depend on KerasHub's models.
+nothing changes them.
 """
 
 from __future__ import annotations

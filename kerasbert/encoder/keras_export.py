@@ -36,7 +36,7 @@ class KerasExport:
         every backend, from raw texts or with the tokenizer's files, and check their output.
 
         Args:
-            filepath: string. The file or folder to write.
+            filepath: the file or folder to write.
             format: "tf_saved_model" or "litert" on TensorFlow, "torch" on PyTorch.
             **kwargs: as in `keras.Model.export`.
 

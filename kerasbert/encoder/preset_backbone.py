@@ -93,7 +93,7 @@ class PresetBackbone(FromPreset, KerasExport, functional.FillsIn, functional.Bac
         """Freeze the encoder and train low-rank adapters (arXiv 2106.09685) of some of its layers.
 
         Args:
-            rank: int. Rank of the adapters.
+            rank: rank of the adapters.
             target_layer_names: list of layer names; `None` adapts the query-key-value
                 projections.
         """

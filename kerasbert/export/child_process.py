@@ -12,7 +12,7 @@ def run_child(module, folder, nothing):
     """Run `python -m module folder` with TensorFlow, in a process that ends with this one.
 
     Args:
-        nothing: string. Subject of the error message, such as "No SavedModel".
+        nothing: subject of the error message, such as "No SavedModel".
 
     Raises:
         RuntimeError: if the child process fails; the message has the cause in one sentence.

@@ -30,8 +30,8 @@ def export_litert(
 
     Inputs, outputs, tokenizer files and errors are those of `export_onnx`, but each row is padded
     to `sequence_length` tokens, because LiteRT has no attention op for variable lengths. The batch
-    size is free, and the only signature is `serving_default`. Models that need more than LiteRT's
-    built-in ops, such as those with a BiLSTM, cause an error.
+    size is free, and the only signature is `serving_default`. Models beyond LiteRT's built-in ops,
+    such as those with a BiLSTM, cause an error.
 
     Args:
         precision: "float32", or "int8": kernels are int8, and their inputs are quantized at run

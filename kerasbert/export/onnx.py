@@ -37,14 +37,14 @@ def export_onnx(
     embedder. A classifier returns logits whatever its activation. For a `BertMultiTask`, the task's
     name is a prefix, as in `topic_token_ids`.
 
-    `tokenizers` and `transformers` can read `tokenizer.json` and its companions in any programming
-    language; `config.json` names the classes. `answer.py` is a short program that answers raw texts
-    without Keras and TensorFlow: `from folder.answer import answer`; a `BertMultiTask` gets none.
-    LoRA is merged, and weights of other types are written in float32. A failure leaves no files.
+    `tokenizers` and `transformers` read `tokenizer.json` in any programming language; `config.json`
+    names the classes. `answer.py` answers raw texts without Keras and TensorFlow: `from
+    folder.answer import answer`; a `BertMultiTask` gets none. LoRA is merged, and weights of other
+    types are written in float32. A failure leaves no files.
 
     Args:
         model: a `BertBackbone` or any task, on any backend.
-        directory: string. A new or empty directory.
+        directory: a new or empty directory.
         precision: "float32": outputs must match the model's within 1e-5 or rounding error; or
             "int8", a quarter of the size: kernels have 8 bits and a scale per column, and their
             inputs are quantized at run time.
@@ -66,7 +66,7 @@ def export_onnx(
 
     Raises:
         TypeError: if `model` is not an encoder or task of kerasbert.
-        ValueError: for a model that cannot be exported, or that has no class in transformers, or an
+        ValueError: for a model that cannot be exported or has no class in transformers, or an
             unusable folder.
         ImportError: if a package of the extra `onnx` is missing.
         RuntimeError: if the file cannot be built, or its outputs differ from the model's.
@@ -162,7 +162,7 @@ def _batches(model, texts):
 def _nncf():
     """Import NNCF with the environment variable of its own tests.
 
-    There is no other way to disable its telemetry.
+    Nothing else disables its telemetry.
     """
     before = os.environ.get("NNCF_CI")
     os.environ["NNCF_CI"] = before or "1"

@@ -88,9 +88,9 @@ def write_triton_configs(folder, graph, name):
     """Write the files of a model in Triton's repository.
 
     Args:
-        folder: string. The model's folder.
-        graph: string. Path of `model.onnx`; the first axis of each input and output is the batch.
-        name: string. Name of the model.
+        folder: the model's folder.
+        graph: path of `model.onnx`; the first axis of each input and output is the batch.
+        name: name of the model.
     """
     import onnx
 

@@ -1,8 +1,8 @@
 """`export_serving`: a SavedModel that takes raw strings, for a stock TensorFlow Serving.
 
-On every backend, a child process with TensorFlow builds, writes and checks the SavedModel
-(`kerasbert/export/write_saved_model.py`). JAX would export ops that servers reject, and PyTorch
-cannot export a SavedModel. The signatures of each kind of model are defined in its `served.py`.
+On every backend, a child process with TensorFlow writes and checks the SavedModel
+(`kerasbert/export/write_saved_model.py`): JAX would export ops that servers reject, and PyTorch
+cannot export one. Each kind's `served.py` defines its signatures.
 """
 
 from __future__ import annotations
@@ -89,28 +89,27 @@ def export_serving(
       (N,). An index with metadata returns it as JSON strings, `metadata` (N, K), and has the
       signature `search_where`, which also takes filters, as made by
       `kerasbert.search.where_inputs`: `where_clause`, `where_key`, `where_operator`, `where_type`
-      and `where_value` (N, conditions). Each query is compared with all embeddings, even if the
-      index has an engine. `embedder`, `reranker` and `reader` are its models, with names as for a
-      `BertMultiTask`.
+      and `where_value` (N, conditions). The search is exact, even if the index has an engine.
+      `embedder`, `reranker` and `reader` are its models, with names as for a `BertMultiTask`.
     - `BertEnsemble`: the signatures of its members' class; members must have equal preprocessors.
     - `BertMultiTask`: the signatures of each task, `name`, `name_tokens` and so on;
       `serving_default` is the first task's.
 
-    The first `count` items of a row are valid; the others are padding. `tokens` takes int32 token
-    ids instead of strings (for an `ElmoEmbedder` character ids); `preprocess` returns these ids,
-    for a `BertQuestionAnswering`, or with `long="windows"`, as windows (N, W, T). Each output has
-    one row per input row, so servers may batch. `start` and `end` count characters of the original
-    text. `assets.extra/card.json` has the shapes and an example request. Weights are float32 with
-    LoRA merged, or int8 as quantized. A failure leaves no files behind.
+    Items of a row after the first `count` are padding. `tokens` takes int32 token ids instead of
+    strings (for an `ElmoEmbedder` character ids); `preprocess` returns these ids, for a
+    `BertQuestionAnswering`, or with `long="windows"`, as windows (N, W, T). Each output has one row
+    per input row, so servers may batch. `start` and `end` count characters of the original text.
+    `assets.extra/card.json` has the shapes and an example request. Weights are float32 with LoRA
+    merged, or int8 as quantized. A failure leaves no files behind.
 
     Args:
         model: an instance of one of these classes, on any backend.
-        directory: string. The folder of all versions of this model, as TensorFlow Serving's
+        directory: the folder of all versions of this model, as TensorFlow Serving's
             `--model_base_path`; this version is written to `directory/<version>/`. Next to it,
-            `models.config` and `batching.config` are written for the server's
-            `--model_config_file` and `--batching_parameters_file`, and `kserve.yaml` for KServe.
+            `models.config` and `batching.config` are written for the server's `--model_config_file`
+            and `--batching_parameters_file`, and `kserve.yaml` for KServe.
         version: int. `None` takes the number after the last version, starting at 1.
-        labels: list of C strings that replace the class names; for a `BertMultiTask`, a dict of
+        labels: list of C class names that replace the model's; for a `BertMultiTask`, a dict of
             such lists by task.
         warmup: list of at most 1,000 inputs of `serving_default` or `pair`, such as a text or a
             tuple, that a server runs before its first request.
@@ -419,8 +418,8 @@ def rounding(outputs, nudged):
     """Return an absolute tolerance: `ROUNDING` times the change caused by rounding the weights.
 
     Libraries add in different orders, which has the same effect as rounding the weights
-    differently. In most models, outputs then change by less than the relative tolerance; in models
-    with large hidden values they change more.
+    differently: outputs change by more than the relative tolerance in models with large hidden
+    values.
 
     Args:
         outputs: dict of arrays.

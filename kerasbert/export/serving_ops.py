@@ -1,7 +1,7 @@
 """The ops that a served graph may contain: those of a stock TensorFlow Serving from 2.12 on.
 
 Each op is in the registry of tensorflow-cpu 2.12.1 or tensorflow-text 2.12.1, with a kernel. Ops
-for Python functions, XLA calls, randomness, training and devices are deliberately left out.
+for Python functions, XLA calls, randomness, training and devices are left out.
 """
 
 TENSORFLOW_OPS = frozenset(

@@ -2,8 +2,8 @@
 
 B batch, C choices, P predictions, T tokens.
 
-On every backend, a child process with TensorFlow writes the graph
-(`kerasbert/export/write_graph.py`). The target runtime must then reproduce the model's outputs.
+A child process with TensorFlow writes the graph (`kerasbert/export/write_graph.py`). The target
+runtime must then reproduce the model's outputs.
 """
 
 import contextlib
@@ -79,14 +79,14 @@ def exported(
 
     Args:
         model: an encoder or a task of kerasbert.
-        directory: string. A new or empty directory.
-        format: string. Format that the child process writes: "onnx" or "litert".
-        precision: string. One of `PRECISIONS`.
+        directory: a new or empty directory.
+        format: format that the child process writes: "onnx" or "litert".
+        precision: one of `PRECISIONS`.
         length: int. T of the graph, or `None` for any length.
         tokenizer: a tokenizer of kerasbert; `None` means the model's, `False` writes none.
-        layout: string. One of `LAYOUTS`; their values are the folder of the graph.
-        runtime: string. Name of the target runtime, if the caller converts the graph to another
-            format; the graph is then float32.
+        layout: one of `LAYOUTS`; their values are the folder of the graph.
+        runtime: name of the target runtime, if the caller converts the graph to another format; the
+            graph is then float32.
         probes: list of dicts of arrays. Inputs for the comparison; `None` draws random ones.
 
     Yields:

@@ -1,8 +1,8 @@
 """`export_web`: a page that runs a model in the browser, without a server or network access.
 
 onnxruntime-web runs the graph of `export_onnx`. `@huggingface/tokenizers` (9 kB compressed), which
-transformers.js uses too, reads `tokenizer.json`. The export fetches both libraries from npm and
-copies them into the page's folder: with 14 MB they are too large for a Python package.
+transformers.js uses too, reads `tokenizer.json`. The export copies both from npm into the page's
+folder: with 14 MB they are too large for a Python package.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SPANS = ("tag", "answer")  # Panels that need the offsets of each token.
 def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
     """Write a web page that runs a model in the browser: `index.html` and its files.
 
-    Any static file server can serve it, such as `python -m http.server -d DIRECTORY`. The page
+    Serve it with any static file server, such as `python -m http.server -d DIRECTORY`. The page
     shows predicted words for masked language models and pretrainers, bars for classifiers of texts
     or text pairs, regressors and next-sentence predictors, entities for taggers, and answers for
     question answering models. Results match `fill_mask`, `classify`, `tag` and `answer`, except for
@@ -74,7 +74,7 @@ def export_web(model: Any, directory: AnyPath, precision: str = "int8") -> str:
 
     Args:
         model: a task with a preprocessor.
-        directory: string. A new or empty directory.
+        directory: a new or empty directory.
         precision: "int8", or "float32", whose download is four times as large.
 
     Returns:

@@ -2,8 +2,7 @@
 
     python -m kerasbert.export.write_graph FOLDER
 
-FOLDER holds `preset/` and `job.json`, written by the parent process. The result is
-`FOLDER/files/model.onnx` or
+FOLDER holds `preset/` and `job.json`; the result is `FOLDER/files/model.onnx` or
 `FOLDER/files/model.tflite`.
 """
 

@@ -2,8 +2,8 @@
 
     python -m kerasbert.export.write_saved_model FOLDER
 
-FOLDER holds files that the parent process wrote: `preset/`, `job.json` (settings, and inputs for
-the checks) and `expected.npz` (the model's own answers). The result is `FOLDER/saved_model/`.
+FOLDER holds `preset/`, `job.json` (settings, and inputs for the checks) and `expected.npz` (the
+model's own answers). The result is `FOLDER/saved_model/`.
 """
 
 import gc
@@ -224,12 +224,12 @@ def check_answers(path, batches, probes, warmup, tolerance=TOLERANCE, rounding=0
     """Load the SavedModel as a server does, and compare each signature's answers with the model's.
 
     Args:
-        path: string. The SavedModel.
+        path: the SavedModel.
         batches: list of `(signature, features, outputs)`; the last two are dicts of arrays.
         probes: list of `(signature, inputs, answers)` for texts; see `Served.expected`.
         warmup: list of `(signature, inputs)`.
-        tolerance: float. Tolerance relative to the largest output.
-        rounding: float. Absolute tolerance.
+        tolerance: tolerance relative to the largest output.
+        rounding: absolute tolerance.
     """
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         loaded = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def

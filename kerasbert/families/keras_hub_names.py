@@ -21,10 +21,10 @@ def encoder_names(
     """Return a family's `KerasHubTable.encoder`.
 
     Args:
-        tokens: string. Prefix of the embeddings of tokens and positions.
-        block: string. Name of a layer.
-        projection: string. Name of the projection of embeddings.
-        attention: string. Name of the attention layer; "" for that of most families.
+        tokens: prefix of the embeddings of tokens and positions.
+        block: name of a layer.
+        projection: name of the projection of embeddings.
+        attention: name of the attention layer; "" for that of most families.
     """
     parts = {
         ours: its.replace("self_attention_layer/", attention or "self_attention_layer/")
@@ -64,13 +64,13 @@ class KerasHubTable:
     """A family's names in KerasHub.
 
     Args:
-        classes: string. Prefix of its class names.
+        classes: prefix of its class names.
         settings: dict. Our settings that are fixed in the code of its class, not in the preset.
         config: dict of further settings of its class to their defaults there.
         encoder: dict of our layer to theirs; see `kerasbert.checkpoints.name_map`.
         verbatim: dict of our weight to theirs; see `NameMap.verbatim`.
         heads: dict of kind of head to a tuple of two such dicts, of layers and of weights.
-        head_activation: string. Activation of the masked-LM head, which is fixed in its code.
+        head_activation: activation of the masked-LM head, which is fixed in its code.
     """
 
     classes: str

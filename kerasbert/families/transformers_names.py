@@ -38,14 +38,14 @@ class Table:
     """A family's names in transformers.
 
     Args:
-        classes: string. Prefix of its class names.
-        prefix: string. Prefix of the encoder's weight names in a class with a head.
+        classes: prefix of its class names.
+        prefix: prefix of the encoder's weight names in a class with a head.
         config: dict of our encoder setting to `(their key, transformers' default)`.
         encoder: dict of our layer to theirs; see `kerasbert.checkpoints.name_map`.
         heads: dict of kind of head to such a dict of the head's layers.
         head_config: dict of kind of head to its settings, in the form of `config`. A dropout of
             `None` means the encoder's. A third item is a dict of their values to ours.
-        model_type: string. The `model_type` in `config.json`; "" for the family's name.
+        model_type: the `model_type` in `config.json`; "" for the family's name.
         marks: dict of key to value in `config.json` that distinguish this family from another one
             with the same `model_type`.
         layout: string. Naming and layout of the encoder's weights; see `name_map.LEAVES`.
@@ -55,9 +55,9 @@ class Table:
         endings: dict of kind of head to the suffix of its class name, if not `Kind.huggingface`;
             `None` stands for the bare encoder, whose suffix is usually "Model".
         without_class: tuple. Kinds of heads that have weight names, but no class of their own.
-        starts_at_padding: bool. Whether the first position's row follows that of the padding id.
-        has_square_projection: bool. Whether embeddings are projected even if they have the
-            encoder's width.
+        starts_at_padding: whether the first position's row follows that of the padding id.
+        has_square_projection: whether embeddings are projected even if they have the encoder's
+            width.
         aliases: dict of a key's other name, which takes precedence, to the key.
         ignored: tuple. Keys of `huggingface.REFUSED` that have no effect in this family.
         special_ids: tuple. Keys of special tokens in `config.json`.
@@ -70,7 +70,7 @@ class Table:
         unused: tuple. Parts of the names of stored weights that are not read.
         refused: dict of kind of head to a dict of key to the only supported value.
         inside: tuple. Prefixes of head layers whose names are among those of the encoder.
-        may_lack_segments: bool. Whether the class has no segment table if there are no segments.
+        may_lack_segments: whether the class has no segment table if there are no segments.
         swapped: string. See `NameMap.swapped`.
         orders: function of the encoder's settings; see `NameMap.orders`.
         fixed: function of the encoder's settings that returns redundant tensors of its class, a

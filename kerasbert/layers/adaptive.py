@@ -18,7 +18,7 @@ class AdaptiveEmbedding(ChecksKeywords, keras.layers.Layer):
     Args:
         vocabulary_size: int. V; ids are sorted by frequency, most frequent first.
         hidden_dim: int. D.
-        embedding_dim: int. Width of the first cluster's embeddings; `None` means `hidden_dim`.
+        embedding_dim: width of the first cluster's embeddings; `None` means `hidden_dim`.
         cutoffs: list of ints. First id of each cluster after the first; empty for one cluster.
         division: int. Factor by which the width shrinks per cluster; 1 is a shared table.
 

@@ -38,7 +38,7 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
     """Attention mask from padding, causality and a local window.
 
     Args:
-        is_causal: bool. Whether a token attends only to itself and earlier tokens.
+        is_causal: whether a token attends only to itself and earlier tokens.
         window: int or None. A token attends only to tokens at most `window // 2` away (ModernBERT's
             local layers).
 
@@ -65,8 +65,8 @@ class AttentionMask(ChecksKeywords, keras.layers.Layer):
 
         Args:
             padding_mask: (B, T), true or 1 at tokens.
-            by_blocks: bool. Whether a window may give long texts a block mask, of linear size in T:
-                each of C blocks of W tokens attends to K tokens.
+            by_blocks: whether a window may give long texts a block mask, of linear size in T: each
+                of C blocks of W tokens attends to K tokens.
             is_global, global_ranks: outputs of `GlobalTokens`, for `GlobalAttention`; all tokens
                 attend to the global ones. `None` for no global tokens.
 
@@ -122,12 +122,12 @@ class SelfAttention(ChecksKeywords, keras.layers.Layer):
 
     Args:
         num_heads: int. Must divide the width of the input.
-        dropout: float. Dropout of the attention probabilities in training.
+        dropout: dropout of the attention probabilities in training.
         use_bias: bool.
         rotary_base: float or None. Base of the rotary position embedding; `None` disables it.
-        rotary_factor: float. Divisor of the positions.
-        rotary_value: bool. Whether values are rotated like queries and keys (some RoFormers).
-        num_key_value_heads: int. Number of heads of keys and values, a divisor of `num_heads`
+        rotary_factor: divisor of the positions.
+        rotary_value: whether values are rotated like queries and keys (some RoFormers).
+        num_key_value_heads: number of heads of keys and values, a divisor of `num_heads`
             (grouped-query attention, arXiv 2305.13245); `None` means `num_heads`.
         kernel_initializer: an initializer.
 
@@ -302,7 +302,7 @@ class CrossAttention(ChecksKeywords, keras.layers.Layer):
 
     Args:
         num_heads: int. Must divide the width of the input.
-        dropout: float. Dropout of the attention probabilities in training.
+        dropout: dropout of the attention probabilities in training.
         use_bias: bool.
         kernel_initializer: an initializer.
 

@@ -56,15 +56,15 @@ class TransformerBlock(ChecksKeywords, keras.layers.Layer):
 
     Args:
         num_heads: int.
-        intermediate_dim: int. Width of the feed-forward network.
+        intermediate_dim: width of the feed-forward network.
         activation: string. See `kerasbert.layers.token_layers.activation_function`.
-        dropout: float. Dropout of the outputs of attention and feed-forward.
-        attention_dropout: float. Dropout of the attention probabilities.
+        dropout: dropout of the outputs of attention and feed-forward.
+        attention_dropout: dropout of the attention probabilities.
         layer_norm_epsilon: float.
-        norm_first: bool. Whether norms come before attention and feed-forward (pre-norm) instead of
-            after the residual.
-        attention_norm: bool. Whether there is a norm before attention; `False` needs `norm_first`.
-        gated_mlp: bool. Whether the feed-forward is gated as in GeGLU (arXiv 2002.05202):
+        norm_first: whether norms come before attention and feed-forward (pre-norm) instead of after
+            the residual.
+        attention_norm: whether there is a norm before attention; `False` needs `norm_first`.
+        gated_mlp: whether the feed-forward is gated as in GeGLU (arXiv 2002.05202):
             activation(first half) * second half.
         use_bias: bool, or a list of the parts with biases: "attention", "intermediate" and
             "output" (both in the feed-forward), "norm".

@@ -26,11 +26,11 @@ class TokenConvolution(ChecksKeywords, keras.layers.Layer):
     """Convolution over neighboring tokens, whose output is added to that of another layer.
 
     Args:
-        kernel_size: int. Number of tokens that an output depends on; odd.
+        kernel_size: number of tokens that an output depends on; odd.
         activation: string. See `kerasbert.layers.token_layers.activation_function`.
-        dropout: float. Dropout of the convolution's output.
+        dropout: dropout of the convolution's output.
         layer_norm_epsilon: float.
-        norm_bias: bool. Whether the norm of the sum has a bias.
+        norm_bias: whether the norm of the sum has a bias.
         kernel_initializer: an initializer.
 
     Example:

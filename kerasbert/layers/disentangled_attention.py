@@ -38,8 +38,8 @@ class DistanceEmbedding(ChecksKeywords, keras.layers.Layer):
         bucket_size: int or None. The table has `2 * bucket_size` rows: one per distance up to half
             of `bucket_size`, then logarithmic buckets. `None` means a row per distance.
         layer_norm_epsilon: float.
-        use_bias: bool. Whether the norm has a bias.
-        normalized: bool. Whether the embeddings are normalized; those of the first DeBERTa are not.
+        use_bias: whether the norm has a bias.
+        normalized: whether the embeddings are normalized; those of the first DeBERTa are not.
         initializer: the initializer of the table.
 
     Example:
@@ -161,11 +161,11 @@ class DisentangledAttention(SelfAttention):
 
     Args:
         num_heads: int. Must divide the width of the input.
-        dropout: float. Dropout of the attention probabilities in training.
+        dropout: dropout of the attention probabilities in training.
         use_bias: bool.
-        position_dropout: float. Dropout of the distance embeddings.
-        shares_projections: bool. Whether distance and token embeddings share the projections; not
-            in the first DeBERTa, whose keys have no bias.
+        position_dropout: dropout of the distance embeddings.
+        shares_projections: whether distance and token embeddings share the projections; not in the
+            first DeBERTa, whose keys have no bias.
         kernel_initializer: an initializer.
 
     Example:

@@ -22,10 +22,10 @@ class CharacterEncoder(ChecksKeywords, keras.layers.Layer):
     Args:
         output_dim: int. D.
         filters: list of `(width, count)`, one pair per convolution.
-        embedding_dim: int. Width of the character embeddings.
-        num_highways: int. Number of highway layers (arXiv 1505.00387) after the convolutions.
-        activation: string. Activation of the convolutions, "relu" or "tanh".
-        num_characters: int. Number of character ids, including 0 for padding.
+        embedding_dim: width of the character embeddings.
+        num_highways: number of highway layers (arXiv 1505.00387) after the convolutions.
+        activation: activation of the convolutions, "relu" or "tanh".
+        num_characters: number of character ids, including 0 for padding.
 
     Example:
 
@@ -203,9 +203,9 @@ class ProjectedLSTMs(ChecksKeywords, keras.layers.Layer):
     Args:
         num_layers: int. L.
         units, projection_dim, cell_clip, projection_clip: see `ProjectedLSTMCell`.
-        skip_connections: bool. Whether layers after the first add their input.
-        dropout: float. Dropout of each layer's input in training.
-        go_backwards: bool. Whether to read each row from its last token to its first.
+        skip_connections: whether layers after the first add their input.
+        dropout: dropout of each layer's input in training.
+        go_backwards: whether to read each row from its last token to its first.
 
     Example:
 

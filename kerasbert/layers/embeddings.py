@@ -27,8 +27,8 @@ class PositionEmbedding(ChecksKeywords, keras.layers.Layer):
     RoBERTa uses `offset=2`: its table has two more rows than positions.
 
     Args:
-        sequence_length: int. Number of positions.
-        offset: int. Table row of the first position.
+        sequence_length: number of positions.
+        offset: table row of the first position.
         initializer: the initializer of the table.
 
     Example:
@@ -92,7 +92,7 @@ class SinusoidalPositions(ChecksKeywords, keras.layers.Layer):
     paper.
 
     Args:
-        sequence_length: int. Number of positions.
+        sequence_length: number of positions.
 
     Example:
 
@@ -166,9 +166,9 @@ def rotate(x, base, start_index=None, factor=1.0):
 
     Args:
         x: tensor (B, T, N, H), H even.
-        base: float. Base of the wavelengths.
+        base: base of the wavelengths.
         start_index: int or tensor. Position of the first token; `None` means 0.
-        factor: float. Divisor of positions (position interpolation, arXiv 2306.15595).
+        factor: divisor of positions (position interpolation, arXiv 2306.15595).
 
     Returns:
         (B, T, N, H), in the dtype of `x`.

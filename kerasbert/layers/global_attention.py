@@ -28,8 +28,8 @@ def rule_mask(rule, token_ids, sep_token_id):
     """Return the `global_attention_mask` (B, K) of a rule; K may be smaller than T.
 
     Args:
-        rule: string. "first", "before_separator" or "after_separator". "after_separator" begins two
-            tokens after the first separator, which pairs may have twice.
+        rule: "first", "before_separator" or "after_separator". "after_separator" begins two tokens
+            after the first separator, which pairs may have twice.
         token_ids: ints (B, T).
         sep_token_id: int or None.
 
@@ -87,8 +87,7 @@ class GlobalTokens(ChecksKeywords, keras.layers.Layer):
     """Positions of the global tokens, for `GlobalAttention` and `AttentionMask`.
 
     Args:
-        max_global_tokens: int. Rows with more give NaN, because compiled code cannot raise an
-            error.
+        max_global_tokens: rows with more give NaN, because compiled code cannot raise an error.
 
     Example:
 
@@ -159,7 +158,7 @@ class GlobalAttention(SelfAttention):
 
     Args:
         num_heads: int. Must divide the width of the input.
-        dropout: float. Dropout of the attention probabilities in training.
+        dropout: dropout of the attention probabilities in training.
         use_bias: bool.
         kernel_initializer: an initializer.
 

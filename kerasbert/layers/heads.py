@@ -93,7 +93,7 @@ class BiLSTM(ChecksKeywords, keras.layers.Layer):
     """Bidirectional LSTM that concatenates the outputs and skips padding.
 
     Args:
-        units: int. U, units per direction.
+        units: U, units per direction.
 
     Example:
 
@@ -210,16 +210,16 @@ class MaskedLMHead(ChecksKeywords, keras.layers.Layer):
 
     Args:
         token_embedding: the encoder's `keras.layers.ReversibleEmbedding` (V, E).
-        activation: string. Activation of the dense layer; see `activation_function`.
+        activation: activation of the dense layer; see `activation_function`.
         layer_norm_epsilon: float.
-        use_bias: bool. Whether the dense layer has a bias.
-        norm_bias: bool. Whether the norm has a bias.
-        output_bias: bool. Whether the logits have a bias per vocabulary entry.
-        tie_weights: bool. Whether the projection shares the token embedding's weights.
-        transform: bool. Whether there are a dense layer and a norm, unlike in GPT. Without them,
-            `inputs` must have the embedding's width.
-        hidden_dim: int. Width of the dense layer, with `tie_weights=False` (RemBERT); `None` means
-            the embedding's.
+        use_bias: whether the dense layer has a bias.
+        norm_bias: whether the norm has a bias.
+        output_bias: whether the logits have a bias per vocabulary entry.
+        tie_weights: whether the projection shares the token embedding's weights.
+        transform: whether there are a dense layer and a norm, unlike in GPT. Without them, `inputs`
+            must have the embedding's width.
+        hidden_dim: width of the dense layer, with `tie_weights=False` (RemBERT); `None` means the
+            embedding's.
         kernel_initializer: an initializer.
 
     Raises:

@@ -53,8 +53,8 @@ class _PositionBias(ChecksKeywords, keras.layers.Layer):
         """Compute the bias (1, N, S, K) of consecutive queries and keys.
 
         Args:
-            queries: int. Number of queries S.
-            keys: int. Number of keys K.
+            queries: number of queries S.
+            keys: number of keys K.
             first: int or tensor. Position of the first query, relative to the first key.
         """
         raise NotImplementedError
@@ -76,10 +76,10 @@ class RelativePositionBias(_PositionBias):
 
     Args:
         num_heads: int.
-        num_buckets: int. Number of buckets of both directions together.
-        max_distance: int. Distance from which on the last bucket is used.
-        bidirectional: bool. Whether keys after a query have own buckets, instead of that of
-            distance 0 (causal attention).
+        num_buckets: number of buckets of both directions together.
+        max_distance: distance from which on the last bucket is used.
+        bidirectional: whether keys after a query have own buckets, instead of that of distance 0
+            (causal attention).
         initializer: the initializer of the table.
 
     Example:

@@ -65,8 +65,8 @@ class StructuralProbe(ChecksKeywords, keras.layers.Layer):
     h_i|^2` a word's depth. B is initialized uniformly between -0.05 and 0.05, and always float32.
 
     Args:
-        kind: string. "distance" or "depth".
-        rank: int. R, the rank of B (D, R).
+        kind: "distance" or "depth".
+        rank: R, the rank of B (D, R).
 
     Example:
 

@@ -35,9 +35,9 @@ class RecurrentEncoder(ChecksKeywords, keras.layers.Layer):
     Args:
         num_layers: int.
         units: int. D, an even number with `bidirectional`.
-        cell: string. "lstm" or "gru".
-        bidirectional: bool. Whether each layer reads in both directions, with D / 2 units each.
-        dropout: float. Dropout between the layers.
+        cell: "lstm" or "gru".
+        bidirectional: whether each layer reads in both directions, with D / 2 units each.
+        dropout: dropout between the layers.
 
     Example:
 
@@ -153,8 +153,8 @@ class AttentionDecoder(ChecksKeywords, keras.layers.Layer):
     Args:
         num_layers: int. Cells.
         units: int. D, the width of cells, encoder outputs and output vectors.
-        cell: string. "lstm" or "gru".
-        attention: string. "additive", "dot", "general" or "concat".
+        cell: "lstm" or "gru".
+        attention: "additive", "dot", "general" or "concat".
 
     Example:
 

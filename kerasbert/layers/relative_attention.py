@@ -20,11 +20,11 @@ class RelativeContext(ChecksKeywords, keras.layers.Layer):
     """Layer that computes shared arguments of `RelativeAttention` layers.
 
     Args:
-        is_causal: bool. Whether a token attends only to itself and earlier tokens.
-        span: int. Maximum number of tokens, itself included, that a token attends to; `None` for no
+        is_causal: whether a token attends only to itself and earlier tokens.
+        span: maximum number of tokens, itself included, that a token attends to; `None` for no
             limit.
-        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
-        dropout: float. Dropout of the distance encodings.
+        clamp_length: limit to which relative positions are clamped; `None` for no limit.
+        dropout: dropout of the distance encodings.
         bias_shape: `(N, H)` if all layers share the query biases; `None` if each has its own.
 
     Example:
@@ -186,9 +186,9 @@ class RelativeAttention(ChecksKeywords, keras.layers.Layer):
 
     Args:
         num_heads: int. Must divide the width of the input.
-        dropout: float. Dropout of the attention probabilities in training.
-        has_segments: bool. Whether scores have a segment term.
-        shares_biases: bool. Whether the query biases come from `RelativeContext`.
+        dropout: dropout of the attention probabilities in training.
+        has_segments: whether scores have a segment term.
+        shares_biases: whether the query biases come from `RelativeContext`.
         kernel_initializer: an initializer.
 
     Example:

@@ -38,7 +38,7 @@ def in_chunks(call, layers, inputs, size):
         call: function from a dict of tensors to a tensor. It must treat rows independently.
         layers: list of the layers that `call` uses.
         inputs: dict of tensors (B, ...).
-        size: int. Rows per chunk.
+        size: rows per chunk.
 
     >>> layer = keras.layers.Dense(2)
     >>> x = {"x": ops.ones((5, 3))}

@@ -27,7 +27,7 @@ class TokenReplacement(ChecksKeywords, keras.layers.Layer):
     first counts.
 
     Args:
-        seed: int. Seed of the samples in training.
+        seed: seed of the samples in training.
 
     Example:
 

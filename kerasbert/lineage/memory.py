@@ -12,7 +12,7 @@ def remember(states, memory, length):
     Args:
         states: list of L tensors (B, T, D), the inputs of each layer.
         memory: (B, L, M, D), or `None`.
-        length: int. Maximum number of tokens to keep; `None` keeps all.
+        length: maximum number of tokens to keep; `None` keeps all.
     """
     found = ops.stack(list(states), axis=1)
     if memory is not None:

@@ -77,10 +77,10 @@ class DistillKL(VectorLoss):
     Embeddings are (B, C, D): anchors and N texts; labels are the teacher's scores (B, N).
 
     Args:
-        temperature: float. Divisor of the scores of both models.
+        temperature: divisor of the scores of both models.
         similarity: "dot", "cosine", or "maxsim" for token embeddings.
-        normalize_scores: bool. Whether to first rescale this model's scores in each row to 0 to 1;
-            with "maxsim", this is PyLate's `Distillation`.
+        normalize_scores: whether to first rescale this model's scores in each row to 0 to 1; with
+            "maxsim", this is PyLate's `Distillation`.
         reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:

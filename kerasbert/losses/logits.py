@@ -27,7 +27,7 @@ def token_cross_entropy(labels: Any, logits: Tensor, label_smoothing: float = 0.
     Args:
         labels: ids (B, P), as ints or floats.
         logits: floats (B, P, V).
-        label_smoothing: float. Share of each label that is spread evenly over all V tokens.
+        label_smoothing: share of each label that is spread evenly over all V tokens.
 
     Returns:
         floats (B, P).
@@ -67,8 +67,8 @@ class TokenCrossEntropy(MeanOfWeights):
     """Cross-entropy over a vocabulary, by default the weighted mean over predictions.
 
     Args:
-        label_smoothing: float. Share of each label that is spread evenly over all tokens (Szegedy
-            et al. 2015, arXiv 1512.00567, section 7).
+        label_smoothing: share of each label that is spread evenly over all tokens (Szegedy et al.
+            2015, arXiv 1512.00567, section 7).
         reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
@@ -229,7 +229,7 @@ class ClassCrossEntropy(MeanOfWeights, keras.losses.SparseCategoricalCrossentrop
     """Cross-entropy for class ids (...), or for one-hot or soft labels (..., C).
 
     Args:
-        label_smoothing: float. Share of each label that is spread evenly over all classes.
+        label_smoothing: share of each label that is spread evenly over all classes.
         *args, **kwargs: those of `keras.losses.SparseCategoricalCrossentropy`.
 
     Example:
@@ -307,7 +307,7 @@ class ClassScore(keras.metrics.Metric):
     """F1, precision or recall of the predicted classes, for the labels of `ClassAccuracy`.
 
     Args:
-        score: string. "f1", "precision" or "recall".
+        score: "f1", "precision" or "recall".
         classes: int. C.
         positive: int. The class to score; `None` averages over all that occur (macro average), as
             in scikit-learn.

@@ -38,9 +38,8 @@ class MultipleNegativesRanking(VectorLoss):
     other labels exclude nothing.
 
     Args:
-        scale: float. Factor of the similarities.
-        symmetric: bool. Whether to average with the reverse loss, which ranks each positive's
-            anchor.
+        scale: factor of the similarities.
+        symmetric: whether to average with the reverse loss, which ranks each positive's anchor.
         similarity: "cosine", "dot", or "maxsim" for token embeddings; with "maxsim" and `scale=1.0`
             the loss is PyLate's `Contrastive`.
         reduction, name, dtype: see `keras.losses.Loss`.
@@ -132,7 +131,7 @@ class CoSENT(VectorLoss):
     loss for the whole batch.
 
     Args:
-        scale: float. Factor of the cosines.
+        scale: factor of the cosines.
         reduction, name, dtype: see `keras.losses.Loss`.
 
     Example:
@@ -199,7 +198,7 @@ class Contrastive(VectorLoss):
     Embeddings are (B, 2, D), labels are (B,).
 
     Args:
-        margin: float. Distance beyond which pairs with label 0 have no loss.
+        margin: distance beyond which pairs with label 0 have no loss.
         distance: "cosine" or "euclidean".
         reduction, name, dtype: see `keras.losses.Loss`.
 

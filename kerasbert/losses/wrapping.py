@@ -152,12 +152,12 @@ class AdaptiveLayer(_AroundLoss):
 
     Args:
         loss: a loss on embeddings.
-        n_layers_per_step: int. Number of earlier layers to sample in each step; -1 means all.
+        n_layers_per_step: number of earlier layers to sample in each step; -1 means all.
         last_layer_weight, prior_layers_weight, kl_div_weight: floats.
-        kl_temperature: float. Divisor of embeddings for the divergence; 0 disables it.
+        kl_temperature: divisor of embeddings for the divergence; 0 disables it.
         layer_weighting: weight of layer i: "uniform" 1, "log" 1 / (1 + ln(1 + i)), "linear"
             1 / (1 + i).
-        seed: int. Seed of the sampling; must be the same in all processes.
+        seed: seed of the sampling; must be the same in all processes.
         name, dtype: see `keras.losses.Loss`.
 
     Example:
@@ -263,8 +263,8 @@ class Sparse(_AroundLoss):
 
     Args:
         loss: a loss on embeddings.
-        query_weight: float. Weight of the `flops` of queries; 0 disables it.
-        text_weight: float. Weight of the `flops` of texts.
+        query_weight: weight of the `flops` of queries; 0 disables it.
+        text_weight: weight of the `flops` of texts.
         name, dtype: see `keras.losses.Loss`.
 
     Example:

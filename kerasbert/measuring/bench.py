@@ -1,7 +1,6 @@
 """`bench`: comparison of a model's export formats.
 
-Formats have their own processes, which run in rounds, one at a time, so that a slow phase of the
-machine affects all.
+Each format has a process; they run in rounds, one at a time, so that a slow phase affects all.
 """
 
 from __future__ import annotations
@@ -81,33 +80,32 @@ def bench(
 ) -> dict[str, Any]:
     """Benchmark a model on your texts in every format and precision that runs here.
 
-    Requests are raw texts. With Keras, the model's inference method, such as `classify`, runs on
-    the current backend. A SavedModel runs in a session, as in TensorFlow Serving. With the other
-    formats, `tokenizers` and the format's runtime run, up to the network's outputs.
+    Requests are raw texts. Keras runs the model's inference method, such as `classify`, on the
+    current backend; a SavedModel runs in a session, as in TensorFlow Serving; other formats run
+    `tokenizers` and the format's runtime, up to the network's outputs.
 
     Args:
         model: string or model. A preset with a head: a directory, a handle or a name.
-        texts: string or list. A file with one text per line, or a table (see `columns`); a `.jsonl`
-            file may also hold lists, such as a question and its context. Or a list of such texts or
-            lists.
+        texts: string or list. A file with one text per line, or a table; a `.jsonl` file may also
+            hold lists, such as a question and its context. Or a list of these.
         task: string. Task as which the preset is loaded, such as "text_embedder" for a preset
             without a head.
         columns: list of strings. Text columns of a table; two for pairs.
-        encoding: string. Encoding of a file that is not UTF-8.
-        batch_size: int. Texts per request for throughput.
+        encoding: encoding of a file that is not UTF-8.
+        batch_size: texts per request for throughput.
         rounds: int.
-        seconds: float. Time per format and round for single texts, and the same again for batches.
+        seconds: time per format and round for single texts, and the same again for batches.
         threads: int. `None` uses all cores.
         formats: list of strings, such as "onnx" or "onnx/int8"; `None` runs all formats.
-        verbose: bool. Whether to print progress.
+        verbose: whether to print progress.
 
     Returns:
         A dict: `model`, `texts` (their number), `batch_size`, `threads`, `machine`, `results`,
         `left_out` (a sentence for each format whose extra is missing) and `advice`. A result has
         `format`, `precision`, and either `error` or the following: `latency_ms` (`p50`, `p95` and
         `p99` of single texts), `texts_per_second` in batches, `memory_mb` (peak of the process),
-        `size_mb` on disk, `difference` (the largest difference between any output and the model's
-        own), `share` (the ratio of `difference` to the largest output) and `note`.
+        `size_mb` on disk, `difference` (the largest difference from the model's outputs), `share`
+        (its ratio to the largest output) and `note`.
 
     Raises:
         ValueError: for a model, texts or settings that cannot be measured.

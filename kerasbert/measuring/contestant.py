@@ -2,7 +2,7 @@
 
     python -m kerasbert.measuring.contestant FOLDER FORMAT/PRECISION
 
-It imports only what the format needs, because memory is measured, too. `FOLDER/job.json` has the
+It imports only what the format needs, because memory is measured. `FOLDER/job.json` has the
 settings. A line of input starts a round, whose result is a line of JSON.
 
 N texts, T tokens.

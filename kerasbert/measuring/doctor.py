@@ -58,10 +58,10 @@ def facts() -> dict[str, str]:
 
 
 def doctor(export: bool = True) -> Iterator[dict[str, Any]]:
-    """Check what works on this machine. This takes about a minute and needs no network.
+    """Check what works on this machine, in about a minute and without network.
 
     Args:
-        export: bool. Whether to check exports too, which take longest.
+        export: whether to check exports too, which take longest.
 
     Yields:
         For each check a dict with `check`, `result` ("pass", "fail" or "skip"), `note` and

@@ -30,7 +30,7 @@ class AnswerRules:
     Args:
         normalize: function of a string; equal results are an exact match.
         units: function of a normalized string to a list of units, whose overlap gives F1.
-        empty_matches: bool. Whether two empty answers have an F1 of 1, because "no answer" may be
+        empty_matches: whether two empty answers have an F1 of 1, because "no answer" may be
             correct.
     """
 
@@ -82,7 +82,7 @@ def answer_scores(
     Args:
         y: list of N lists of reference answers; an empty list for no answer.
         predictions: list of N strings, "" for no answer.
-        rules: string. "squad", "squad2", "korquad" or "jsquad".
+        rules: "squad", "squad2", "korquad" or "jsquad".
 
     Returns:
         `(exact, f1)`, float64 (N,) each.

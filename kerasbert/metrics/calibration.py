@@ -23,7 +23,7 @@ def reliability(y: ArrayLike, probabilities: ArrayLike, bins: int = 15) -> list[
     Args:
         y: class indices (N,).
         probabilities: (N, C), rows that sum to 1.
-        bins: int. Number of equal-width bins from 0 to 1.
+        bins: number of equal-width bins from 0 to 1.
 
     Returns:
         List with a dict for each nonempty bin: `confidence` (the mean in the bin), `accuracy`, and

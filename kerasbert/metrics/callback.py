@@ -21,7 +21,7 @@ class ScoreCallback(keras.callbacks.Callback):
         score: function of a model that returns a dict of numbers, such as
             `lambda model: {"f1": f1(y, model.predict_proba(x).argmax(-1))}`.
             `kerasbert.tasks.Task.score_callback` makes the whole callback.
-        prefix: string. Prefix of the names in the logs.
+        prefix: prefix of the names in the logs.
 
     Example:
 

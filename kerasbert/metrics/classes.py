@@ -35,7 +35,7 @@ def f1(y: ArrayLike, predictions: Any, positive: Any = 1) -> float:
 
     Args:
         y, predictions: class indices or names (N,).
-        positive: the class to score.
+        positive: int. The class to score.
 
     >>> f1([1, 1, 0, 0], [1, 0, 1, 0])
     0.5

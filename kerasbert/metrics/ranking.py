@@ -21,7 +21,7 @@ def ndcg(y: Sequence[Any], predictions: Any, k: int = 10) -> float:
         y: list of N pairs of a query and a text's relevance grade, at least 0.
         predictions: scores (N,). Of texts with equal scores, the one with the lower grade ranks
             first.
-        k: int. Number of top-ranked texts to score.
+        k: number of top-ranked texts to score.
 
     Raises:
         ValueError: if no query has a text with a grade above 0; queries without one are skipped.

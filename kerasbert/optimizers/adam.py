@@ -119,8 +119,8 @@ class AdamW(ByWeight, _Adam):
         beta_1: float.
         beta_2: float.
         epsilon: float. Added to the root of the second moment after its bias correction.
-        bias_correction: bool. Whether to correct the moving averages for their start at 0.
-        global_clipnorm: float. Limit on the global gradient norm.
+        bias_correction: whether to correct the moving averages for their start at 0.
+        global_clipnorm: limit on the global gradient norm.
         no_decay: list of names, or parts of paths, of weights without decay.
         learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.
@@ -176,7 +176,7 @@ class Lamb(ByWeight, keras.optimizers.Lamb):
         beta_1: float.
         beta_2: float.
         epsilon: float.
-        global_clipnorm: float. Limit on the global gradient norm.
+        global_clipnorm: limit on the global gradient norm.
         no_decay: list of names, or parts of paths, of weights without decay.
         learning_rate_multipliers: dict of parts of paths to factors of the learning rate; see
             `layerwise_learning_rates`.

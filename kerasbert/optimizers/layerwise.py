@@ -73,7 +73,7 @@ class GradualUnfreezing(keras.callbacks.Callback):
     The optimizer keeps its state.
 
     Args:
-        layers_per_epoch: int. Number of layers to unfreeze in each further epoch.
+        layers_per_epoch: number of layers to unfreeze in each further epoch.
 
     Example:
 

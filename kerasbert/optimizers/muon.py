@@ -26,15 +26,15 @@ class Muon(ByWeight, keras.optimizers.Muon):
     decay. Adam has bias correction here; the "adamw" of `pretrain` has none, with larger first
     updates, so tune the learning rates of "muon" and "adamw" separately.
 
-    It has the arguments of `keras.optimizers.Muon`, those of all optimizers here, and `parts`,
-    which orthogonalizes the fused matrix of queries, keys and values as three.
+    Besides the arguments of `keras.optimizers.Muon`, it has those of all optimizers here, and
+    `parts`, which orthogonalizes fused queries, keys and values as three matrices.
 
     Args:
         learning_rate: float, or a schedule such as `LinearDecay`.
         weight_decay: float. Applies also to weights that Adam updates.
-        momentum: float. Decay of the moving average of a matrix's gradients.
-        epsilon: float. Adam's epsilon.
-        global_clipnorm: float. Limit on the global gradient norm.
+        momentum: decay of the moving average of a matrix's gradients.
+        epsilon: Adam's epsilon.
+        global_clipnorm: limit on the global gradient norm.
         parts: dict of parts of paths to ints, the number of equally wide matrices that a weight
             fuses, such as `{"qkv": 3}`.
         exclude_layers: list of regular expressions; Adam updates weights whose path matches one.

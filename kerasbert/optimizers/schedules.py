@@ -34,11 +34,11 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warmup from 0 to the peak, then linear decay to 0 at the last step.
 
     Args:
-        learning_rate: float. Peak learning rate.
-        steps: int. Number of batches of the whole training, including warmup: batches per epoch
-            times epochs.
+        learning_rate: peak learning rate.
+        steps: number of batches of the whole training, including warmup: batches per epoch times
+            epochs.
         warmup_steps: int.
-        start: int. Step at which the schedule starts, for an optimizer that has trained before.
+        start: step at which the schedule starts, for an optimizer that has trained before.
 
     Example:
 
@@ -83,11 +83,11 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     is one minus the square root of its progress.
 
     Args:
-        learning_rate: float. Peak learning rate.
-        steps: int. Number of batches of the whole training, including warmup and decay.
+        learning_rate: peak learning rate.
+        steps: number of batches of the whole training, including warmup and decay.
         warmup_steps: int.
         decay_steps: int.
-        start: int. Step at which the schedule starts, for an optimizer that has trained before.
+        start: step at which the schedule starts, for an optimizer that has trained before.
 
     Example:
 
@@ -144,10 +144,10 @@ class SlantedTriangular(keras.optimizers.schedules.LearningRateSchedule):
     """ULMFiT's slanted triangular schedule: a short rise from a low value and a long fall back.
 
     Args:
-        learning_rate: float. Peak learning rate.
-        steps: int. Number of batches of the whole training: batches per epoch times epochs.
-        cut_frac: float. Share of the steps in which the learning rate rises.
-        ratio: float. Ratio of the peak to the lowest learning rate.
+        learning_rate: peak learning rate.
+        steps: number of batches of the whole training: batches per epoch times epochs.
+        cut_frac: share of the steps in which the learning rate rises.
+        ratio: ratio of the peak to the lowest learning rate.
 
     Example:
 
@@ -199,7 +199,7 @@ class WarmupInverseSqrt(keras.optimizers.schedules.LearningRateSchedule):
     beta_2=0.98, epsilon=1e-9`.
 
     Args:
-        learning_rate: float. Peak learning rate, at the end of the warmup.
+        learning_rate: peak learning rate, at the end of the warmup.
         warmup_steps: int.
 
     Example:

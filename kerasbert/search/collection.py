@@ -238,17 +238,17 @@ class TextCollection:
         - `title`: the key `title` of the document; for a text file, the first `# heading` of
           Markdown, or the file's name,
         - `start`, `end`: the passage's position in the document's text, in characters; each line
-          end counts as one, as in Python's text mode.
+          end counts as one.
 
         Args:
             files: path of a file or a folder, a pattern, or a list of these. Tables and JSON lines
                 (`.csv`, `.jsonl`, `.parquet`, `.xlsx`, ...) have a document per row; every other
-                file is the text of one document. Files may be compressed (`.gz`).
+                file is one document. Files may be compressed (`.gz`).
             texts: list of documents in memory: strings, or dicts with the key `text`; or a table of
                 pandas, polars, PyArrow or `datasets` with a document per row.
             text: string. The key or column of the text. All other columns become metadata.
-            encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
-            replace: bool. Whether to replace documents that are in the index.
+            encoding: encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
+            replace: whether to replace documents that are in the index.
 
         Raises:
             ValueError: if a file cannot be read, a document is in the index, or an argument is
@@ -328,8 +328,7 @@ class TextCollection:
 
         Args:
             ids: list of N distinct ids.
-            texts: list of N strings, which replace the texts at the end of the index; `None` keeps
-                the texts.
+            texts: list of N strings, which move to the end of the index; `None` keeps the texts.
             vectors: as in `add`.
             metadata: list of N dicts, merged into the texts' metadata; the value `None` removes a
                 key.

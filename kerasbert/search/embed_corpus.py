@@ -1,7 +1,7 @@
 """Embeddings of a corpus as files for any index, on one machine or with Apache Beam.
 
-Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. A shard has consecutive rows of one
-file: one worker reads a file, and many embed its shards.
+Vespa, Elasticsearch, OpenSearch and faiss load Parquet or .npy. One worker reads a file, and many
+embed its shards of consecutive rows.
 
 N: rows per shard, D: embedding width.
 """
@@ -76,15 +76,15 @@ def embed_corpus(
             as `["title", "text"]`.
         id: string. The column of the ids; defaults to "id" or "_id", or else file name and row
             number.
-        encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
+        encoding: encoding of files that are not UTF-8, such as "cp949" or "shift_jis".
         format: "parquet", with columns `id`, `text` and `vector`; or "npy", one array (N, D) per
             shard, with ids and texts in a `.jsonl` file.
         dtype: "float32" or "float16".
         dims: int. Truncate embeddings to this many dimensions, as in `SearchIndex`.
         similarity: "cosine" writes unit vectors, "dot" writes the model's output unchanged.
-        prompt: string. Prefix of each text, such as "passage: "; defaults to the embedder's prompt
-            for "text", as in `SearchIndex`.
-        rows: int. Maximum number of rows per shard.
+        prompt: prefix of each text, such as "passage: "; defaults to the embedder's prompt for
+            "text", as in `SearchIndex`.
+        rows: maximum number of rows per shard.
         batch_size: int.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
             Paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.

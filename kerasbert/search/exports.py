@@ -37,7 +37,7 @@ class Format:
 
     Attributes:
         write: function of batches and `Target` that yields `(file name, lines)`, lines as strings.
-        load: string. The command or call that loads the files.
+        load: the command or call that loads the files.
     """
 
     write: Callable[..., Iterator[Any]]
@@ -80,10 +80,10 @@ def export_records(
               characters become spaces.
             - "pgvector": `<name>.sql`, which makes a table and loads `<name>.tsv` by `\\copy`. The
               metadata are `jsonb`. U+0000 is removed.
-        directory: string. A new folder.
-        name: string. Name of the collection, index or table: lower-case letters, digits and "_".
+        directory: a new folder.
+        name: name of the collection, index or table: lower-case letters, digits and "_".
         similarity: "cosine" or "dot", of the database.
-        rows: int. Maximum number of rows per request.
+        rows: maximum number of rows per request.
 
     Returns:
         A dict of `count` (rows), `files` (names) and `load` (how to load them).

@@ -42,7 +42,7 @@ def check_where(where):
 
     - `$eq`, `$ne`: a string, number or bool. `$eq` is the default.
     - `$gt`, `$gte`, `$lt`, `$lte`: a number, or a string. Strings are compared by characters, as
-      fits dates in ISO form.
+    fits dates in ISO form.
     - `$in`, `$nin`: a list of values, one or none of which the metadata must equal.
     - `$contains`: a value that must be in the metadata's list.
 

@@ -43,13 +43,13 @@ class SearchIndex(TextCollection):
 
     Scores are cosines, unless `similarity`, `reranker` or `keywords` change them. By default the
     search is exact: it compares queries with all vectors, and equal scores keep the order of
-    adding. Texts without a token known to the embedder are stored but never found, and such queries
-    have no hits.
+    adding. Texts without a token known to the embedder are never found, and such queries have no
+    hits.
 
     `len(index)` is the number of texts, iteration yields their ids, and `id in index` looks one up.
 
-    Threads may search while another thread adds or removes texts. Each search sees the index before
-    or after the change. An engine serves one thread at a time.
+    Threads may search while another one changes the index; each search sees it before or after the
+    change. An engine serves one thread at a time.
 
     Args:
         embedder: a `BertTextEmbedder` with a preprocessor, or any object whose `embed(texts,
@@ -77,9 +77,9 @@ class SearchIndex(TextCollection):
             preprocessor.
         batch_size: int.
         metadata: list of N dicts, one per text, as in `add`.
-        keywords: bool. Whether `search` is hybrid: nearest neighbors fused with a BM25 ranking.
-            Keywords are words, and character bigrams in Korean, Japanese and Chinese, counted in
-            memory at the first search after texts were added or loaded.
+        keywords: whether `search` is hybrid: nearest neighbors fused with a BM25 ranking. Keywords
+            are words, and character bigrams in Korean, Japanese and Chinese, counted in memory at
+            the first search after a change.
         splitter: a `kerasbert.search.PassageSplitter` for `add_documents`; defaults to
             `PassageSplitter()`.
 
@@ -203,14 +203,13 @@ class SearchIndex(TextCollection):
 
         Args:
             queries: a string or a list of Q strings.
-            top_k: int. Maximum number of hits.
-            candidates: int. Number of texts for the reranker, and of each ranking of a hybrid
-                search; defaults to five times `offset + top_k`, but at least 50. Pass the same
-                number for all pages of a search.
-            offset: int. Number of hits to skip, for the next pages of a search.
+            top_k: maximum number of hits.
+            candidates: number of texts for the reranker, and of each ranking of a hybrid search;
+                defaults to five times `offset + top_k`, but at least 50. Pass the same number for
+                all pages.
+            offset: number of hits to skip.
             min_score: number. Hits with a lower `score` are left out.
-            exclude: list or set of ids, or one id, that are not returned, such as those already
-                seen. Unknown ids are ignored.
+            exclude: list or set of ids, or one id, that are not returned. Unknown ids are ignored.
             where: dict. Condition on the metadata, such as `{"lang": "ko", "year": {"$gte":
                 2020}}`, with the operators `$eq`, `$ne`, `$gt`, `$gte`, `$lt`, `$lte`, `$in`,
                 `$nin`, `$contains` (a value in a list), `$and` and `$or`; see
@@ -220,9 +219,9 @@ class SearchIndex(TextCollection):
                 of the cosines in a mean of both scores, each scaled from 0 to 1; 0 and 1 return the
                 BM25 score or the cosine. `None` fuses by reciprocal ranks: each ranking adds 1 /
                 (60 + r) to the score of its text at rank r.
-            group_by: string. A key of the metadata, such as "document" after `from_documents`. Only
-                the best hit per value is returned; texts without the key are not grouped. A
-                reranker or keywords group only the `candidates`.
+            group_by: a key of the metadata, such as "document" after `from_documents`. Only the
+                best hit per value is returned; texts without the key are not grouped. A reranker or
+                keywords group only the `candidates`.
             **answer_settings: arguments of the reader's `answer`, such as `null_threshold`.
 
         Returns:
@@ -365,10 +364,9 @@ class SearchIndex(TextCollection):
 
         Args:
             directory: string.
-            overwrite: bool. Whether to replace an index; folders with other files are never
-                replaced.
-            models: bool. Whether to write the embedder, as a preset in `embedder`. Reranker and
-                reader are passed to `load`.
+            overwrite: whether to replace an index; folders with other files are never replaced.
+            models: whether to write the embedder, as a preset in `embedder`. Reranker and reader
+                are passed to `load`.
 
         Raises:
             ValueError: if the folder has other files, or an index and `overwrite=False`, or if the
@@ -444,9 +442,9 @@ class SearchIndex(TextCollection):
             directory: string.
             embedder: the model that the index was made with; defaults to the one in the folder.
             reranker, reader: as in the constructor.
-            mmap: bool. Whether to memory-map vectors and texts. `False` reads them into memory, for
-                searches without disk access, and verifies their hashes. An engine's file is always
-                read, and verified together with its vectors.
+            mmap: whether to memory-map vectors and texts. `False` reads them into memory and
+                verifies their hashes. An engine's file is always read, and verified together with
+                its vectors.
 
         Raises:
             ValueError: if files are missing, damaged or of another version, or the embedder is

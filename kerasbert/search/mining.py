@@ -45,15 +45,15 @@ def mine_hard_negatives(
         queries: list of N strings.
         texts: list of N strings, the positive of each query.
         corpus: list of further texts to choose from.
-        num_negatives: int. Number of negatives per pair.
+        num_negatives: number of negatives per pair.
         range_min, range_max: ints. Negatives have ranks from `range_min` to before `range_max`,
             counted from 0 without positives; `range_max` defaults to `range_min + 10 *
             num_negatives`. The first ranks may be unlabeled positives.
         max_score, min_score: floats. Bounds of a negative's score (the cosine, or the reranker's
             score).
         absolute_margin: float. A negative must score lower than the positive by more than this.
-        relative_margin: float. The margin relative to the positive's score: with 0.05, a negative
-            must score below 95 percent of it.
+        relative_margin: the margin relative to the positive's score: with 0.05, a negative must
+            score below 95 percent of it.
         sampling_strategy: "top" chooses the nearest of the remaining texts, "random" draws some.
         reranker: a `BertReranker`, or any object with `score`. Its scores replace the cosines.
         batch_size, seed: ints.

@@ -26,7 +26,7 @@ class MTEBEncoder:
 
     Args:
         embedder: an embedder, as for `SearchIndex`.
-        name: string. "organization/model", under which mteb stores results.
+        name: "organization/model", under which mteb stores results.
         revision: string. mteb stores it with the results.
 
     Example:

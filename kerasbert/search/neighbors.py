@@ -57,10 +57,10 @@ class Neighbors:
 
         Args:
             queries: float32 (Q, D).
-            top_k: int. Maximum number of hits.
+            top_k: maximum number of hits.
             alive: bool (N,). Rows to consider; later ones are ignored.
             rescore: int. With "binary" or an engine, `rescore * top_k` candidates are rescored.
-            exact: bool. Whether to compare all vectors, without the engine.
+            exact: whether to compare all vectors, without the engine.
 
         Returns:
             Rows, int64 (Q, K), padded with -1, and their dot products, the best first.

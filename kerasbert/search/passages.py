@@ -31,10 +31,10 @@ class PassageSplitter:
     Args:
         max_tokens: int, at least 8. Maximum number of tokens per passage, without special tokens
             and prompt; defaults to 256, or less if the index's embedder reads less.
-        overlap: int. Maximum number of tokens of the previous passage's last sentences with which a
+        overlap: maximum number of tokens of the previous passage's last sentences with which a
             passage begins, 0 for no overlap; defaults to an eighth of the maximum.
-        language: string. ISO code of the language, whose abbreviations (`Mr.`) do not end a
-            sentence. The default also suits Chinese, Japanese and Korean.
+        language: ISO code of the language, whose abbreviations (`Mr.`) do not end a sentence. The
+            default also suits Chinese, Japanese and Korean.
 
     Raises:
         ValueError: for invalid settings.
@@ -166,8 +166,8 @@ def _packed(counts, room, overlap):
 
     Args:
         counts: list of ints. Number of tokens of each unit.
-        room: int. Maximum number of tokens per group, except for a single longer unit.
-        overlap: int. Maximum number of tokens shared with the previous group.
+        room: maximum number of tokens per group, except for a single longer unit.
+        overlap: maximum number of tokens shared with the previous group.
 
     >>> _packed([2, 2, 3, 1], room=5, overlap=2)
     [(0, 2), (1, 3), (3, 4)]

@@ -22,7 +22,7 @@ def listed(values, name, of=""):
 
     Args:
         values: list, array, or column of pandas, polars, PyArrow or `datasets`.
-        name: string. Name of the argument, for errors.
+        name: name of the argument, for errors.
         of: string. Expected items, for errors, such as " of strings".
     """
     if not isinstance(values, dict) and (table := columns_of(values)) is not None:

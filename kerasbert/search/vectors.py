@@ -29,7 +29,7 @@ class Vectors:
     Args:
         width: int. D.
         dtype: string. One of these precisions.
-        keep_int8: bool. Whether "binary" keeps the int8 vectors.
+        keep_int8: whether "binary" keeps the int8 vectors.
         columns: dict of name to column, read from files; `None` starts without vectors.
 
     Source: Shakir, Aarsen and Lee 2024, "Binary and scalar embedding quantization", for the

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# The default is a single run with the preset's learning rate and at least 3 epochs. Only built-in
-# tasks have the grid of a paper.
+# One run with the preset's learning rate and at least 3 epochs.
 _SETTINGS = Settings((32,), None, None)
 
 
@@ -44,37 +43,33 @@ def file_task(
     Tables are `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.xlsx`. Questions may also be in
     SQuAD's JSON format. Tagged words may be in a file with any other extension, with one word per
     line and CoNLL columns; in a table with one word per row and a column "sentence" of sentence
-    numbers; or in a table with a list of words per row. Texts with spans, lists of
-    `[start, end, type]`, are tagged by characters. Exports of doccano and Label Studio can be read
-    too.
+    numbers; or in a table with a list of words per row. Texts with spans, lists of `[start, end,
+    type]`, are tagged by characters. Exports of doccano and Label Studio are read too.
 
-    A table may also be in memory: a data frame of pandas or polars, a PyArrow table, a
-    `datasets.Dataset` (with the names of its classes), or a dict of columns.
+    Tables may be in memory: a data frame of pandas or polars, a PyArrow table, a `datasets.Dataset`
+    (with the names of its classes), or a dict of columns.
 
     Args:
         train, dev, test: strings, paths of files, or tables in memory. At least one is required.
         head: string. See `Task`.
-        columns: string or list of strings. Text columns, two for pairs. Depending on the head,
-            they default to "text"; "question" and "context"; "prompt"; "query" and "text"; or
-            "tokens", lists of words. For CoNLL columns, the number of the word column, 0 by
-            default.
-        label: string. Label column. The default is "answers" for questions, "tags" for lists of
-            words, and otherwise "label" (for reranking, relevance grades from 0). For CoNLL
-            columns, a column number, by default the last. A list names one column of 0 and 1 for
-            each class.
-        labels: list of strings. Classes in order, or tags. Defaults to those in the training file
-            (or in the first file, if there is no training file), sorted.
+        columns: string or list of strings. Text columns, two for pairs. By head, they default to
+            "text"; "question" and "context"; "prompt"; "query" and "text"; or "tokens", lists of
+            words. For CoNLL columns, the number of the word column, 0 by default.
+        label: label column. The default is "answers" for questions, "tags" for lists of words, and
+            otherwise "label" (for reranking, relevance grades from 0). For CoNLL columns, a column
+            number, by default the last. A list names a column of 0 and 1 for each class.
+        labels: list of strings. Classes in order, or tags. Defaults to those in the training file,
+            or else in the first file, sorted.
         choices: list of strings. One column per choice, or a single column with lists.
-        choice_start: string. Column of the text with which all choices of a prompt start.
-        id: string. Column of the ids in the prediction file; defaults to "id" if its values are
-            unique.
+        choice_start: column of the text with which all choices of a prompt start.
+        id: column of the ids in the prediction file; defaults to "id" if its values are unique.
         metrics: list of names in `kerasbert.metrics.METRICS`. The first one selects models. With
             more than two classes, "f1", "precision" and "recall" are means over the classes.
         settings: a `Settings`; defaults to one run: batches of 32, the preset's learning rate, and
             3 epochs or, for few examples, more (see `min_steps` of `kerasbert.finetune`).
-        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        encoding: string. Encoding of files that are not UTF-8, such as "cp949" or "shift_jis",
-            which is read as its superset cp932 (and "euc-kr" as cp949).
+        quotes: whether values may be enclosed in `"`; by default only in `.csv`.
+        encoding: encoding of files that are not UTF-8, such as "cp949" or "shift_jis", which is
+            read as its superset cp932 (and "euc-kr" as cp949).
         name: string.
 
     Returns:

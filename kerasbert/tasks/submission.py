@@ -28,10 +28,10 @@ def zip_submission(folder: AnyPath, path: AnyPath, benchmark: str = "superglue")
         zip_submission("handed_in", "superglue.zip")
 
     Args:
-        folder: string. Folder with the official file of each task, such as "BoolQ.jsonl", as
-            `Task.write` and `kerasbert.predict` write them. Other files are left out.
-        path: string. The zip file to write; an existing file is replaced.
-        benchmark: string. "glue" or "superglue".
+        folder: folder with the official file of each task, such as "BoolQ.jsonl", as `Task.write`
+            and `kerasbert.predict` write them. Other files are left out.
+        path: the zip file to write; an existing file is replaced.
+        benchmark: "glue" or "superglue".
 
     Returns:
         The path of the zip file.

@@ -21,8 +21,8 @@ def read_conllu(path: AnyPath, encoding: str | None = None) -> list[DependencyTr
     """Read the trees of a CoNLL-U file.
 
     Args:
-        path: string. The file, optionally compressed (`.gz`).
-        encoding: string. Encoding of a file that is not UTF-8.
+        path: the file, optionally compressed (`.gz`).
+        encoding: encoding of a file that is not UTF-8.
 
     Returns:
         List of `kerasbert.data.DependencyTree`. Multiword tokens (`1-2`) are read as their words;

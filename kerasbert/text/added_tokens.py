@@ -66,8 +66,8 @@ class AddedTokensTokenizer(SubwordTokenizer):
             `normalized` (it is matched after normalization), `special` (`transformers` omits it
             from decoded text) and `control` (like the special tokens). Control tokens are matched
             only with `special_tokens_in_strings`.
-        special_tokens_in_strings: bool. Whether to convert control tokens, such as `[SEP]`, and
-            other markers, such as `[unused1]`, in texts to their ids, instead of treating them as
+        special_tokens_in_strings: whether to convert control tokens, such as `[SEP]`, and other
+            markers, such as `[unused1]`, in texts to their ids, instead of treating them as
             ordinary text.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
         **kwargs: arguments of the base class.

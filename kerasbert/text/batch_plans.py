@@ -47,7 +47,7 @@ def buckets_up_to(maximum: int) -> list[int]:
 def cheap_shapes(lengths, batch_size, shape_cost, buckets=None):
     """Choose `buckets` and `short` for `similar_length_batches` that need few compiled shapes.
 
-    Each shape takes time to compile, so few epochs are faster with fewer shapes and more padding.
+    Few epochs are faster with fewer shapes and more padding.
 
     Args:
         lengths: ints (N,).
@@ -122,7 +122,7 @@ def similar_length_batches(
         seed: int.
         epoch: int.
         buckets: list of ints, ascending. Lengths to pad to; `None` means `BUCKETS`.
-        short: int. Index of the incomplete batch, in order of length; `None` means the middle.
+        short: index of the incomplete batch, in order of length; `None` means the middle.
 
     Returns:
         A list of int arrays (B,) of row numbers. B is `batch_size` except in the incomplete batch.
@@ -163,7 +163,7 @@ def sorted_batches(
 
     Args:
         lengths: ints (N,). Number of tokens of each example.
-        batch_size: int. Maximum number of examples per batch.
+        batch_size: maximum number of examples per batch.
         counts: ints (N,). Number of rows of each example, growing with its length. `batch_size`
             then counts rows.
 

@@ -109,7 +109,7 @@ class Passes(ReadsAhead):
         function: function of an index that returns an iterator over the batches from there on.
         example: a batch.
         num_batches: int. `None` means without end.
-        first: int. Index of the first batch.
+        first: index of the first batch.
     """
 
     def __init__(
@@ -269,13 +269,13 @@ def batch_dataset(
 def rows_of_part(dataset, index, count):
     """Split each batch of a `tf.data.Dataset` or `ReadsAhead` into `count` parts and keep one.
 
-    Unequal parts are padded with rows of weight 0, and their other weights increased, so that a
-    loss averaged over rows or weights, then over parts, equals that of the batch.
+    Unequal parts are padded with rows of weight 0, and their other weights increased, so that the
+    mean of the parts' losses equals that of the batch.
 
     Args:
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
-        index: int. Index of the part to keep, from 0.
-        count: int. Number of parts.
+        index: index of the part to keep, from 0.
+        count: number of parts.
 
     >>> dataset = tf.data.Dataset.from_tensors((tf.constant([5, 6, 7]), tf.constant([0, 1, 1])))
     >>> for part in (0, 1):

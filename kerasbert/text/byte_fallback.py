@@ -178,8 +178,8 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
         prepend_scheme: string. When to put a space before a text, so that its first word is like
             the others: "never", "first" (at the beginning of the text), "always" (also after added
             tokens), or "prepend" (even if the text begins with a space).
-        begins_second: bool. Whether a second text also begins with the start token: `<s> A </s> <s>
-            B </s>`.
+        begins_second: whether a second text also begins with the start token: `<s> A </s> <s> B
+            </s>`.
         added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
             `AddedTokensTokenizer`.
     """

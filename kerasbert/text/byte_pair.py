@@ -61,8 +61,8 @@ class BytePairTokenizer(AddedTokensTokenizer):
         vocabulary: dict of token to id, or the path of a `vocab.json`.
         merges: list of `"a b"` or `("a", "b")`, the most frequent first, or the path of a
             `merges.txt`.
-        add_prefix_space: bool. Whether to begin each text with a space, so that its first word is
-            like the others.
+        add_prefix_space: whether to begin each text with a space, so that its first word is like
+            the others.
         normalization: `None` or a Unicode normal form: "NFC", "NFD", "NFKC", "NFKD".
         **kwargs: see `AddedTokensTokenizer`.
 
@@ -469,7 +469,7 @@ def merge_tables(ids, size):
 
     Args:
         ids: ints (merges, 3). Ids of the two parts and of their merge, the most frequent first.
-        size: int. Number of tokens.
+        size: number of tokens.
     """
     left, right, merged = np.array(ids, "int64").reshape(-1, 3).T
     keys, ranks = np.unique(left * size + right, return_index=True)

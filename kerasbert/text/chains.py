@@ -23,7 +23,7 @@ class Chains:
         transitions: floats (C, C), from a class to the next one.
         start, end: floats (C,). Scores of the first and of the last class.
         names: list of C strings, empty if unknown.
-        label_pieces: string. "first" or "all".
+        label_pieces: "first" or "all".
     """
 
     def __init__(self, transitions, start, end, names, label_pieces):

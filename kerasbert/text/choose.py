@@ -91,8 +91,8 @@ def tokenizer_from_files(directory: AnyPath, family: str, **overrides: Any) -> S
     """Read the tokenizer of a checkpoint directory, with the class that supports it.
 
     Args:
-        directory: string. A directory in Google's or Hugging Face's format.
-        family: string. A name of `kerasbert.families`, which determines what the files do not.
+        directory: a directory in Google's or Hugging Face's format.
+        family: a name of `kerasbert.families`, which determines what the files do not.
         **overrides: arguments of the tokenizer that replace the checkpoint's.
 
     Returns:

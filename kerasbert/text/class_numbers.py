@@ -19,10 +19,9 @@ _CLOSE = 1e-6  # Makes 0.1 in float32 equal to the name "0.1".
 class ClassNumbers:
     """Mapping from numeric labels to classes, by class name first, then by position.
 
-    With `labels=[1, 2, 3]`, the label 1 means the class named "1", which is the first. A number
-    that may mean two classes, as with `labels=[1, 0]`, raises an error. If all names are numbers,
-    any other number raises an error too, so that all batches agree. The names "True" and "False"
-    count as 1 and 0.
+    With `labels=[1, 2, 3]`, the label 1 means the class named "1". A number that may mean two
+    classes, as with `labels=[1, 0]`, raises an error. If all names are numbers, any other number
+    raises an error too, so that all batches agree. The names "True" and "False" count as 1 and 0.
 
     Args:
         names: list of C strings, at least one of them a number.
@@ -57,7 +56,7 @@ class ClassNumbers:
 
         Args:
             value: int or float.
-            what: string. Its name in errors, such as "The label 3 at position 0".
+            what: its name in errors, such as "The label 3 at position 0".
 
         Raises:
             ValueError: if the number may mean two classes, or means none.

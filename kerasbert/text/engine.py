@@ -83,7 +83,7 @@ class FastEngine:
 
     Args:
         content: dict. The parsed file.
-        matches_special: bool. Whether to match tokens that the file calls special.
+        matches_special: whether to match tokens that the file calls special.
 
     Raises:
         ValueError: if the library cannot read the content.

@@ -53,7 +53,7 @@ def tokenize_columns(preprocessor, columns, most=None, owners=None):
     Args:
         preprocessor: a `BertPreprocessor`.
         columns: one or two lists of strings.
-        most: int. Maximum row length; later tokens are dropped.
+        most: maximum row length; later tokens are dropped.
         owners: ints (M,). Index of the first text of each second text; `None` means the same index.
 
     Returns:

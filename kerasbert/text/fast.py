@@ -56,7 +56,7 @@ class FastTokenizer(SubwordTokenizer):
             after` has segment 1. `None` means BERT's: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
         missing: list of strings. Roles without a token, such as "mask", which get the id of another
             special token.
-        reason: string. Why no other class can read the file.
+        reason: why no other class can read the file.
         special_tokens_in_strings: bool. See `BertTokenizer`.
         unk_token, cls_token, sep_token, pad_token, mask_token: strings. Special tokens.
 
@@ -121,7 +121,7 @@ class FastTokenizer(SubwordTokenizer):
 
         Args:
             directory: string. Has a `tokenizer.json`.
-            reason: string. Why no other class can read it.
+            reason: why no other class can read it.
             **overrides: arguments of the constructor that replace the directory's.
         """
         files = TokenizerFiles(directory)

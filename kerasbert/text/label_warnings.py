@@ -10,7 +10,7 @@ def warn_of_equal(y, what, shown=repr):
 
     Args:
         y: array (N,).
-        what: string. Name of the values in the warning, such as "labels".
+        what: name of the values in the warning, such as "labels".
         shown: function that formats a label.
 
     >>> warn_of_equal(np.array([1, 0]), "labels")
@@ -47,8 +47,8 @@ def warn_of_nothing(what, instead):
     """Warn that the training data contain nothing to learn from.
 
     Args:
-        what: string. A clause: what the data lack.
-        instead: string. A clause: what to do.
+        what: a clause: what the data lack.
+        instead: a clause: what to do.
     """
     warnings.warn(
         f"{what}, so the loss is 0 from the start and the model learns nothing; {instead}.",

@@ -30,23 +30,21 @@ class LongTexts:
     """What to do with texts that do not fit into a row of `sequence_length` tokens.
 
     Classifiers, regressors, embedders and rerankers, and their preprocessors, take it as `long`; a
-    mode's name, such as `long="windows"`, stands for its defaults, and a dict for the arguments. It
-    holds for training, inference, presets and exports.
+    mode's name, such as `long="windows"`, stands for its defaults, and a dict for the arguments.
 
     In a pair, "truncate" and "head_tail" shorten the texts that `truncate` selects. "windows"
     divides the second text or, with `truncate="only_first"`, the first text; every window also has
     the start of the other text, up to half of the row.
 
     Args:
-        mode: string. "truncate" keeps the first tokens of a text. "head_tail" keeps the first and
-            the last. "windows" divides a text into rows and pools their embeddings.
+        mode: "truncate" keeps the first tokens of a text. "head_tail" keeps the first and the last.
+            "windows" divides a text into rows and pools their embeddings.
         head_share: float from 0 to 1, for "head_tail". Share of tokens from the start. With 0.25, a
             row of 512 tokens has the first 128 and the last 382.
         stride: int, for "windows". Number of tokens between the starts of windows. `None` means no
             overlap. The last window is moved back until it is full.
         max_windows: int, for "windows". Maximum number of windows per text; the rest is truncated.
-            It limits memory: a training step has up to `batch_size` times `max_windows` rows, one
-            of inference `batch_size` rows, but at least one text.
+            It limits memory: a training step has up to `batch_size` times `max_windows` rows.
         pooling: string, for "windows". "mean", "max", or "attention" (a trained weighted average).
 
     Raises:
@@ -137,7 +135,7 @@ def first_and_last(tokens: Any, counts: Any, head_share: float = 1.0) -> Any:
     Args:
         tokens: ragged (N, None).
         counts: ints (N,). Tokens to keep, at most those of the text.
-        head_share: float. Share of these tokens that are the first ones.
+        head_share: share of these tokens that are the first ones.
 
     >>> rows = ops.Ragged.from_lists([[1, 2, 3, 4, 5, 6]])
     >>> first_and_last(rows, [4], 0.25).to_list(), first_and_last(rows, [4]).to_list()
@@ -158,8 +156,8 @@ def divided_sizes(lengths: Any, room: int, place: int) -> tuple[Any, Any]:
 
     Args:
         lengths: list of one or two int32 (N,). Number of tokens of each text.
-        room: int. Number of tokens that fit, without special tokens.
-        place: int. Index of the text that is divided.
+        room: number of tokens that fit, without special tokens.
+        place: index of the text that is divided.
 
     Returns:
         `(sizes, others)`, int32 (N,): tokens of the divided text, and of the other text.

@@ -114,8 +114,7 @@ def mask_tokens(
 ) -> dict[str, Any]:
     """Choose tokens to predict, and mask them.
 
-    Results are NumPy arrays, or TensorFlow tensors if an argument is one; both mask the same
-    tokens.
+    Results are NumPy arrays or, if an argument is one, TensorFlow tensors with the same masks.
 
     In a row of n tokens, max(1, round(mask_selection_rate * n)) tokens are chosen, or all maskable
     tokens if there are fewer. Of these, a share of `mask_token_rate` becomes the mask token, a
@@ -131,9 +130,8 @@ def mask_tokens(
 
     Except with "token", only whole words are chosen, in random order, and the number of tokens is
     still exact: a word is skipped if it is too long, or if no later words could make up the rest.
-    The last span may therefore be cut between words. If no set of whole words has this number of
-    tokens, the next smaller possible number is chosen, which may be 0. No unit crosses a token that
-    is not maskable.
+    The last span may be cut between words. If no set of whole words has this number of tokens, the
+    next smaller one is chosen, which may be 0. No unit crosses a token that is not maskable.
 
     Tokens of a word or n-gram are replaced independently, as in BERT's and ALBERT's code; those of
     a span all become mask tokens, random tokens, or stay, as in SpanBERT.
@@ -149,7 +147,7 @@ def mask_tokens(
             tokens plus two.
         mask_selection_rate: float. With 0, nothing is masked, and P is `mask_selection_length`, or
             1 if that is `None`.
-        mask_selection_length: int. Maximum number of tokens per row; `None` means no maximum.
+        mask_selection_length: maximum number of tokens per row; `None` means no maximum.
         mask_token_rate: float.
         random_token_rate: float.
         unit: string.
@@ -333,7 +331,7 @@ def _fill_exactly(sizes, count, taken, left):
     """Choose again in rows where tokens are missing, by an exact solution of subset sum.
 
     A word is skipped if no later words could make up the rest exactly. Rows that `_fill` has
-    completed are not chosen again, because their choice would be the same.
+    completed would stay the same.
     """
     rows = ops.where(left > 0)  # (R, 1)
     sizes, count = ops.gather_nd(sizes, rows), ops.gather_nd(count, rows)

@@ -54,15 +54,15 @@ _AHEAD = 16
 class XLMTokenizer(GPTTokenizer):
     """XLM's tokenizer, with the ids of `transformers`: Moses' words, lowercase, byte pairs.
 
-    It needs the package `sacremoses`, and runs in Python, also within `tf.data`. Exports
-    cannot include it; use `export_serving(tokens_only=True)`. Offsets are those of the
-    original characters where Moses' rules keep or replace single characters, and approximate where
-    they replace several.
+    It needs the package `sacremoses`, and runs in Python, also within `tf.data`. Exports cannot
+    include it; use `export_serving(tokens_only=True)`. Offsets are those of the original characters
+    where Moses' rules keep or replace single characters, and approximate where they replace
+    several.
 
     Args:
         vocabulary, merges: see `BytePairTokenizer`. Merges may make tokens that are not in the
             vocabulary; these become the unknown token.
-        lowercase: bool. Whether to lowercase words and remove accents (not in XLM-17 and XLM-100).
+        lowercase: whether to lowercase words and remove accents (not in XLM-17 and XLM-100).
         languages, language: see `kerasbert.text.languages`. Words are split by the rules of
             `language`, or the English rules without one and for pairs in two languages. Chinese,
             Japanese and Thai need other segmenters, and are refused.
@@ -330,7 +330,7 @@ def _in_original(text, joined, starts, ends):
 
     Args:
         text: string or bytes. The text.
-        joined: string. Its words, separated by spaces.
+        joined: its words, separated by spaces.
         starts, ends: lists of P ints.
 
     Returns:

@@ -77,8 +77,8 @@ def kept_lengths(lengths, room, truncate):
 
     Args:
         lengths: list of one or two int32 (B,). Number of tokens of each text.
-        room: int. Number of tokens that fit, without special tokens.
-        truncate: string. A value of `TRUNCATE`.
+        room: number of tokens that fit, without special tokens.
+        truncate: a value of `TRUNCATE`.
 
     Returns:
         A list of int32 (B,).

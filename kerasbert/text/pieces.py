@@ -20,7 +20,7 @@ class Pieces:
 
     Args:
         rows: list of N strings, or of N lists of words.
-        words: bool. Whether the rows are lists of words.
+        words: whether the rows are lists of words.
         ids: int32 (pieces of all texts,).
         splits: ints (N + 1,). Row splits of `ids`.
         starts, ends: ints (units,). Character offsets in the text, or indices of words.
@@ -127,9 +127,8 @@ def read_pieces(tokenizer, rows, texts, spans, words):
         texts: list of N strings. The rows as texts.
         spans: list of N lists of units, `(start, end)` in characters; `None` makes units from
             pieces.
-        words: bool. Whether the rows are lists of words, each of which stays a unit. In texts,
-            words that share their only piece become one unit, and words without pieces are left
-            out.
+        words: whether the rows are lists of words, each of which stays a unit. In texts, words that
+            share their only piece become one unit, and words without pieces are left out.
 
     Returns:
         A `Pieces`.

@@ -65,16 +65,16 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum number of tokens per row, special tokens included.
+        sequence_length: maximum number of tokens per row, special tokens included.
         truncate: string. How to truncate long pairs. "longest_first" shortens the longer text until
             both fit, as in transformers; an odd token goes to the longer text, or to the second of
             equals. "only_second" and "only_first" truncate the other text only if it alone is too
             long. KerasHub's "round_robin" is "longest_first", except that the first text keeps one
             token more; its "waterfall" is "only_second".
         num_segments: int. With 0, `segment_ids` is omitted; with 1, it is all zeros.
-        normalize: string. Unicode normal form applied before tokenizing, "NFC" or "NFKC". Offsets
-            refer to the original texts. It is saved with the tokenizer, also in exports and files
-            for `transformers`. `None` keeps the tokenizer's setting.
+        normalize: Unicode normal form applied before tokenizing, "NFC" or "NFKC". Offsets refer to
+            the original texts. It is saved with the tokenizer, also in exports and files for
+            `transformers`. `None` keeps the tokenizer's setting.
         languages, language: names of all languages of an encoder with language embeddings, and the
             name of the language of the texts, or two for pairs; see `kerasbert.text.languages`.
             Segment ids are then indices of `languages`. Both are saved with the tokenizer.
@@ -172,7 +172,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         Args:
             family: string. `None` for an encoder without a family.
-            where: string. Source of the encoder, for the error.
+            where: source of the encoder, for the error.
         """
         needed = cls.packing if family is None else get_family(family).packing
         if needed != cls.packing:
@@ -369,8 +369,8 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
             buckets: bool. `False` pads only to the longest row, for models that are not compiled.
             shape_cost: number. Cost of one more compiled shape, in padding tokens per epoch; see
                 `kerasbert.text.batch_plans.cheap_shapes`.
-            first_epoch: int. Epoch of the first pass. With the same seed, resumed training has the
-                same batches.
+            first_epoch: epoch of the first pass. With the same seed, resumed training has the same
+                batches.
 
         Returns:
             A `tf.data.Dataset`, or on JAX and PyTorch a `keras.utils.PyDataset`, of `(x, y,
@@ -449,7 +449,7 @@ class BertPreprocessor(FromPreset, keras_hub.models.Preprocessor):
 
         Args:
             dataset: yields `x`, `(x, y)` or `(x, y, sample_weight)`.
-            dynamic: bool. Whether random masks differ between passes.
+            dynamic: whether random masks differ between passes.
             anew: deprecated name of `dynamic`.
         """
         if anew is not None:

@@ -1,7 +1,7 @@
 """`SentencePieceTokenizer`, base class of tokenizers with a SentencePiece model.
 
-KerasHub's `SentencePieceTokenizer` uses the same op, but has no offsets, no special tokens in
-strings, no lowercasing for ALBERT, and no ids of a `tokenizer.json`.
+KerasHub's `SentencePieceTokenizer` uses the same op, but lacks offsets, special tokens in strings,
+lowercasing for ALBERT, and ids of a `tokenizer.json`.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
-        lowercase: bool. Whether to lowercase texts.
+        lowercase: whether to lowercase texts.
         keep_accents: bool. `False` removes accents (after NFKD).
         added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
             `AddedTokensTokenizer`.

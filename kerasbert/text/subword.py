@@ -80,7 +80,7 @@ def variant(tokenizer, key, changes):
 
     Args:
         tokenizer: a `SubwordTokenizer`.
-        key: string. Name of the variant, which is made once.
+        key: name of the variant, which is made once.
         changes: function that returns a dict of the other attributes.
     """
     if key not in tokenizer._graphs:

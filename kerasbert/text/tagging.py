@@ -147,9 +147,9 @@ class TagSet:
     """The classes of a tagger, and the entities that they encode.
 
     "B-PER" marks the first word of an entity, "I-PER" (or "M-") a middle word, "E-PER" (or "L-")
-    the last word, "S-PER" (or "U-", "W-") the only word, and "O" a word outside all entities. Other
-    notations, such as "PER-B" and "-", must not be mixed; see `spelling_of`. Any other name, such
-    as a part of speech, is an entity of one word.
+    the last word, "S-PER" (or "U-", "W-") the only word, and "O" a word outside all entities.
+    Notations such as "PER-B" and "-" must not be mixed; see `spelling_of`. Any other name, such as
+    a part of speech, is an entity of one word.
 
     Args:
         names: list of C strings.
@@ -261,14 +261,14 @@ def classes_of_pieces(names, count):
 def unit_probabilities(probabilities, first, count, names, label_pieces):
     """Combine the probabilities of pieces (P, C) to those of units (U, C).
 
-    These are those of its first piece or, with `label_pieces="all"`, the mean over its pieces,
-    where the "I-PER" of an inner piece counts as "B-PER".
+    They are those of its first piece or, with `label_pieces="all"`, the mean over its pieces, where
+    the "I-PER" of an inner piece counts as "B-PER".
 
     Args:
         probabilities: floats (P, C).
         first, count: ints (U,). First piece and number of pieces of each unit.
         names: list of C strings, empty if unknown.
-        label_pieces: string. "first" or "all".
+        label_pieces: "first" or "all".
     """
     if label_pieces == "first":
         return ops.gather(probabilities, first)

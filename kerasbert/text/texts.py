@@ -194,7 +194,7 @@ def label_rows(y, count, name="labels"):
         y: any column that `text_columns` reads; a table or dict of one column of values, or of
             several, whose rows are the values; or a `tf.data.Dataset` of labels or batches.
         count: int. N.
-        name: string. Name of the values in errors.
+        name: name of the values in errors.
 
     Raises:
         ValueError: if the number of values is not N.

@@ -134,7 +134,7 @@ def steps_of(content, name, path):
     Args:
         content: dict. The file's content.
         name: string. The part: "normalizer", "pre_tokenizer" or "post_processor".
-        path: string. The file, for errors.
+        path: the file, for errors.
     """
     inner = _PARTS[name][1]
     steps, rest = [], [content[name]] if content.get(name) else []
@@ -160,7 +160,7 @@ def follow(files, part, cls, known, orders=None):
 
     Args:
         files: `TokenizerFiles`.
-        part: string. "normalizer", "pre_tokenizer" or "post_processor".
+        part: "normalizer", "pre_tokenizer" or "post_processor".
         cls: type. The tokenizer's class, for errors.
         known: dict of type to a list of valid forms, each a dict of field to allowed values or
             `ANY`.

@@ -29,15 +29,15 @@ def transformers_files(
     """Return the files of a tokenizer.
 
     `[MASK]`, `[SEP]` and so on are matched in texts if the tokenizer matches them. Otherwise they
-    are not added tokens of `tokenizer.json`, which are always matched, but only in the
-    configuration, whose `split_special_tokens` tells `transformers` not to match them.
+    are only in the configuration, whose `split_special_tokens` tells `transformers` not to match
+    them; added tokens of `tokenizer.json` are always matched.
 
     Args:
         tokenizer: a tokenizer of kerasbert.
         family: string. The family of its encoder.
         sequence_length: int. The encoder's maximum number of tokens.
-        has_segments: bool. Whether the second text of a pair has another segment id.
-        finds_special: bool. Whether to always match special tokens, as `fill_mask` does.
+        has_segments: whether the second text of a pair has another segment id.
+        finds_special: whether to always match special tokens, as `fill_mask` does.
         padded_to: "batch" or int. `tokenizers` then truncates rows to `sequence_length`, and pads
             them to the longest row or to this length. `None` leaves both to the reader.
         also: list of strings. Further tokens that are always matched, such as those that readers

@@ -28,7 +28,7 @@ def cut_windows(
     Args:
         lengths: ints (N,). Number of tokens of each text.
         size: int, or ints (N,). Maximum number of tokens per window.
-        stride: int. Distance between window starts, at most `size`.
+        stride: distance between window starts, at most `size`.
 
     Returns:
         `(rows, starts, ends)`, ints (R,): the text of each window, its first token, and the one
@@ -60,7 +60,7 @@ def windows_of(lengths, sizes, stride):
     Args:
         lengths: ints (N,). Number of tokens of each text.
         sizes: ints (N,). Maximum number of tokens per window, at least 1.
-        stride: int. Distance between window starts, limited to the window size.
+        stride: distance between window starts, limited to the window size.
 
     Returns:
         `(rows, starts, lengths)`, ints (R,) of the type of `lengths`: text, first token and number

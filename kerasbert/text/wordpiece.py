@@ -67,25 +67,24 @@ class BertTokenizer(AddedTokensTokenizer):
 
     Args:
         vocabulary: list of tokens in the order of their ids, or the path of a `vocab.txt`.
-        lowercase: bool. Whether to lowercase texts; `True` for "uncased" checkpoints.
-        strip_accents: bool. Whether to remove accents (after NFD); `None` means as `lowercase`.
-        split_on_cjk: bool. Whether each CJK character is a word.
-        split_on_punctuation: bool. Whether each punctuation character is a word. `False` for
-            segmented texts, as for Japanese checkpoints.
-        split_characters: bool. Whether every character is a word (`subword_tokenizer_type`
-            "character" of Japanese checkpoints).
-        split_on: string. Further characters that are words, as in the brackets of a regular
-            expression, such as "ㄱ-ㆎ". People write ㅋㅋ and emoji directly after a word, which
-            would become unknown.
-        suffix_indicator: string. Prefix of pieces that do not begin a word.
+        lowercase: whether to lowercase texts; `True` for "uncased" checkpoints.
+        strip_accents: whether to remove accents (after NFD); `None` means as `lowercase`.
+        split_on_cjk: whether each CJK character is a word.
+        split_on_punctuation: whether each punctuation character is a word. `False` for segmented
+            texts, as for Japanese checkpoints.
+        split_characters: whether every character is a word (`subword_tokenizer_type` "character" of
+            Japanese checkpoints).
+        split_on: further characters that are words, as in the brackets of a regular expression,
+            such as "ㄱ-ㆎ". ㅋㅋ and emoji directly after a word would make it unknown.
+        suffix_indicator: prefix of pieces that do not begin a word.
         special_tokens_in_strings, unk_token, ...: see `AddedTokensTokenizer`.
         extra_special_tokens: list of further tokens that `special_tokens_in_strings` matches.
         added_tokens, **kwargs: see `AddedTokensTokenizer`.
-        max_input_chars_per_word: int. Maximum length of a word that is split: 200 in
+        max_input_chars_per_word: maximum length of a word that is split: 200 in
             google-research/bert, 100 in most files of `transformers`.
-        character_rules: string. "google" for google-research/bert, or "tokenizers" for the library,
-            which deletes private-use characters and has no final sigma and an older Unicode.
-            `from_files` follows the library where there is a `tokenizer.json`.
+        character_rules: "google" for google-research/bert, or "tokenizers" for the library, which
+            deletes private-use characters and has no final sigma and an older Unicode. `from_files`
+            follows the library where there is a `tokenizer.json`.
 
     Raises:
         ValueError: if a special token is not in the vocabulary, or a token occurs twice.

@@ -242,10 +242,10 @@ def recommend(arms, chosen, baseline, metric, labels):
 
     Args:
         arms: see `choose`.
-        chosen: string. Name of the recommended arm.
+        chosen: name of the recommended arm.
         baseline: dict of the scores of always predicting the most frequent class.
         metric: string.
-        labels: int. Number of labeled rows.
+        labels: number of labeled rows.
     """
     said, score = NAMES[metric], arms[chosen][metric]
     if score["low"] <= baseline[metric]["value"]:

@@ -49,7 +49,7 @@ def advise(
         data: string, or a table in memory. Texts and labels, see `kerasbert.tasks.file_task`. Rows
             with an empty label are candidates for labeling.
         preset: string, as for `from_preset`; `None` tries only TF-IDF.
-        output: string. The output folder.
+        output: the output folder.
 
     Returns:
         The content of `advice.json`: a dict of `advice` (sentences), `recommended` (an arm),

@@ -86,7 +86,7 @@ class Arm:
         Args:
             shared: an `Arms`.
             seed: int.
-            folder: string. Folder of checkpoints to resume from, which need not exist.
+            folder: folder of checkpoints to resume from, which need not exist.
         """
         self.shared, self.seed, self.folder = shared, seed, folder
 

@@ -24,9 +24,9 @@ class EpochScores(EpochCheckpoints):
     Args:
         search: a `GridSearch`.
         method: a method of `kerasbert.training.methods`, with the model to score.
-        folder: string. The run's folder.
+        folder: the run's folder.
         point: dict. The run's grid point.
-        steps: int. Number of batches per epoch.
+        steps: number of batches per epoch.
     """
 
     def __init__(self, search, method, folder, point, steps):

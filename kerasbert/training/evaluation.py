@@ -49,20 +49,20 @@ def evaluate(
     Args:
         model: string or model. The `model` folder of `finetune`, another preset with the task's
             head, or a task model.
-        data: string. A file in the format of the training files, or a folder with the official
-            files of `task`; `None` loads them with the `datasets` library. Or a table in memory, as
-            for `kerasbert.tasks.file_task`.
+        data: a file in the format of the training files, or a folder with the official files of
+            `task`; `None` loads them with the `datasets` library. Or a table in memory, as for
+            `kerasbert.tasks.file_task`.
         task: string or `Task`. `None` means the task that the model was trained on, or, if this
             task was not recorded, a task for files.
-        split: string. The split of a folder or the library.
+        split: the split of a folder or the library.
         columns: list of strings. Text columns, if not the task's.
         label: string or list of strings. Label column, if not the task's; or a 0/1 column per
             class.
-        encoding: string. Encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
+        encoding: encoding of a file that is not UTF-8, such as "cp949" or "shift_jis".
         batch_size: int.
         precision: string, such as "mixed_bfloat16"; `None` means Keras' global policy.
-        limit: int. Maximum number of examples, from the start.
-        verbose: bool. Whether to show progress.
+        limit: maximum number of examples, from the start.
+        verbose: whether to show progress.
 
     Returns:
         Dict of `task`, `split`, `examples` (their number), `metric` (name of the main score),
@@ -110,8 +110,8 @@ def predict(
         model, data, task, columns, encoding, batch_size, precision, limit, verbose: see `evaluate`.
             Files need no labels. A `.txt` file has one text per line, unless its first line names
             columns.
-        output: string. Folder for the submission files; `None` writes none.
-        split: string. The split of a folder or the library.
+        output: folder for the submission files; `None` writes none.
+        split: the split of a folder or the library.
 
     Returns:
         Dict of `task`, `split`, `ids` (of the examples), `predictions` and `probabilities` (see

@@ -51,7 +51,7 @@ def finetune(
         task: string or `kerasbert.tasks.Task`. A name from `kerasbert.tasks.builtin_tasks()`, or a
             task from `kerasbert.tasks.file_task`.
         preset: string, as for `from_preset`.
-        output: string. The output folder.
+        output: the output folder.
 
     Returns:
         The content of `results.json`: a dict of `task`, `preset`, `method`, `metric` (name of the
@@ -116,10 +116,10 @@ def _finetune(place, output, parts, settings, launched):
     """Do the runs and write the results.
 
     Args:
-        place: string. The folder of all runs.
-        output: string. The folder of all runs, or of the part to do.
+        place: the folder of all runs.
+        output: the folder of all runs, or of the part to do.
         parts: list of paths. Folders of the parts to take over.
-        launched: bool. Whether a launcher started several processes.
+        launched: whether a launcher started several processes.
 
     Returns:
         `(results, is_last)`: the results, and whether all parts are done.

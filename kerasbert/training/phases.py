@@ -12,7 +12,7 @@ def checked_phases(phases, accumulate):
 
     Args:
         phases: list of `(sequence_length, steps, batch_size)`.
-        accumulate: int. Number of parts of each batch.
+        accumulate: number of parts of each batch.
 
     >>> checked_phases([(128, 900, 32)], 1)
     [Phase(sequence_length=128, steps=900, batch_size=32)]

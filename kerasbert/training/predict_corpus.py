@@ -38,17 +38,17 @@ def predict_corpus(
 ) -> dict[str, Any]:
     """Predict a corpus, and write shards of JSON lines, each atomically.
 
-    A repeated call writes only missing or damaged shards, by the manifest's hashes.
-    `predictions-00000-00000.jsonl` is the first shard of the first file. Lines have `file`, `id`,
-    `prediction` and any `probabilities` of `predict`.
+    A repeated call writes only missing or damaged shards. `predictions-00000-00000.jsonl` is the
+    first shard of the first file. Lines have `file`, `id`, `prediction` and any `probabilities` of
+    `predict`.
 
     Args:
         model: string, as for `kerasbert.predict`; without `options` also a model.
-        corpus: path of a file or a folder, a pattern, or a list of these. Files are tables, or
-            plain text with one text per line; each is read into a worker's memory.
+        corpus: path of a file or a folder, a pattern, or a list of these. Files are tables, or one
+            text per line; each is read into a worker's memory.
         output: path of the folder.
         task, columns, encoding, precision: as for `predict`.
-        rows: int. Maximum number of examples per shard, which are batched by length.
+        rows: maximum number of examples per shard, which are batched by length.
         batch_size: int.
         options: `apache_beam.options.pipeline_options.PipelineOptions`, which name Beam's runner.
             Paths are then Beam's (`gs://`, `s3://`, `hdfs://`). `None` runs without Beam.

@@ -72,9 +72,9 @@ def pretrain(
     call to resume from the checkpoint, to the same weights, bit-identical on the same deterministic
     backend and machine, as on CPUs. Ctrl-C stops after writing a checkpoint.
 
-    Processes of a launcher (see `kerasbert.distribution.join`) each read their part of the batches
-    of a single process. The first writes to `output`, which all must be able to access. Training
-    can resume with another number of processes.
+    Processes of a launcher (see `kerasbert.distribution.join`) each read their part of the batches.
+    The first writes to `output`, which all must see. Training can resume with another number of
+    processes.
 
     Args:
         corpus: text, as for `kerasbert.data.documents`; or examples: a folder of `write_examples`,

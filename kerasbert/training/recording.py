@@ -29,14 +29,14 @@ ASK_EVERY = 10
 class Recorder(keras.callbacks.Callback):
     """Callback that writes the log and checkpoints, and stops on request.
 
-    Keras' epochs are the intervals between lines of the log, at whose ends metrics are read and
-    checkpoints written, because on JAX and PyTorch reading waits for the device.
+    Keras' epochs are the intervals between lines of the log: metrics are read at their ends,
+    because on JAX and PyTorch reading waits for the device.
 
     Args:
         folder: path. The folder of the log.
-        step: int. Number of steps done before; later lines of the log are removed.
-        total: int. Number of steps of the whole training.
-        accumulate: int. Number of batches per step.
+        step: number of steps done before; later lines of the log are removed.
+        total: number of steps of the whole training.
+        accumulate: number of batches per step.
         checkpoint_every: int. Steps between checkpoints, a multiple of an interval.
         save: function of the model and the step that writes a checkpoint.
         second: string. Short name of the second task, such as "nsp".
@@ -65,7 +65,7 @@ class Recorder(keras.callbacks.Callback):
         Args:
             first, last: ints. The last step before the phase, and the last step of the phase.
             facts: dict of values that each line of the log has.
-            tokens_per_step: float. Mean number of tokens per step.
+            tokens_per_step: mean number of tokens per step.
         """
         self.first, self.last = first, last
         self.facts, self.tokens_per_step = facts, tokens_per_step
@@ -210,7 +210,7 @@ class Pulse:
 
     Args:
         say: function that prints a text.
-        every: float. Minimum seconds between lines, and before the first.
+        every: minimum seconds between lines, and before the first.
     """
 
     EVERY = 30.0
@@ -230,7 +230,7 @@ class Line:
     """Progress display: a bar on a terminal or in a notebook, otherwise one line per interval.
 
     Args:
-        verbose: bool. Whether to show anything.
+        verbose: whether to show anything.
     """
 
     def __init__(self, verbose=True):
@@ -326,7 +326,7 @@ def draw_curves(log, path):
 
     Args:
         log: list of dicts, see `read_log`.
-        path: string. The PNG to write.
+        path: the PNG to write.
 
     Returns:
         Whether a picture was written: not without matplotlib, or for an empty log.

@@ -15,7 +15,7 @@ def over_seeds(runs, metric, mode="max"):
     Args:
         runs: list of dicts of `batch_size`, `learning_rate`, `epochs` and `scores`.
         metric: string. The score to summarize.
-        mode: string. "min" if a lower score is better.
+        mode: "min" if a lower score is better.
 
     Returns:
         List of dicts of the three settings, `seeds` and `diverged` (numbers of runs), `mean`,

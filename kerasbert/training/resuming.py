@@ -47,9 +47,9 @@ def save_checkpoint(folder, model, step, kept=(), write=True, keep_older=False, 
         step: int.
         kept: list of further arrays, which `load_checkpoint` returns.
         write: bool. Of several processes, only one passes `True`. With sharded weights, all must
-            call this function: the file has whole weights, gathered one at a time, so that training
-            can resume on any number of processes and any mesh.
-        keep_older: bool. Whether to keep earlier checkpoints.
+            call this function: the file has whole weights, to resume on any number of processes and
+            any mesh.
+        keep_older: whether to keep earlier checkpoints.
         **facts: further JSON values, which `load_checkpoint` returns.
 
     Returns:

@@ -15,10 +15,10 @@ class RunFolder:
     """An output folder, whose finished runs are not repeated.
 
     Args:
-        output: string. Path of the folder.
+        output: path of the folder.
         shared: dict. The settings that all runs in the folder must share.
-        overwrite: bool. Whether to remove earlier runs.
-        verbose: bool. Whether to show progress.
+        overwrite: whether to remove earlier runs.
+        verbose: whether to show progress.
         check_interrupt: function that raises `KeyboardInterrupt` if Ctrl-C was pressed before.
     """
 

@@ -25,11 +25,11 @@ def setting(
 
     Args:
         default: the setting's default. The option of a bool is a flag for the opposite.
-        text: string. The description for the function's docstring. Its first sentence is the
-            option's help, with settings in backticks as options.
-        panel: string. Panel of the option in the help.
-        free: bool. Whether the setting may change when a training is resumed.
-        option: bool. Whether the command has an option.
+        text: the description for the function's docstring. Its first sentence is the option's help,
+            with settings in backticks as options.
+        panel: panel of the option in the help.
+        free: whether the setting may change when a training is resumed.
+        option: whether the command has an option.
         **shown: further properties of the option: another `name` or `help`; `type`, or, for a list
             separated by commas, `numbers`, the type of its items; `value` of a flag; `choices`,
             `metavar` and `min`.
@@ -63,8 +63,7 @@ def takes_settings(
     """Make a function take a dataclass's fields as its arguments.
 
     The function receives the required fields, and the checked object as `settings`. Type checkers
-    and editors see all arguments. Its docstring describes the required fields, and gets the
-    settings' texts.
+    and editors see all arguments. Its docstring gets the settings' texts.
     """
 
     def decorate(function):

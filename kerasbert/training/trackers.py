@@ -17,7 +17,7 @@ class Tracker:
     """Base class of trackers, which tracks nothing.
 
     Args:
-        folder: string. The output folder of the search.
+        folder: the output folder of the search.
     """
 
     def __init__(self, folder):

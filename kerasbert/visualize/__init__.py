@@ -11,8 +11,8 @@
     kerasbert.visualize.embedding_map(embedder.embed(texts), labels)
     kerasbert.visualize.training_curves(model.fit(...))
 
-Notebooks display the results: a matplotlib `Figure` (write it with `savefig`; needs
-`pip install matplotlib`) or, for highlighted texts, an `Html` (write it with `save`).
+Notebooks display the results: a matplotlib `Figure` (`savefig` writes it; needs `pip install
+matplotlib`) or, for highlighted texts, an `Html` (`save` writes it).
 """
 
 from kerasbert.base import host  # noqa: F401

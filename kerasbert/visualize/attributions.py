@@ -50,12 +50,12 @@ class Attributions:
         scores: float array (W,). Each word's score, the sum of the scores of its tokens.
         tokens: list of T strings, with special tokens such as `[CLS]`.
         token_scores: float array (T,).
-        target: string. Name of the explained output.
+        target: name of the explained output.
         method: string. See `attributions`.
         output: float. Value of the explained output, a logit for classes of models without
             activation; `None` for attention rollout.
-        baseline_output: float. The output's value for the baseline (integrated gradients only).
-        error: float. The difference of the sum of `token_scores` and `output - baseline_output`
+        baseline_output: the output's value for the baseline (integrated gradients only).
+        error: the difference of the sum of `token_scores` and `output - baseline_output`
             (integrated gradients only), smaller with more steps.
     """
 
@@ -114,9 +114,9 @@ def attributions(
 
     Integrated gradients average the gradient on a line from a baseline's token embeddings to the
     text's. Scores sum to the difference of both outputs, up to the numerical `error`. Gradient
-    times input uses only the gradient at the text: it is cheaper, but without this sum, and scores
-    may have the wrong sign. Attention rollout estimates from all layers' attention how much of each
-    token reaches the position that the head reads, without target and sign.
+    times input is cheaper, but without this sum, and scores may have the wrong sign. Attention
+    rollout estimates from all layers' attention how much of each token reaches the position that
+    the head reads, without target and sign.
 
     Args:
         model: a task of `kerasbert.models` with a preprocessor: a text or token classifier,
@@ -130,9 +130,9 @@ def attributions(
             question answering. `None` means the first position, or the best answer.
         method: "integrated_gradients", "gradient_x_input" or "attention_rollout".
         baseline: string. What replaces all tokens except special ones: "mask", the mask token;
-            "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", which
-            encoders have learned as an unknown word, or to "pad" without a mask token.
-        steps: int. Number of Gauss-Legendre quadrature points of integrated gradients.
+            "pad", the padding token; or "zero", a vector of zeros. Defaults to "mask", or to "pad"
+            without a mask token.
+        steps: number of Gauss-Legendre quadrature points of integrated gradients.
 
     Returns:
         `Attributions`.
@@ -284,7 +284,7 @@ def attribution_bars(attributions: Attributions, top: int | None = None) -> Figu
 
     Args:
         attributions: `Attributions`.
-        top: int. Number of words to draw, by absolute score; `None` draws all.
+        top: number of words to draw, by absolute score; `None` draws all.
 
     Returns:
         A `Figure`.

@@ -20,7 +20,7 @@ def label_curves(curves: Mapping[str, Any], metric: str) -> Figure:
     Args:
         curves: dict of title to a list of points. A point has `labels`, the number of training
             labels, and under the metric's name a dict of `value`, `low` and `high`.
-        metric: string. The metric's name.
+        metric: the metric's name.
 
     Returns:
         A `Figure`.

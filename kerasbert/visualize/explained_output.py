@@ -20,7 +20,7 @@ class Output:
         name: string.
         read: function that maps the model's outputs for R rows to floats (R,).
         arrays: dict of int arrays (1, ...). The model's inputs.
-        place: int. Position of the token where the output is read.
+        place: position of the token where the output is read.
     """
 
     name: str

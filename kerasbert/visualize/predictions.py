@@ -105,9 +105,9 @@ def embedding_map(
         vectors: (N, D), for example from `BertTextEmbedder.embed`.
         labels: list of N classes. Points of a class have the same color.
         names: list of N strings. Names of the points, of which up to 60 are drawn.
-        method: string. "pca" draws the two directions of greatest variance; "tsne" keeps neighbors
+        method: "pca" draws the two directions of greatest variance; "tsne" keeps neighbors
             together, but distances mean nothing.
-        seed: int. Seed of "tsne".
+        seed: seed of "tsne".
 
     Returns:
         A `Figure`. With "pca", axis labels have the explained share of the variance.

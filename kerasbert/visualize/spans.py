@@ -78,8 +78,8 @@ def entities(
     Args:
         text: a string, or a list of words.
         entities: the result of `BertTokenClassifier.tag`: dicts of `start`, `end`, `label`, and
-            optionally `score`, which is shown as a tooltip; or tuples `(start, end, label)`. Of
-            overlapping entities, the first sets the color, and others are underlined.
+            optionally `score`, which is shown as a tooltip; or tuples `(start, end, label)`. The
+            first of overlapping entities sets the color; others are underlined.
         colors: dict of some or all labels to CSS colors.
 
     Returns:

@@ -86,7 +86,7 @@ def read_text(model, text, caller):
     Args:
         model: a task of `kerasbert.models` with a preprocessor.
         text: string, or a pair of strings.
-        caller: string. Name of the calling function, for error messages.
+        caller: name of the calling function, for error messages.
 
     Returns:
         A `ReadText`.

@@ -129,8 +129,8 @@ def finetuning_curves(runs: Sequence[Any], best: str, metric: str) -> Figure:
 
     Args:
         runs: list of dicts of `run` and `history`, as returned by `kerasbert.finetune`.
-        best: string. Name of the best run.
-        metric: string. Name of the score.
+        best: name of the best run.
+        metric: name of the score.
 
     Returns:
         A `Figure`.

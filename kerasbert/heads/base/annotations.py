@@ -19,7 +19,7 @@ def flat_annotations(rows, source):
 
     Args:
         rows: list of dicts.
-        source: string. File name, for warnings.
+        source: file name, for warnings.
     """
     key = next((x for x in ("annotations", "completions") if x in rows[0]), None)
     if key is None or not all(isinstance(row.get("data"), dict) and key in row for row in rows):

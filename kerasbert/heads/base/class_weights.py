@@ -109,7 +109,7 @@ def weigh_dataset(task, class_weight, dataset, is_raw):
         task: a task model.
         class_weight: see `class_weights`.
         dataset: yields `(x, y)` or `(x, y, sample_weight)`.
-        is_raw: bool. Whether the dataset was made from texts in memory.
+        is_raw: whether the dataset was made from texts in memory.
     """
     rank, classes = len(task.output.shape) - 1, task.output.shape[-1]
 

@@ -96,9 +96,9 @@ class ComparingTask(BertTask):
         """Configure training; see `BertTask.compile`.
 
         Args:
-            chunk_size: int. Number of rows embedded at a time, and again in the backward pass
-                (GradCache). Batches of thousands of rows then need the memory of one chunk, with
-                the same gradients, but about a third more time.
+            chunk_size: number of rows embedded at a time, and again in the backward pass
+                (GradCache). Large batches then need the memory of one chunk, and about a third more
+                time, for the same gradients.
             optimizer, loss, metrics, **kwargs: see `BertTask.compile`.
 
         Source: Gao et al. 2021, arXiv 2101.06983.

@@ -149,8 +149,8 @@ def ids_of(task, table, unique=False):
     """Return the examples' ids, or running numbers if ids are missing or ambiguous.
 
     Args:
-        unique: bool. Whether ids must be unique because results are stored by id. If `False`, a
-            column that the user named is used even if it has empty or duplicate ids.
+        unique: whether ids must be unique because results are stored by id. If `False`, a column
+            that the user named may have empty or duplicate ids.
     """
     given, counted = task.source.id, list(range(len(table)))
     if not task.has_own_files:  # Submissions use running numbers.

@@ -32,30 +32,30 @@ class Task:
 
     Args:
         name: string, such as "rte".
-        title: string. Name in papers.
-        head: string. The kind of model: "text_classifier", "text_regressor", "token_classifier",
+        title: name in papers.
+        head: the kind of model: "text_classifier", "text_regressor", "token_classifier",
             "question_answering", "multiple_choice" or "reranker".
         columns: tuple. Text columns, by head: one text, or two for pairs; question and context;
             the prompt; query and text; or the words.
         metrics: tuple. Names in `kerasbert.metrics.METRICS`; the first one selects models. With
             more than two classes, "f1", "precision" and "recall" are means over the classes, named
             "macro_f1" and so on.
-        label: string. Column of the labels; or a tuple of columns of 0 and 1, one for each class.
+        label: column of the labels; or a tuple of columns of 0 and 1, one for each class.
         labels: tuple. Class names in order, or entity types.
         choices: tuple. For multiple choice: one column per choice, or a single column with lists.
-        choice_start: string. Column of the text that starts all choices.
-        scheme: string. Tagging scheme of the entity types.
-        units: string. "words"; or "characters", for whole texts with spans as labels.
-        context: string. "sentence"; or "document", to read a document's sentences together.
+        choice_start: column of the text that starts all choices.
+        scheme: tagging scheme of the entity types.
+        units: "words"; or "characters", for whole texts with spans as labels.
+        context: "sentence"; or "document", to read a document's sentences together.
         range: tuple of the lowest and the highest label, for regression and relevance grades.
         settings: a `Settings`.
         model: dict. Further arguments of the model's `from_preset`.
         published: tuple of `Published`.
         source: a `Source`.
-        submission: string. File name of a submission.
+        submission: file name of a submission.
         trained_on: the `Task` whose training data is used; `None` means this task.
-        form: string. Format of official files and submissions, a name in `kerasbert.kinds.FORMS`;
-            `None` for tables.
+        form: format of official files and submissions, a name in `kerasbert.kinds.FORMS`; `None`
+            for tables.
 
     >>> from kerasbert.tasks import get_task
     >>> task = get_task("rte")
@@ -113,7 +113,7 @@ class Task:
 
         Args:
             values: dict.
-            source: string. Its file, for errors.
+            source: its file, for errors.
 
         Raises:
             ValueError: if a file name leads out of its folder.
@@ -147,7 +147,7 @@ class Task:
         """Return the task with your own files, in the official format.
 
         Args:
-            encoding: string. Encoding of files that are not UTF-8, such as "cp949".
+            encoding: encoding of files that are not UTF-8, such as "cp949".
             **paths: strings. The file of each split, or `None`; or a table in memory, as for
                 `kerasbert.tasks.file_task`.
 
@@ -244,9 +244,9 @@ class Task:
         """Read a split.
 
         Args:
-            split: string. "train", "dev" or "test".
-            folder: string. Folder of the official files; `None` uses the `datasets` library.
-            limit: int. Maximum number of examples; the first ones are read.
+            split: "train", "dev" or "test".
+            folder: folder of the official files; `None` uses the `datasets` library.
+            limit: maximum number of examples; the first ones are read.
 
         Returns:
             `Examples`.
@@ -284,7 +284,7 @@ class Task:
 
         Args:
             data: `Examples`.
-            share: float. Share of the second part; neither is empty.
+            share: share of the second part; neither is empty.
 
         Returns:
             `(rest, part)`, two `Examples`.
@@ -393,7 +393,7 @@ class Task:
         Args:
             data: `Examples` with labels.
             batch_size: int.
-            prefix: string. Prefix of the names in the logs.
+            prefix: prefix of the names in the logs.
 
         Returns:
             A `kerasbert.metrics.ScoreCallback`.
@@ -408,7 +408,7 @@ class Task:
         """Write predictions in the format of the official scorer or leaderboard.
 
         Args:
-            folder: string. Folder for `submission`, and for SQuAD 2.0 also `na_prob.json`.
+            folder: folder for `submission`, and for SQuAD 2.0 also `na_prob.json`.
             data: `Examples`.
             predictions: output of `predict`.
             threshold: float. For questions: a null score above this means "no answer".

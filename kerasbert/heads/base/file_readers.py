@@ -28,9 +28,9 @@ class Table:
 
     Args:
         columns: dict of name to a list of N values.
-        source: string. The file, for error messages.
+        source: the file, for error messages.
         numbers: list of N ints. Line or row numbers.
-        unit: string. "line" or "row": what the numbers count.
+        unit: "line" or "row": what the numbers count.
         repeated: names that several columns share; `columns` has the last of these columns.
     """
 
@@ -90,10 +90,9 @@ def read_table(path, names=(), wanted=(), quotes=None, keep_broken=False, encodi
         names: list of strings. Column names for files without a header.
         wanted: list of strings. The needed columns. With `names`, the first line is a header only
             if it has all of them.
-        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        keep_broken: bool. Whether to keep blank rows, and broken rows (padded with "" or
-            truncated), for one prediction per row, instead of leaving them out (broken ones with a
-            warning).
+        quotes: whether values may be enclosed in `"`; by default only in `.csv`.
+        keep_broken: whether to keep blank rows, and broken rows (padded with "" or truncated), for
+            one prediction per row, instead of leaving them out (broken ones with a warning).
         encoding: string. See `text_files.text_chunks`.
 
     Returns:
@@ -181,9 +180,8 @@ def read_inputs(path, columns=("text",), encoding=None):
     """Read inputs of a model, one per row.
 
     Args:
-        path: string. A table with these columns, or text with one input per line and tabs between
-            columns. A line of `.jsonl` may be a string or a list, such as a question and its
-            context.
+        path: a table with these columns, or text with one input per line and tabs between columns.
+            A line of `.jsonl` may be a string or a list, such as a question and its context.
         columns: list of strings.
         encoding: string. See `text_files.text_chunks`.
 
@@ -306,9 +304,9 @@ class Columns:
 
     Args:
         documents: list of documents, each a list of sentences, each a list of `(line, cells)`.
-        source: string. The file, for errors.
-        is_conllu: bool. Whether these are the ten columns of CoNLL-U.
-        has_tabs: bool. Whether tabs separate the columns, so that words may contain spaces.
+        source: the file, for errors.
+        is_conllu: whether these are the ten columns of CoNLL-U.
+        has_tabs: whether tabs separate the columns, so that words may contain spaces.
     """
 
     documents: list
@@ -326,7 +324,7 @@ class Columns:
         """Return a copy without comments.
 
         Args:
-            label: int. Number of the column of tags.
+            label: number of the column of tags.
 
         Raises:
             ValueError: for a line with another number of columns, for example because its word
@@ -363,7 +361,7 @@ def read_columns(path, comment=None, encoding=None):
 
     Args:
         path: string.
-        comment: string. Prefix of lines to leave out.
+        comment: prefix of lines to leave out.
         encoding: string. See `text_files.text_chunks`.
 
     Returns:

@@ -13,7 +13,7 @@ def table_of(frame, name):
     Args:
         frame: a data frame of pandas or polars, a PyArrow table, a `datasets.Dataset`, or a dict of
             name to a list of values.
-        name: string. Its name in error messages.
+        name: its name in error messages.
 
     Raises:
         ValueError: if it is anything else, has no rows, or has columns of different lengths.
@@ -58,7 +58,7 @@ def from_datasets(dataset, split, name, page):
     Args:
         dataset: tuple of arguments of `datasets.load_dataset`; a dict at the end holds keyword
             arguments.
-        split: string. Name of the split in the library.
+        split: name of the split in the library.
         name: string. The task, for error messages.
         page: string. Page from which else to get the files, for error messages.
 

@@ -63,8 +63,8 @@ def fitting_metrics(task, metrics, weighted=False):
     Args:
         task: a task model.
         metrics: names, functions, classes and objects, in any nesting that `compile` accepts.
-        weighted: bool. Whether the metrics are weighted; otherwise sample weights only select rows
-            or tokens.
+        weighted: whether the metrics are weighted; otherwise sample weights only select rows or
+            tokens.
 
     Raises:
         UnfitMetric: for a metric that does not fit the outputs, with an alternative.
@@ -315,7 +315,7 @@ class HeadMetric(keras.metrics.Metric):
         metric: a `keras.metrics.Metric`; its state is the wrapper's state.
         form: string. Form of the outputs: `CLASSES`, `SEVERAL`, ...
         classes: int. C, or `None` if it varies by batch.
-        from_logits: bool. Whether the outputs are logits.
+        from_logits: whether the outputs are logits.
         weighted: bool. See `fitting_metrics`.
     """
 

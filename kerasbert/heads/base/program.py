@@ -196,10 +196,10 @@ class Program:
     """The parts of `answer.py` that depend on the kind of model.
 
     Attributes:
-        body: string. Code of the function `answer` of a list, and its helpers.
+        body: code of the function `answer` of a list, and its helpers.
         example: string. Example arguments for `python answer.py`.
-        asked: string. Code of the argument of `answer`.
-        note: string. A note for the program's docstring.
+        asked: code of the argument of `answer`.
+        note: a note for the program's docstring.
     """
 
     body: str
@@ -213,10 +213,10 @@ def of_texts(gives, lines, pairs=False, prompt=""):
 
     Args:
         gives: string. Description of the result of `answer`.
-        lines: string. Code that returns the result, from `outputs`, the encoded `rows`, `texts` and
+        lines: code that returns the result, from `outputs`, the encoded `rows`, `texts` and
             `labels`.
-        pairs: bool. Whether the model takes only pairs.
-        prompt: string. Prefix of each text.
+        pairs: whether the model takes only pairs.
+        prompt: prefix of each text.
     """
     texts = f"[{prompt!r} + text for text in texts]" if prompt else "texts"
     item = "tuple of two texts" if pairs else "text, or tuple of two texts, in a list"
@@ -237,7 +237,7 @@ def write_program(task, runtime, folder):
 
     Args:
         task: a `Served`.
-        runtime: string. "onnx", "openvino" or "litert".
+        runtime: "onnx", "openvino" or "litert".
         folder: string.
     """
     found = task.program()

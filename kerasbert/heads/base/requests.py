@@ -1,7 +1,7 @@
 """Validation of requests inside exported graphs.
 
-Kernels rely on traced shapes and ids, but clients may send anything: a row instead of a batch
-crashed the server, and a negative id read another token's embedding.
+Clients may send anything: a row instead of a batch crashed the server, and a negative id read
+another token's embedding.
 
 N rows, T tokens per row.
 """
@@ -35,7 +35,7 @@ class Limits:
     Attributes:
         ranges: dict of input name to `(least, most)`, ints. "tokens" as `most` is the last position
             of a row.
-        longest: int. Maximum number of tokens per row, or `None` for no limit.
+        longest: maximum number of tokens per row, or `None` for no limit.
     """
 
     ranges: dict

@@ -14,7 +14,7 @@ def plan_steps(sizes, sampling, steps, seed=0, epoch=0):
 
     Args:
         sizes: ints. Number of batches per task.
-        sampling: string. A key of `SAMPLING`.
+        sampling: a key of `SAMPLING`.
         steps: int.
         seed: int.
         epoch: int.

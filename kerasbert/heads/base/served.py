@@ -1,7 +1,7 @@
 """`Served`, the base class of a model's SavedModel signatures and their reference answers.
 
 Signatures run in TensorFlow's graph, in a separate process; reference answers come from the model's
-methods, on any backend. Each kind's subclass is in its `served.py`.
+methods, on any backend.
 
 N texts, T tokens per row, C classes.
 """

@@ -19,8 +19,8 @@ def of_classes(task, labels, activation, pair=False):
 
     Args:
         labels: list of C strings.
-        activation: string. "softmax", "sigmoid", or "none" for other scores.
-        pair: bool. Whether two texts are required.
+        activation: "softmax", "sigmoid", or "none" for other scores.
+        pair: whether two texts are required.
     """
     own = {"output": task.output, "labels": labels, "activation": activation}
     truncate = TRUNCATE[task.preprocessor.truncate]

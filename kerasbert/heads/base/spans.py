@@ -27,7 +27,7 @@ def best_spans(
         end_logits: floats (W, T).
         starts: bool (W, T). Whether a span may start at the token.
         ends: bool (W, T). Whether a span may end at the token.
-        n_best: int. Number of starts and ends per window, and maximum number of spans.
+        n_best: number of starts and ends per window, and maximum number of spans.
         max_length: int.
         null_threshold: float. "No answer" precedes every span whose sum the null logit exceeds by
             more than this. With infinity, it is not among the results, but keeps its share of the

@@ -262,7 +262,7 @@ def each_batch(task, kind, step, batches, verbose="auto", steps=None, callbacks=
     """Run a step on each batch, with callbacks and a progress bar.
 
     Args:
-        kind: string. "predict" or "test", as in callbacks' methods.
+        kind: "predict" or "test", as in callbacks' methods.
         step: function of a batch that returns a result and the logs for callbacks.
         verbose, steps, callbacks: as in `keras.Model.predict`.
 

@@ -135,16 +135,16 @@ class BertTask(KeepsCompile, PresetTask):
                 labels and probabilities in their form; token metrics ignore padding. With more than
                 two classes, "f1", "precision" and "recall" are averaged and named "macro_f1" and so
                 on.
-            label_smoothing: float. Share of each label that is spread evenly over all classes, in
-                the default loss.
+            label_smoothing: share of each label that is spread evenly over all classes, in the
+                default loss.
             adversarial: "fgm" adds the gradients of a second pass with word embeddings perturbed
                 along their gradient. "awp" takes only the gradients of a second pass with all
                 trained matrices perturbed. Steps take about twice the time.
             adversarial_strength: float. For "fgm", the norm of the perturbation (default 1.0); for
                 "awp", its ratio to each matrix's norm (default 0.01).
-            r_drop: float. Weight of the divergence between two passes with different dropout: half
-                the symmetric Kullback-Leibler divergence of probabilities, or the squared
-                difference of scores. Needs twice the time and memory.
+            r_drop: weight of the divergence between two passes with different dropout: half the
+                symmetric Kullback-Leibler divergence of probabilities, or the squared difference of
+                scores. Needs twice the time and memory.
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
@@ -252,7 +252,7 @@ class BertTask(KeepsCompile, PresetTask):
             y: labels: a list, an array, a column or table of pandas, polars or pyarrow, a dict of
                 columns, an iterator or a `tf.data.Dataset`.
             batch_size: int, 32 by default.
-            shuffle: bool. Whether to shuffle texts and batches in every epoch.
+            shuffle: whether to shuffle texts and batches in every epoch.
             class_weight: dict of class name or index to weight; or "balanced", the same total
                 weight per class.
             **kwargs: as in `keras.Model.fit`.

@@ -20,8 +20,8 @@ class Settings:
         batch_sizes, learning_rates, epochs: tuples. `learning_rates=None` means the preset's
             learning rate, or 3e-5 if it has none. `epochs=None` means 3, or as many as
             `finetune` needs for `min_steps`.
-        warmup: float. Share of warmup steps; the learning rate then decays to 0.
-        sequence_length: int. Maximum tokens per row.
+        warmup: share of warmup steps; the learning rate then decays to 0.
+        sequence_length: maximum tokens per row.
 
     >>> len(Settings().grid()), Settings(epochs=(3,)).grid()[0]
     (18, {'batch_size': 16, 'learning_rate': 5e-05, 'epochs': 3})
@@ -48,9 +48,9 @@ class Published:
     """A published score.
 
     Args:
-        model: string. Name in the publication, such as "BERT-Base".
-        split: string. "dev" or "test".
-        metric: string. Name in the task's scores.
+        model: name in the publication, such as "BERT-Base".
+        split: "dev" or "test".
+        metric: name in the task's scores.
         value: float. A fraction, like our scores.
         where: string. Paper and table.
     """
@@ -74,12 +74,11 @@ class Source:
             in files with one word per line.
         header: tuple. Column names of files without a header.
         values: tuple. Labels as written in the files, if different from the class names.
-        id: string. Column of the ids. For your own files the default is "id", if its values are
-            unique; otherwise examples are numbered from 0.
-        quotes: bool. Whether values may be enclosed in `"`; by default only in `.csv`.
-        comment: string. Prefix of lines to leave out, in files with one word per line.
-        encoding: string. Encoding of your own files, if they are not UTF-8 and have no byte-order
-            mark.
+        id: column of the ids. For your own files the default is "id", if its values are unique;
+            otherwise examples are numbered from 0.
+        quotes: whether values may be enclosed in `"`; by default only in `.csv`.
+        comment: prefix of lines to leave out, in files with one word per line.
+        encoding: encoding of your own files, if they are not UTF-8 and have no byte-order mark.
         dataset: tuple. Arguments of `datasets.load_dataset`; empty for none.
         splits: dict of split to its name in the `datasets` library, if different.
     """

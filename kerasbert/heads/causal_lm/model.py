@@ -40,19 +40,19 @@ class BertCausalLM(WritingTask):
     """Causal language model, such as GPT: predicts next tokens and generates text.
 
     The output is the logits (B, T, V) of each next token. `fit` and `evaluate` take raw strings, or
-    arrays with the next tokens (B, T) as labels and sample weights (B, T), 0 at padding. `generate`
-    and `compile(sampler=...)` work as in KerasHub.
+    arrays with the next tokens (B, T) as labels and sample weights (B, T), 0 at padding.
+    `generate` and `compile(sampler=...)` work as in KerasHub.
 
     Args:
         backbone: a causal `BertBackbone`: of the family "gpt2", "gpt" or "modernbert_decoder", or
             built with `is_causal=True`.
         preprocessor: a `BertCausalLMPreprocessor`, or `None` for preprocessed arrays.
-        head_activation: string. Activation of a dense layer with a norm before the vocabulary
-            projection; `None` for neither.
-        head_bias: bool. Whether that layer has a bias.
-        head_norm_epsilon: float. Epsilon of that norm.
-        output_bias: bool. Whether the logits have a bias.
-        tie_weights: bool. Whether the vocabulary projection uses the token embedding.
+        head_activation: activation of a dense layer with a norm before the vocabulary projection;
+            `None` for neither.
+        head_bias: whether that layer has a bias.
+        head_norm_epsilon: epsilon of that norm.
+        output_bias: whether the logits have a bias.
+        tie_weights: whether the vocabulary projection uses the token embedding.
 
     The last five default to the family's.
 
@@ -215,11 +215,11 @@ class BertCausalLM(WritingTask):
 
         Args:
             inputs: a string, a list of N strings, or a dict of arrays as in `generate_step`.
-            max_length: int. Maximum number of tokens, including the prompt; defaults to the
+            max_length: maximum number of tokens, including the prompt; defaults to the
                 preprocessor's `sequence_length`. Arrays set it by their columns.
             stop_token_ids: ints. Tokens that end a text; "auto" is the tokenizer's end token,
                 `None` none.
-            strip_prompt: bool. Whether to return only the generated text.
+            strip_prompt: whether to return only the generated text.
             batch_size: int.
 
         Returns:
@@ -274,9 +274,9 @@ class BertCausalLM(WritingTask):
 
         Args:
             texts: a string or a list of N strings.
-            stride: int. Number of tokens between the starts of windows. Scored tokens of later
-                windows have at least `sequence_length - stride` tokens of context. `None` means
-                half a window.
+            stride: number of tokens between the starts of windows. Scored tokens of later windows
+                have at least `sequence_length - stride` tokens of context. `None` means half a
+                window.
             batch_size: int.
 
         Returns:

@@ -34,9 +34,9 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum tokens per row.
-        add_start_token: bool. Whether each text begins with the start token.
-        add_end_token: bool. Whether the last label is the end token.
+        sequence_length: maximum tokens per row.
+        add_start_token: whether each text begins with the start token.
+        add_end_token: whether the last label is the end token.
         num_segments: int. See `BertPreprocessor`.
 
     Raises:
@@ -189,7 +189,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
         Args:
             x: a list of N strings.
             sequence_length: int. T; defaults to the preprocessor's.
-            first: int. Position of the first prompt, for errors.
+            first: position of the first prompt, for errors.
 
         Returns:
             A dict of `token_ids` (N, T), `padding_mask` (N, T), true for the prompts, and
@@ -254,7 +254,7 @@ class BertCausalLMPreprocessor(BertPreprocessor):
 
         Args:
             texts: list of N strings.
-            stride: int. Number of tokens between window starts; `None` means half a window.
+            stride: number of tokens between window starts; `None` means half a window.
 
         Returns:
             `(rows, windows)`. A row is `(ids, starts, ends)` of a text, in characters; its first

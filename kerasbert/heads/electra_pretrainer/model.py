@@ -71,12 +71,12 @@ class ElectraPretrainer(MaskedTask):
     Args:
         backbone: a `BertBackbone`, the discriminator; it needs no pooler.
         preprocessor: an `ElectraPretrainerPreprocessor`, or `None` for preprocessed arrays.
-        generator: dict. Own settings of the generator: `num_layers`, `hidden_dim`, `num_heads`,
+        generator: dict. The generator's `num_layers`, `hidden_dim`, `num_heads`,
             `intermediate_dim`, `dropout`, `attention_dropout`. Defaults: the same number of layers,
             a quarter of the width (a third of 768, as in the paper), heads of the same width, and
             an `intermediate_dim` of four times `hidden_dim`.
-        mlm_weight: float. Weight of the generator's loss.
-        detection_weight: float. Weight of the detection loss.
+        mlm_weight: weight of the generator's loss.
+        detection_weight: weight of the detection loss.
 
     Example:
 

@@ -56,14 +56,13 @@ class BertEnsemble(BertTask):
 
     If the members have equal preprocessors, `predict` and `evaluate` also take preprocessed arrays,
     and the exports, such as `export_serving` and `export_onnx`, write one graph. The members may
-    also have different tokenizers or sequence lengths. Each member then reads the texts with its
-    own preprocessor. Taggers must split texts into the same words. Answers of question answering
-    models are merged by their spans, with mean probabilities. `evaluate` raises an error, because
-    the members cannot share batches.
+    also have different tokenizers or sequence lengths. Taggers must split texts into the same
+    words. Answers of question answering models are merged by their spans, with mean probabilities.
+    `evaluate` raises an error, because the members cannot share batches.
 
     `predict` returns logits as its members do; for classes, those of the mean probabilities,
-    calibrated by the members' `temperature`. Train and calibrate the members first: `fit` and
-    `calibrate` of an ensemble raise an error.
+    calibrated by the members' `temperature`. Train and calibrate the members first; an ensemble's
+    `fit` and `calibrate` raise an error.
 
     `save_to_preset` writes each member's preset to `members/0`, `members/1` and so on;
     `from_preset` of this class or of the members' class loads the folder.

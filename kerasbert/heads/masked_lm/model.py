@@ -133,8 +133,8 @@ class MaskedTask(HasVocabularyHead, BertTask):
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs: Any) -> Any:
         """Return logits of preprocessed arrays or raw texts; see `keras.Model.predict`.
 
-        N raw texts are masked as in `evaluate`, and give logits (N, P, V); the last slots of
-        shorter texts have no meaning. To fill a text's own masks, use `fill_mask`.
+        N raw texts are masked as in `evaluate`, and give logits (N, P, V); shorter texts do not use
+        the last slots. To fill a text's own masks, use `fill_mask`.
         """
         if is_raw(self, x):
             self._refuse_masks(x)
@@ -175,7 +175,7 @@ class MaskedTask(HasVocabularyHead, BertTask):
         Args:
             texts: a string with one or more mask tokens (`preprocessor.tokenizer.mask_token`), or
                 a list of such strings.
-            top_k: int. Number of tokens per mask.
+            top_k: number of tokens per mask.
             batch_size: int.
 
         Returns:
@@ -277,13 +277,13 @@ class BertMaskedLM(MaskedTask):
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
         preprocessor: a `BertMaskedLMPreprocessor`, or `None` for preprocessed arrays.
-        head_activation: string. Activation of the head's dense layer.
-        head_bias: bool. Whether that layer has a bias.
-        head_norm_epsilon: float. Epsilon of the norm after that layer.
-        output_bias: bool. Whether the logits have a bias.
-        tie_weights: bool. Whether the vocabulary projection uses the token embedding.
-        head_dim: int. Width of the dense layer, with `tie_weights=False` (RemBERT); `None` means
-            the width of the token embedding.
+        head_activation: activation of the head's dense layer.
+        head_bias: whether that layer has a bias.
+        head_norm_epsilon: epsilon of the norm after that layer.
+        output_bias: whether the logits have a bias.
+        tie_weights: whether the vocabulary projection uses the token embedding.
+        head_dim: width of the dense layer, with `tie_weights=False` (RemBERT); `None` means the
+            width of the token embedding.
 
     The last six default to the encoder's and family's.
 

@@ -252,12 +252,11 @@ class BertMaskedLMPreprocessor(MaskingPreprocessor):
 
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
-        mask_selection_rate: float. Share of tokens to predict; 0 for none.
-        mask_selection_length: int. Maximum number of tokens to predict per row; `None` for no
-            limit.
-        mask_token_rate: float. Share of these that the mask token replaces.
-        random_token_rate: float. Share that a random token replaces; the others are kept.
-        mask_unit: string. Unit to mask: "token", "word", "span" or "ngram"; see
+        mask_selection_rate: share of tokens to predict; 0 for none.
+        mask_selection_length: maximum number of tokens to predict per row; `None` for no limit.
+        mask_token_rate: share of these that the mask token replaces.
+        random_token_rate: share that a random token replaces; the others are kept.
+        mask_unit: unit to mask: "token", "word", "span" or "ngram"; see
             `kerasbert.data.mask_tokens`.
         word_boundaries: string. Where words begin, for other units than "token". "marks": by token
             marks (`##`, `Ġ`, `▁`) and punctuation. "spaces": only at white space, as in segmented

@@ -198,7 +198,7 @@ def mask_windows(lengths, places, room):
     Args:
         lengths: int64 (N,). Number of tokens per text.
         places: ragged int64 (N, None). Token positions of the masks.
-        room: int. Maximum number of tokens per window.
+        room: maximum number of tokens per window.
 
     Returns:
         `(window, rows, begins)`: each mask's window, int64 (masks,), and each window's text and

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class BertMultiTask(BertTask):
     """Multi-task model: one encoder with a head for each of several tasks (MT-DNN).
 
-    The tasks are any task models on the same encoder. Each step of `fit` uses a batch and the loss
-    of one task; other heads get zero gradients from the shared optimizer. Use a trained task as any
-    model: `model.tasks["topic"].classify(texts)`. `fit` has its own loop, because Keras' loop on
+    The tasks share an encoder. Each step of `fit` uses a batch and the loss of one task; other
+    heads get zero gradients from the shared optimizer. Use a trained task as any model:
+    `model.tasks["topic"].classify(texts)`. `fit` has its own loop, because Keras' loop on
     TensorFlow needs batches of one structure.
 
     `from_preset(..., sequence_length=128)` sets the length of all tasks.
@@ -187,19 +187,18 @@ class BertMultiTask(BertTask):
 
         Args:
             data: dict of task name to `(x, y)` or `(x, y, sample_weight)`, as for the task's `fit`,
-                or to a `tf.data.Dataset` of batches. A task without more batches starts over in a
-                new order.
-            sampling: string. How steps are divided among tasks. "size": in proportion to numbers of
-                batches, so that an epoch has every example once; "sqrt": to their square roots,
-                which favors small tasks; "uniform": equally.
+                or to a `tf.data.Dataset` of batches. A finished task starts over in a new order.
+            sampling: string. How steps are divided among tasks. "size": by numbers of batches, so
+                that an epoch has every example once; "sqrt": by their square roots, which favors
+                small tasks; "uniform": equally.
             batch_size: int, or a dict of name to int.
             epochs: int.
             steps_per_epoch: int. Defaults to the total number of batches of all tasks.
             validation_data: like `data`, for `evaluate` after each epoch.
             callbacks: list of `keras.callbacks.Callback`.
             verbose: as in `keras.Model.fit`.
-            seed: int. Seed of the order of tasks and examples; `None` draws one with Python's
-                generator (see `keras.utils.set_random_seed`).
+            seed: seed of the order of tasks and examples; `None` draws one with Python's generator
+                (see `keras.utils.set_random_seed`).
             initial_epoch: int.
 
         Returns:

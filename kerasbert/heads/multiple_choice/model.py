@@ -151,7 +151,7 @@ class BertMultipleChoice(HeadedTask):
         Args:
             prompt: a string or a list of N strings.
             choices: a list of strings, or N such lists of any length.
-            batch_size: int. Number of choices per batch.
+            batch_size: number of choices per batch.
 
         Returns:
             For each prompt, a dict of `choice`, its `index`, its `score` (probability) and the

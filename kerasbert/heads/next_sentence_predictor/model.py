@@ -31,12 +31,12 @@ class BertNextSentencePredictor(HeadedTask):
     """Next-sentence predictor: predicts whether text B of a pair follows text A.
 
     The output is logits (B, 2), as in BERT: class 0 if text B follows text A, and 1 if not. With
-    `sentence_order`, it predicts which of adjacent texts comes first: 0 for A, 1 for B.
+    `sentence_order`, it predicts which text comes first: 0 for A, 1 for B.
 
     Args:
         backbone: a `BertBackbone` with a pooler, or a causal one, which uses mean pooling.
         preprocessor: a `BertNextSentencePredictorPreprocessor`, or `None` for preprocessed arrays.
-        dropout: float. Dropout before the logits. Defaults to the family's setting.
+        dropout: dropout before the logits. Defaults to the family's setting.
         sentence_order: bool. See `BertPretrainer`.
 
     Example:

@@ -49,9 +49,9 @@ class BertPretrainer(MaskedTask):
             uses mean pooling.
         preprocessor: a `BertPretrainerPreprocessor`, or `None` for preprocessed arrays.
         next_sentence: bool. `False` leaves out the second task and `nsp_logits` (RoBERTa).
-        sentence_order: bool. Whether to predict the order of A and B (ALBERT) instead of whether B
+        sentence_order: whether to predict the order of A and B (ALBERT) instead of whether B
             follows A. Defaults to the family's setting.
-        dropout: float. Dropout before `nsp_logits`. Defaults to the family's setting.
+        dropout: dropout before `nsp_logits`. Defaults to the family's setting.
         head_activation, head_bias, head_norm_epsilon, output_bias, tie_weights, head_dim: see
             `BertMaskedLM`.
         teacher: a `BertTextEmbedder` with the same tokenizer and embeddings of the encoder's width,

@@ -37,7 +37,7 @@ class BertPretrainerPreprocessor(MaskingPreprocessor):
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         mask_selection_rate, mask_selection_length, mask_token_rate, random_token_rate, mask_unit,
             word_boundaries: see `BertMaskedLMPreprocessor`.
-        next_sentence: bool. Whether the labels of pairs are predicted.
+        next_sentence: whether the labels of pairs are predicted.
 
     Example:
 

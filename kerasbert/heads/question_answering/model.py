@@ -164,12 +164,12 @@ class BertQuestionAnswering(HeadedTask):
         Args:
             question: a string or a list of N strings.
             context: like `question`.
-            top_k: int. Maximum number of answers.
+            top_k: maximum number of answers.
             null_threshold: float. A `null_score` above it means no answer. `None` means the model's
                 own; if that is `None` too, or with infinity, there is always an answer.
-            max_answer_length: int. Maximum number of tokens in an answer.
-            n_best: int. Number of starts and of ends that are combined per window. Also the number
-                of best spans whose probabilities, with that of "no answer", sum to 1.
+            max_answer_length: maximum number of tokens in an answer.
+            n_best: number of starts and of ends that are combined per window. Also the number of
+                best spans whose probabilities, with that of "no answer", sum to 1.
             batch_size: int.
 
         Returns:

@@ -85,10 +85,10 @@ class BertQuestionAnsweringPreprocessor(BertPreprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum tokens per row, special tokens included.
-        max_query_length: int. Maximum tokens per question; longer ones are truncated.
-        doc_stride: int. Number of tokens between window starts. `None` means half of the room
-            beside a question of `max_query_length`, at most 128.
+        sequence_length: maximum tokens per row, special tokens included.
+        max_query_length: maximum tokens per question; longer ones are truncated.
+        doc_stride: number of tokens between window starts. `None` means half of the room beside a
+            question of `max_query_length`, at most 128.
         num_segments: int. See `BertPreprocessor`.
 
     Answers that fit into no window are trained as "no answer", with a single warning.

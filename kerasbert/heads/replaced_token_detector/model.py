@@ -39,7 +39,7 @@ class BertReplacedTokenDetector(HeadedTask):
     Args:
         backbone: a `BertBackbone`; it needs no pooler.
         preprocessor: a `BertReplacedTokenDetectorPreprocessor`, or `None` for preprocessed arrays.
-        head_activation: string. Activation of the head's dense layer; defaults to the encoder's.
+        head_activation: activation of the head's dense layer; defaults to the encoder's.
 
     Example:
 

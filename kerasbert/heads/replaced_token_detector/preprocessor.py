@@ -28,8 +28,8 @@ class BertReplacedTokenDetectorPreprocessor(BertTokenClassifierPreprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Number of pieces between window starts; `None` means half a window.
+        sequence_length: maximum tokens per row, and so per window.
+        stride: number of pieces between window starts; `None` means half a window.
         num_segments: int. See `BertPreprocessor`.
 
     Example:

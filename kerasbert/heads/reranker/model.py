@@ -245,9 +245,9 @@ class BertReranker(HeadedTask):
         Args:
             query: string.
             texts: list of strings.
-            top_k: int. Number of texts to return; `None` for all.
+            top_k: number of texts to return; `None` for all.
             batch_size: int.
-            return_texts: bool. Whether to return the texts too.
+            return_texts: whether to return the texts too.
 
         Returns:
             A list of dicts, best first: `corpus_id` (the index in `texts`), `score` and optionally

@@ -111,11 +111,11 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
         A shift does not change the softmax of a masked language model, but word weights are 0 only
         for negative logits: if almost all are positive, all texts have similar embeddings, the loss
         is in the hundreds, and training breaks the model. Call this method before `fit`, on a
-        hundred texts like the training data.
+        hundred typical texts.
 
         Args:
             texts: a list of strings, or a tuple of two lists for pairs.
-            active_words: int. Mean number of words per text with a weight above 0; less than V.
+            active_words: mean number of words per text with a weight above 0; less than V.
             batch_size: int.
 
         Returns:
@@ -158,7 +158,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         Args:
             texts: a string, a list of strings, or a tuple of two of either for pairs.
-            top_k: int. Number of words with the largest weights to keep; `None` for all.
+            top_k: number of words with the largest weights to keep; `None` for all.
             batch_size: int.
             role: see `BertTextEmbedder.embed`.
 
@@ -187,7 +187,7 @@ class BertSparseEmbedder(HasVocabularyHead, ComparingTask):
 
         Args:
             vectors: (N, V), sparse or dense, or (V,).
-            top_k: int. Number of words per text; `None` for all.
+            top_k: number of words per text; `None` for all.
 
         Returns:
             A list of N lists of tuples `(token, weight)`, the largest weight first; a single list

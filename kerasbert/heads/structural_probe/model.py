@@ -45,10 +45,10 @@ class BertStructuralProbe(BertTask):
     Args:
         backbone: a `BertBackbone`.
         preprocessor: a `BertStructuralProbePreprocessor`, or `None` for preprocessed arrays.
-        kind: string. "distance", the number of edges between words, or "depth", that between a word
-            and the root.
-        layer: int. Layer to probe, from 1; 0 is the embeddings, -1 the last layer.
-        rank: int. Rank of the matrix.
+        kind: "distance", the number of edges between words, or "depth", that between a word and the
+            root.
+        layer: layer to probe, from 1; 0 is the embeddings, -1 the last layer.
+        rank: rank of the matrix.
 
     Example:
 

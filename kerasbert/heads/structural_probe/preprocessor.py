@@ -44,8 +44,8 @@ class BertStructuralProbePreprocessor(BertPreprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum tokens per row.
-        kind: string. Kind of labels, "distance" or "depth".
+        sequence_length: maximum tokens per row.
+        kind: kind of labels, "distance" or "depth".
         num_segments: int. See `BertPreprocessor`.
 
     Raises:

@@ -46,23 +46,22 @@ class BertTextClassifier(HeadedTask):
         num_classes: int. Not needed if `labels` are given.
         preprocessor: a `BertTextClassifierPreprocessor`, or `None` for preprocessed arrays.
         labels: list of class names, or a dict such as {0: "ham", 1: "spam"}; saved in the preset.
-        multi_label: bool. Whether each class is an independent yes or no; labels are then (B, C).
+        multi_label: whether each class is an independent yes or no; labels are then (B, C).
         activation: output activation; `None` gives logits.
-        dropout: float. Dropout before the logits.
+        dropout: dropout before the logits.
         pooling: "pooler" (`pooled_output`), "cls", "last", "mean", "max", or "late", the mean after
             the head's dense layer (EuroBERT). Defaults to "last" for GPT and "mean" for other
             causal encoders, whose [CLS] attends only to itself.
-        head_activation: string. Activation of a dense layer before the logits; "none" for none,
-            even if the family has one.
-        head_bias: bool. Whether that layer has a bias.
-        head_norm: bool. Whether a norm follows that layer.
-        dropout_first: bool. Whether dropout also precedes that layer.
-        bilstm_units: int. Units per direction of a new BiLSTM before the pooling, which then
-            defaults to "mean" (an ablation of BERT's paper); 0 for none.
-        output_bias: bool. Whether the logits have a bias.
-        normalize: bool. Whether the pooled embedding is scaled to unit length, as in some SetFit
-            models.
-        temperature: float. Divisor of the logits for calibrated probabilities; see `calibrate`.
+        head_activation: activation of a dense layer before the logits; "none" for none, even if the
+            family has one.
+        head_bias: whether that layer has a bias.
+        head_norm: whether a norm follows that layer.
+        dropout_first: whether dropout also precedes that layer.
+        bilstm_units: units per direction of a new BiLSTM before the pooling, which then defaults to
+            "mean" (an ablation of BERT's paper); 0 for none.
+        output_bias: whether the logits have a bias.
+        normalize: whether the pooled embedding is scaled to unit length, as in some SetFit models.
+        temperature: divisor of the logits for calibrated probabilities; see `calibrate`.
         long: string, dict or `kerasbert.data.LongTexts`. For texts that do not fit into a row;
             `None` means the preprocessor's. With "windows", preprocessed arrays are (B, W, T), with
             `padding_mask` 0 for missing windows.
@@ -212,11 +211,12 @@ class BertTextClassifier(HeadedTask):
             texts: a string, a list of strings, or a tuple of two of either for pairs.
             batch_size: int.
             labels: list of strings. Zero-shot classes, for an entailment model and single texts.
-            template: string. Sentence for each of `labels`, with "{}" in place of the label.
-            multi_label: bool. Whether each of `labels` is scored independently.
+            template: sentence for each of `labels`, with "{}" in place of the label.
+            multi_label: whether each of `labels` is scored independently.
             threshold: the probability that a class must exceed: a number, a list per class, or a
                 dict by name, as from `tune_thresholds`. `None` means 0.5 with `multi_label`,
-                otherwise none. In a dict, one of two classes is enough; the other has 1 minus it.
+                otherwise no threshold. In a dict, one of two classes is enough; the other has 1
+                minus it.
 
         Returns:
             For each text, a dict of `label`, `score` (its probability) and `probabilities` by name.
@@ -267,8 +267,7 @@ class BertTextClassifier(HeadedTask):
     def calibrate(self, x: Any, y: Any, batch_size: int = 32) -> float:
         """Fit the temperature to held-out texts, so that probabilities match frequencies.
 
-        Presets and exports keep the temperature; training resets it. Predicted classes do not
-        change.
+        Presets and exports keep the temperature; training resets it.
 
         Args:
             x: texts outside the training data, as for `fit`.
@@ -302,8 +301,8 @@ class BertTextClassifier(HeadedTask):
     ) -> dict[str, float]:
         """Return the best threshold of each class on held-out texts, for `classify`.
 
-        Each class is tuned alone, except for two exclusive classes without `precision`, where the
-        second class' F1 is maximized, as in `finetune`.
+        Each class is tuned alone. For two exclusive classes without `precision`, the second class'
+        F1 is maximized, as in `finetune`.
 
         Args:
             x: texts outside the training data, as for `fit`.
@@ -341,7 +340,7 @@ class BertTextClassifier(HeadedTask):
         Args:
             x: texts outside the training data, as for `fit`.
             y: their labels.
-            coverage: float. Minimum probability that a set contains the true class.
+            coverage: minimum probability that a set contains the true class.
             batch_size: int.
 
         Raises:

@@ -45,8 +45,8 @@ class BertTextClassifierPreprocessor(LongTextPreprocessor):
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         labels: list of strings. Class names by index; or a dict of index to name, or of name to
             index.
-        multi_label: bool. Whether texts may have any number of labels.
-        num_classes: int. Number of classes, if they have no names.
+        multi_label: whether texts may have any number of labels.
+        num_classes: number of classes, if they have no names.
         long: string, dict or `kerasbert.data.LongTexts`. For texts that do not fit into a row.
 
     Raises:

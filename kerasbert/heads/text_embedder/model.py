@@ -44,8 +44,7 @@ class BertTextEmbedder(ComparingTask):
     "concat_last_four", times the number of poolings in a list. Unused parts of the encoder are not
     computed.
 
-    The data of `fit` depend on the loss. The default, `kerasbert.losses.EmbeddingLoss`, selects a
-    loss by the data:
+    The default loss, `kerasbert.losses.EmbeddingLoss`, depends on the data:
 
         embedder.fit((questions, passages))              # positive pairs: ranking
         embedder.fit((questions, passages, others))      # with hard negatives
@@ -77,14 +76,14 @@ class BertTextEmbedder(ComparingTask):
         layers: layers to pool: "embeddings" (before the first layer), "second_to_last", "last",
             "sum_last_four", "concat_last_four", "sum_all" (all layers without the embeddings), or
             "scalar_mix", a trained weighted average of embeddings and all layers.
-        normalize: bool. Whether to scale embeddings to unit length. Defaults to whether
-            `pooling_mode` is given, as in KerasHub.
+        normalize: whether to scale embeddings to unit length. Defaults to whether `pooling_mode` is
+            given, as in KerasHub.
         pooling_mode: KerasHub's name for `pooling`.
-        projection_dim: int. Width of a dense layer before `normalize`; `None` for none. Passed to
+        projection_dim: width of a dense layer before `normalize`; `None` for none. Passed to
             `from_preset`, it makes a new layer.
-        projection_bias: bool. Whether that layer has a bias.
-        projection_activation: string. Activation of that layer, such as "tanh".
-        truncate_dim: int. Number of features kept after `normalize`, also in training, without
+        projection_bias: whether that layer has a bias.
+        projection_activation: activation of that layer, such as "tanh".
+        truncate_dim: number of features kept after `normalize`, also in training, without
             normalizing again, as in sentence-transformers.
         long: see `BertTextClassifier`. Windows are pooled before the projection; "windows" does not
             support `pooling="tokens"`.
@@ -383,7 +382,7 @@ class BertTextEmbedder(ComparingTask):
         Args:
             texts: a string or a list of strings.
             labels: list of strings. Words or phrases that describe the classes.
-            template: string. Sentence for each of `labels`, with "{}" in place of the label.
+            template: sentence for each of `labels`, with "{}" in place of the label.
             batch_size: int.
 
         Returns:

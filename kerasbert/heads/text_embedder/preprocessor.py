@@ -49,12 +49,12 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
         tokenizer, sequence_length, truncate, num_segments: as for `BertPreprocessor`.
         prompts: dict of role to prompt, for models trained with prompts: `{"query": "query: ",
             "text": "passage: "}`. Other roles are allowed.
-        role: string. Default role of texts; `None` for none.
+        role: default role of texts; `None` for none.
         query_token, text_token: strings. Token after the first token of each query or text,
             PyLate's prefix; "" for none.
-        query_length: int. Maximum tokens per query; `None` means `sequence_length`.
-        expand_queries: bool. Whether mask tokens, with embeddings, pad queries to `query_length`.
-        attend_to_expansion: bool. Whether other tokens attend to these mask tokens.
+        query_length: maximum tokens per query; `None` means `sequence_length`.
+        expand_queries: whether mask tokens, with embeddings, pad queries to `query_length`.
+        attend_to_expansion: whether other tokens attend to these mask tokens.
         skiplist_words: list of strings. Tokens without embeddings in texts, such as punctuation.
         long: as for `BertTextClassifierPreprocessor`; "windows" needs embedders of texts, not of
             tokens.
@@ -302,7 +302,7 @@ class BertTextEmbedderPreprocessor(LongTextPreprocessor):
             y: numbers (N,), or scores of a teacher (N, ...). `None` numbers the texts, int32 (B,
                 C); equal texts have equal numbers.
             sample_weight, batch_size, shuffle: as for `batches`.
-            coarse: bool. Whether to pad to few lengths, for models compiled for each combination.
+            coarse: whether to pad to few lengths, for models compiled for each combination.
 
         Returns:
             A `tf.data.Dataset`; on JAX and PyTorch a `keras.utils.PyDataset`.

@@ -44,13 +44,13 @@ class BertTokenClassifier(HeadedTask):
         preprocessor: a `BertTokenClassifierPreprocessor`, or `None` for preprocessed arrays.
         labels: list of class names such as "O", "B-PER", "I-PER" or, with a `scheme`, of entity
             types such as "PER"; saved in the preset.
-        scheme: string. Tagging scheme for entity types: "BIO" (also called "IOB" and "IOB2"),
-            "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO".
-        dropout: float. Dropout before the logits.
+        scheme: tagging scheme for entity types: "BIO" (also called "IOB" and "IOB2"), "BIOES"
+            ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO".
+        dropout: dropout before the logits.
         head_activation, head_bias, head_norm, dropout_first, bilstm_units: see
             `BertTextClassifier`.
-        crf: bool. Whether a conditional random field (`kerasbert.layers.CRF`) scores transitions
-            between the labels of neighboring words.
+        crf: whether a conditional random field (`kerasbert.layers.CRF`) scores transitions between
+            the labels of neighboring words.
 
     The six settings before `crf` default to those of the encoder's family.
 

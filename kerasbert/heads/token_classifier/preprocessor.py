@@ -75,16 +75,15 @@ class BertTokenClassifierPreprocessor(BertTextClassifierPreprocessor):
 
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`.
-        sequence_length: int. Maximum tokens per row, and so per window.
-        stride: int. Number of pieces between window starts; `None` means half a window.
-        label_pieces: string. "first" labels only a word's first piece. "all" labels all its pieces
-            ("B-" continues as "I-"), and spans may begin and end inside words, for languages
-            without spaces.
+        sequence_length: maximum tokens per row, and so per window.
+        stride: number of pieces between window starts; `None` means half a window.
+        label_pieces: "first" labels only a word's first piece. "all" labels all its pieces ("B-"
+            continues as "I-"), and spans may begin and end inside words, for languages without
+            spaces.
         labels: list of strings. Class names or, with a `scheme`, entity types.
-        scheme: string. Tagging scheme for entity types in `labels`: "BIO" (also "IOB" and "IOB2"),
-            "BIOES" ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed if `labels`
-            are tags.
-        num_classes: int. Number of classes, if they have no names.
+        scheme: tagging scheme for entity types in `labels`: "BIO" (also "IOB" and "IOB2"), "BIOES"
+            ("IOBES"), "BILOU" ("BILUO"), "BMES", "BMEWO" or "IO". Not needed if `labels` are tags.
+        num_classes: number of classes, if they have no names.
         num_segments: int. See `BertPreprocessor`.
 
     Raises:

@@ -45,17 +45,17 @@ class ElmoBackbone(FromPreset, functional.Backbone):
     the others each layer's concatenated forward and backward outputs.
 
     Args:
-        num_layers: int. LSTM layers per direction.
-        units: int. Width of the LSTM cell state.
+        num_layers: LSTM layers per direction.
+        units: width of the LSTM cell state.
         projection_dim: int. P.
         filters: list of `(width, count)`, one pair per convolution over characters.
-        character_dim: int. Width of the character embeddings.
-        num_highways: int. Number of highway layers after the convolutions.
-        activation: string. "relu" or "tanh", after the convolutions.
+        character_dim: width of the character embeddings.
+        num_highways: number of highway layers after the convolutions.
+        activation: "relu" or "tanh", after the convolutions.
         cell_clip, projection_clip: floats. Clipping of cell state and output; `None` disables it.
-        skip_connections: bool. Whether layers after the first add their input.
-        dropout: float. Dropout on each layer's inputs.
-        num_characters: int. Size of the character vocabulary.
+        skip_connections: whether layers after the first add their input.
+        dropout: dropout on each layer's inputs.
+        num_characters: size of the character vocabulary.
         characters_per_token: int. C.
         dtype: string or policy.
 
@@ -184,8 +184,8 @@ class ElmoBackbone(FromPreset, functional.Backbone):
         """Read a model from the files of bilm-tf and AllenNLP.
 
         Args:
-            options: string. Path of an `options.json`.
-            weights: string. Path of an `lm_weights.hdf5`.
+            options: path of an `options.json`.
+            weights: path of an `lm_weights.hdf5`.
 
         Raises:
             ValueError: if a field is missing or the weights do not match the options.
@@ -299,8 +299,8 @@ class ElmoEmbedder(ElmoTask):
 
     Args:
         backbone: an `ElmoBackbone`.
-        layers: string. "scalar_mix", a learned weighted average of all layers; "last"; "tokens",
-            the context-free word embeddings; or "all".
+        layers: "scalar_mix", a learned weighted average of all layers; "last"; "tokens", the
+            context-free word embeddings; or "all".
 
     Example:
 
@@ -329,8 +329,8 @@ class ElmoEmbedder(ElmoTask):
         Args:
             sentences: a string, split into words at white space, or a list of N such strings or
                 lists of words.
-            stateful: bool. Whether sentences keep their order, and LSTM states pass from batch to
-                batch, as in bilm-tf.
+            stateful: whether sentences keep their order, and LSTM states pass from batch to batch,
+                as in bilm-tf.
             batch_size: int.
 
         Returns:

@@ -48,7 +48,7 @@ def word_vocabulary(sentences: Sequence[str], vocabulary_size: int | None = None
 
     Args:
         sentences: list of strings, split into words at white space, or of lists of words.
-        vocabulary_size: int. Maximum size, including these three; `None` keeps all words.
+        vocabulary_size: maximum size, including these three; `None` keeps all words.
 
     Returns:
         A list of strings.
@@ -73,8 +73,8 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
     Inputs are those of `ElmoBackbone`. Outputs are a dict of `forward_logits` and `backward_logits`
     (B, T, V), which predict the token after and before each token. The loss is the mean of the two
     cross-entropies. `fit` and `evaluate` take sentences, as strings or lists of words; LSTM states
-    start from zeros in each. The softmax covers the whole vocabulary, whereas bilm-tf samples 8,192
-    words, so V should stay in the tens of thousands.
+    start from zeros in each. The softmax covers the whole vocabulary (bilm-tf samples 8,192 words),
+    so V should stay in the tens of thousands.
 
     Args:
         backbone: an `ElmoBackbone`. Its `dropout` also applies to the outputs; the paper uses 0.1.
@@ -159,7 +159,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
             x: list of strings or of lists of words; or a dict of arrays, with labels and weights.
             batch_size: int, 32 by default.
             validation_data: sentences, or as in `keras.Model.fit`.
-            shuffle: bool. Whether to shuffle sentences and batches again in every epoch.
+            shuffle: whether to shuffle sentences and batches again in every epoch.
         """
         if _are_sentences(validation_data):
             validation_data = self._batches(validation_data, batch_size, None)
@@ -232,7 +232,7 @@ class ElmoPretrainer(KeepsCompile, ElmoTask):
 
         Args:
             options, weights: see `ElmoBackbone.from_files`.
-            vocabulary: string. Path of the vocabulary file, one word per line.
+            vocabulary: path of the vocabulary file, one word per line.
             dtype: string or policy.
 
         Raises:

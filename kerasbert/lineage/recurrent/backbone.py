@@ -37,13 +37,13 @@ class RecurrentSeq2SeqBackbone(Seq2SeqBackbone):
 
     Args:
         vocabulary_size: int.
-        num_layers: int. Layers of the encoder, and of the decoder.
+        num_layers: layers of the encoder, and of the decoder.
         hidden_dim: int. D, an even number with `bidirectional`.
-        cell: string. "lstm" or "gru".
-        attention: string. "additive" (Bahdanau), "dot", "general" or "concat" (Luong); see
+        cell: "lstm" or "gru".
+        attention: "additive" (Bahdanau), "dot", "general" or "concat" (Luong); see
             `kerasbert.layers.AttentionDecoder`.
-        bidirectional: bool. Whether the encoder reads in both directions, with D / 2 units each.
-        dropout: float. Dropout on the embeddings, between the encoder's layers and on the outputs.
+        bidirectional: whether the encoder reads in both directions, with D / 2 units each.
+        dropout: dropout on the embeddings, between the encoder's layers and on the outputs.
         dtype: string or policy.
 
     Example:

@@ -52,7 +52,7 @@ class RecurrentSeq2SeqLM(Seq2SeqTask):
     Args:
         backbone: a `RecurrentSeq2SeqBackbone`.
         preprocessor: a `RecurrentSeq2SeqLMPreprocessor`, or `None` for preprocessed arrays.
-        tie_weights: bool. Whether the logits share the token embedding, unlike in the papers.
+        tie_weights: whether the logits share the token embedding, unlike in the papers.
 
     Example:
 

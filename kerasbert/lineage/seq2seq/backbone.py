@@ -68,20 +68,20 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
 
     Args:
         vocabulary_size: int.
-        num_layers: int. Encoder layers.
+        num_layers: encoder layers.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int. D, an even number.
-        intermediate_dim: int. Width of the feed-forward network.
+        intermediate_dim: width of the feed-forward network.
         num_decoder_layers, num_decoder_heads, decoder_intermediate_dim: ints. The same settings for
             the decoder; `None` means the encoder's.
-        dropout: float. Dropout on the embeddings and on each sublayer's output.
-        attention_dropout: float. Dropout on the attention probabilities.
-        max_sequence_length: int. Number of positions.
-        activation: string. Activation of the feed-forward network; Marian uses "silu".
+        dropout: dropout on the embeddings and on each sublayer's output.
+        attention_dropout: dropout on the attention probabilities.
+        max_sequence_length: number of positions.
+        activation: activation of the feed-forward network; Marian uses "silu".
         layer_norm_epsilon: float.
-        norm_first: bool. Whether norms come before sublayers instead of after, with a final norm in
+        norm_first: whether norms come before sublayers instead of after, with a final norm in
             encoder and decoder.
-        scale_embeddings: bool. Whether token embeddings are multiplied by the square root of
+        scale_embeddings: whether token embeddings are multiplied by the square root of
             `hidden_dim`.
         dtype: string or policy.
 
@@ -225,7 +225,7 @@ class TransformerSeq2SeqBackbone(Seq2SeqBackbone):
             memory_mask: (B, S). Padding mask of the sources.
             keys_values: the result of `keys_values`.
             cache: tuple of a tensor (B * K, 2, T, N, H) per layer.
-            cache_update_index: int. Position of the first of the C tokens.
+            cache_update_index: position of the first of the C tokens.
 
         Returns:
             `(outputs, cache)`, with outputs (B * K, C, D).

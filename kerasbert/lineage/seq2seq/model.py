@@ -39,7 +39,7 @@ class TransformerSeq2SeqLM(Seq2SeqTask):
     Args:
         backbone: a `TransformerSeq2SeqBackbone`.
         preprocessor: a `TransformerSeq2SeqLMPreprocessor`, or `None` for preprocessed arrays.
-        output_bias: bool. Whether each token's logit has a bias (Marian's `final_logits_bias`).
+        output_bias: whether each token's logit has a bias (Marian's `final_logits_bias`).
         forbidden_token_ids: list of ints. Tokens that are never generated (Marian's
             `bad_words_ids`).
         forced_end_token_id: int. Token that is always generated at the last position.

@@ -37,7 +37,7 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
     Args:
         tokenizer: a tokenizer of `kerasbert.tokenizers`. Any `for_targets()` of it, as in
             `MarianTokenizer`, returns the tokenizer for targets.
-        sequence_length: int. Maximum tokens per row.
+        sequence_length: maximum tokens per row.
 
     Raises:
         ValueError: for texts without targets, and for inputs that are not text.
@@ -145,8 +145,8 @@ class TransformerSeq2SeqLMPreprocessor(BertPreprocessor):
 
         Args:
             x: a list of N strings, the sources.
-            sequence_length: int. Maximum tokens per target; defaults to the preprocessor's.
-            first: int. Position of the first source, for errors.
+            sequence_length: maximum tokens per target; defaults to the preprocessor's.
+            first: position of the first source, for errors.
 
         Returns:
             The `x` of the class description, `encoder_...` (N, S) and `decoder_...` (N, T), and

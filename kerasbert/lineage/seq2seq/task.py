@@ -58,7 +58,7 @@ class Seq2SeqTask(WritingTask):
             first: int tensor. Position of the first generated token, from 1. The cache has the
                 tokens before `first - 1`, which `_decode_next` reads first.
             read: the result of `_read_source`.
-            length: int. Number of positions of the targets.
+            length: number of positions of the targets.
         """
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class Seq2SeqTask(WritingTask):
 
         Args:
             texts: a string or a list of N strings.
-            max_length: int. Maximum number of tokens, including start and end; defaults to the
+            max_length: maximum number of tokens, including start and end; defaults to the
                 preprocessor's `sequence_length`.
             num_beams: int. 1 decodes greedily.
             length_penalty: float. See `kerasbert.samplers.BeamSampler`; the paper uses 4 beams and

@@ -48,14 +48,14 @@ class TransformerXLBackbone(PresetBackbone):
         num_layers: int.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
-        intermediate_dim: int. Width of the feed-forward network.
-        dropout: float. Dropout on embeddings, position encodings, outputs and sublayer outputs.
-        attention_dropout: float. Dropout on the attention probabilities.
+        intermediate_dim: width of the feed-forward network.
+        dropout: dropout on embeddings, position encodings, outputs and sublayer outputs.
+        attention_dropout: dropout on the attention probabilities.
         embedding_dim, cutoffs, division: see `kerasbert.layers.adaptive.AdaptiveEmbedding`.
-        memory_length: int. Maximum number of tokens in the returned memory.
-        same_length: bool. Whether each token attends to `memory_length` tokens, including itself.
-        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
-        shares_biases: bool. Whether all layers share the query biases.
+        memory_length: maximum number of tokens in the returned memory.
+        same_length: whether each token attends to `memory_length` tokens, including itself.
+        clamp_length: limit to which relative positions are clamped; `None` for no limit.
+        shares_biases: whether all layers share the query biases.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
         initializer_range: float.
@@ -211,7 +211,7 @@ class TransformerXLLM(TokenTask):
 
     Args:
         backbone: a `TransformerXLBackbone`.
-        characters: string. The characters with ids 0, 1, ..., for a character-level model.
+        characters: the characters with ids 0, 1, ..., for a character-level model.
         tied_projections: see `kerasbert.layers.adaptive.AdaptiveSoftmax`.
         preprocessor: must be `None`.
 
@@ -341,9 +341,8 @@ class TransformerXLLM(TokenTask):
 
         Args:
             text: a string, or ids (T,).
-            segment: int. Number of tokens per segment.
-            memory: int. Maximum number of memory tokens; defaults to the backbone's
-                `memory_length`.
+            segment: number of tokens per segment.
+            memory: maximum number of memory tokens; defaults to the backbone's `memory_length`.
 
         Returns:
             A float, the mean of -log2(probability).
@@ -385,9 +384,9 @@ class TransformerXLLM(TokenTask):
 
         Args:
             text: a string, or ids (T,).
-            segment: int. Number of tokens per segment.
-            batch_size: int. Number of streams.
-            memory: int. Number of memory tokens; defaults to the backbone's `memory_length`.
+            segment: number of tokens per segment.
+            batch_size: number of streams.
+            memory: number of memory tokens; defaults to the backbone's `memory_length`.
             epochs: int.
             **kwargs: `callbacks`, `verbose` and others of `keras.Model.fit`, except data.
 
@@ -436,11 +435,10 @@ class TransformerXLLM(TokenTask):
 
         Args:
             text: a string, or ids (T,), at least one token.
-            length: int. Number of tokens to generate.
+            length: number of tokens to generate.
             sampler: "top_k", "greedy", "top_p", "random", or an object of `keras_hub.samplers`.
-            segment: int. Number of tokens per segment in which `text` is read.
-            memory: int. Maximum number of memory tokens; defaults to the backbone's
-                `memory_length`.
+            segment: number of tokens per segment in which `text` is read.
+            memory: maximum number of memory tokens; defaults to the backbone's `memory_length`.
 
         Returns:
             The generated text without `text`: a string, or ids (length,) for ids.

@@ -73,23 +73,23 @@ class _Predictions(keras.layers.Layer):
 class XLNetBackbone(BertBackbone):
     """XLNet's encoder: Transformer-XL's attention, in both directions.
 
-    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T), of any length
-    T. Attention only uses whether tokens share a segment. The output is a dict of `sequence_output`
-    (B, T, D). `read_on` takes and returns a memory; `predict_targets` computes the query stream.
+    Inputs are a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T). Attention only
+    uses whether tokens share a segment. The output is a dict of `sequence_output` (B, T, D).
+    `read_on` takes and returns a memory; `predict_targets` computes the query stream.
 
     Args:
         vocabulary_size: int.
         num_layers: int.
         num_heads: int. Must divide `hidden_dim`.
         hidden_dim: int.
-        intermediate_dim: int. Width of the feed-forward network.
-        dropout: float. Dropout on embeddings, position encodings, attention probabilities and
-            sublayer outputs.
+        intermediate_dim: width of the feed-forward network.
+        dropout: dropout on embeddings, position encodings, attention probabilities and sublayer
+            outputs.
         activation: string. See `BertBackbone`.
         layer_norm_epsilon: float.
-        is_causal: bool. Whether attention is left-to-right.
-        clamp_length: int. Limit to which relative positions are clamped; `None` for no limit.
-        memory_length: int. Maximum number of memory tokens that `read_on` returns; 0 keeps all.
+        is_causal: whether attention is left-to-right.
+        clamp_length: limit to which relative positions are clamped; `None` for no limit.
+        memory_length: maximum number of memory tokens that `read_on` returns; 0 keeps all.
         initializer_range: float.
         finetuning_learning_rate: float. See `BertBackbone`.
         dtype: string or policy.

@@ -114,7 +114,7 @@ class XLNetPretrainerPreprocessor(XLNetPacking, BertPreprocessor):
     Args:
         tokenizer, sequence_length, truncate, num_segments: see `BertPreprocessor`.
         context_factor: int. K in the paper: one of K tokens is predicted.
-        max_span: int. Maximum tokens per span.
+        max_span: maximum tokens per span.
 
     Source: Yang et al. 2019, arXiv 1906.08237, sections 2.3 and 3.1, and its released code.
     """

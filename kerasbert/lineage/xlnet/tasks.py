@@ -71,7 +71,7 @@ class _XLNetTokenTask(_XLNetTask):
 class XLNetTextClassifier(_XLNetTask, BertTextClassifier):
     """Classifies texts or pairs of texts from XLNet's last token, `<cls>`.
 
-    The head is a dense layer with tanh, then the logits. Methods and arguments are those of
+    The head is a dense layer with tanh, then the logits. Otherwise it works like
     `BertTextClassifier`, with an `XLNetBackbone` and an `XLNetTextClassifierPreprocessor`.
 
     Example:
@@ -93,8 +93,8 @@ class XLNetTextClassifier(_XLNetTask, BertTextClassifier):
 class XLNetTextRegressor(_XLNetTask, BertTextRegressor):
     """Predicts a number for texts or pairs of texts from XLNet's last token, `<cls>`.
 
-    The head is that of `XLNetTextClassifier`; methods and arguments are those of
-    `BertTextRegressor`, with an `XLNetBackbone` and an `XLNetTextRegressorPreprocessor`.
+    The head is that of `XLNetTextClassifier`. Otherwise it works like `BertTextRegressor`, with an
+    `XLNetBackbone` and an `XLNetTextRegressorPreprocessor`.
 
     Example:
 
@@ -116,8 +116,8 @@ class XLNetTokenClassifier(_XLNetTokenTask, BertTokenClassifier):
     """Tags words from XLNet's tokens.
 
     Rows are `text <sep> <cls>`. Logits (B, T, C) and labels have the order `<cls>`, other tokens,
-    padding. Methods and arguments are those of `BertTokenClassifier`, with an `XLNetBackbone` and
-    an `XLNetTokenClassifierPreprocessor`.
+    padding. Otherwise it works like `BertTokenClassifier`, with an `XLNetBackbone` and an
+    `XLNetTokenClassifierPreprocessor`.
 
     Example:
 
@@ -138,8 +138,8 @@ class XLNetTokenClassifier(_XLNetTokenTask, BertTokenClassifier):
 class XLNetMultipleChoice(_XLNetTask, BertMultipleChoice):
     """Selects the choice that best fits a prompt, from XLNet's last token, `<cls>`, of each row.
 
-    The head is that of `XLNetTextClassifier`; methods and arguments are those of
-    `BertMultipleChoice`, with an `XLNetBackbone` and an `XLNetMultipleChoicePreprocessor`.
+    The head is that of `XLNetTextClassifier`. Otherwise it works like `BertMultipleChoice`, with an
+    `XLNetBackbone` and an `XLNetMultipleChoicePreprocessor`.
 
     Example:
 

@@ -1,6 +1,6 @@
 """The ten SuperGLUE tasks (Wang et al. 2019, arXiv 1905.00537).
 
-SuperGLUE defines files and scores, but not the inputs of a model; `data.py` makes these.
+SuperGLUE does not define a model's inputs; `data.py` makes these.
 """
 
 from dataclasses import replace

@@ -73,7 +73,7 @@ class _Fields:
 
     Args:
         values: dict.
-        place: string. Its place in the file, for errors.
+        place: its place in the file, for errors.
     """
 
     def __init__(self, values, place):

@@ -32,7 +32,7 @@ class FastGraph:
 
     Args:
         engine: `FastEngine` that returns the same tokens and offsets.
-        matches_special: bool. Whether to match tokens that the file calls special.
+        matches_special: whether to match tokens that the file calls special.
 
     Raises:
         UnsupportedError: if a TensorFlow graph cannot run a step.

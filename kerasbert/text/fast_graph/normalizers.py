@@ -30,7 +30,7 @@ class NormalForm:
     """A Unicode normal form.
 
     Args:
-        form: string. "NFC", "NFD", "NFKC" or "NFKD".
+        form: "NFC", "NFD", "NFKC" or "NFKD".
     """
 
     def __init__(self, form: str) -> None:

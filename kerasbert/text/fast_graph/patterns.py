@@ -1,8 +1,8 @@
 """Patterns of a `tokenizer.json` (strings and Oniguruma's regular expressions) with RE2.
 
-Each character is replaced by a symbol for the character sets that contain it, so that RE2's version
-of Unicode does not matter. RE2 has no lookarounds, so the symbol also tells whether the next and
-the previous character are in the sets of lookarounds for one character.
+Each character is replaced by a symbol for the character sets that contain it, so RE2's version of
+Unicode does not matter. RE2 has no lookarounds, so the symbol also tells whether the next and the
+previous character are in the sets of lookarounds for one character.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Borders:
     """Finds the matches of lookarounds alone: `(?<=a)(?=A)`.
 
     Args:
-        source: string. The regular expression.
+        source: the regular expression.
     """
 
     def __init__(self, source: str) -> None:

@@ -27,8 +27,7 @@ def split(characters, is_match, begins, behavior):
     Args:
         characters: `Characters` (C,).
         is_match, begins: see `Pattern.find`.
-        behavior: string. "Removed", "Isolated", "Contiguous", "MergedWithPrevious" or
-            "MergedWithNext".
+        behavior: "Removed", "Isolated", "Contiguous", "MergedWithPrevious" or "MergedWithNext".
     """
     if behavior == "Removed":
         return characters.split_at(begins).where(~is_match)

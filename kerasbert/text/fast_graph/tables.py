@@ -1,7 +1,7 @@
 """Tables of how the library `tokenizers` treats each character.
 
-The library, Python and TensorFlow have different versions of Unicode. The tables of a graph are
-therefore computed with the library itself, so that both agree on every character.
+The library, Python and TensorFlow have different versions of Unicode, so the tables of a graph are
+computed with the library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def library_step(part, step):
     """Return the library's object for a step of a `tokenizer.json`.
 
     Args:
-        part: string. "normalizer", "pre_tokenizer" or "decoder".
+        part: "normalizer", "pre_tokenizer" or "decoder".
         step: dict.
     """
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
