@@ -76,6 +76,7 @@ EXCEPTIONS = {
     ("tests/data/test_corpus.py", "grey"),  # A quoted text.
     ("benchmarks/one_text.py", "nobody knows"),  # An answer to choose.
     ("docs/lessons/04_embeddings.ipynb", "colour"),  # A word of the messages.
+    ("kerasbert/play/page/play.js", "labelled"),  # An attribute of ARIA.
     # A deprecated argument.
     ("CHANGELOG.md", "anew"),
     ("kerasbert/text/preprocessor.py", "anew"),

@@ -12,7 +12,7 @@ from kerasbert import visualize
 from kerasbert.base.errors import check_choice, is_whole
 from kerasbert.base.parts import encoder_of
 from kerasbert.kinds import KINDS, kind_of
-from kerasbert.play.loaded import RequestError
+from kerasbert.play.errors import RequestError
 from kerasbert.search.index import SearchIndex
 from kerasbert.visualize.attributions import METHODS
 from kerasbert.visualize.tokens import is_readable

@@ -8,6 +8,7 @@ import warnings
 
 from kerasbert.base.errors import first_line, is_whole
 from kerasbert.checkpoints.hub import preset_files
+from kerasbert.play.errors import BusyError
 
 # Maximum number of running and waiting requests per model; further requests get an error.
 MOST_WAITING = 8
@@ -38,32 +39,6 @@ def _languages(preset):
         if file.name == f"{preset}.json":
             return json.loads(file.read_text(encoding="utf-8"))["languages"]
     return []
-
-
-class RequestError(ValueError):
-    """An invalid request.
-
-    Args:
-        message: string. What is wrong, for programs that send requests.
-        key: string. The page's text for it, `error_<key>` in `page/strings.js`.
-        values: the values of that text, by name. `field` is the name of a request's field.
-    """
-
-    def __init__(self, message, key, **values):
-        super().__init__(message)
-        self.key, self.values = key, values
-
-
-class BusyError(RequestError):
-    """A model has the maximum number of waiting requests."""
-
-
-def refusal(error):
-    """Return an error, or a sentence, as data for the page."""
-    found = {"error": first_line(error)}
-    if isinstance(error, RequestError):
-        found |= {"key": error.key, "values": error.values}
-    return found
 
 
 class Loaded:

@@ -20,7 +20,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kerasbert.base.errors import first_line
-from kerasbert.play.loaded import MOST_WAITING, BusyError, RequestError, refusal
+from kerasbert.play.errors import BusyError, RequestError, refusal
+from kerasbert.play.loaded import MOST_WAITING
 from kerasbert.play.samples import EXAMPLES
 
 PAGE = os.path.join(os.path.dirname(__file__), "page")

@@ -6,7 +6,7 @@ import shutil
 from kerasbert.base.files import new_folder, output_folder
 from kerasbert.base.strict_json import to_json
 from kerasbert.play import answers
-from kerasbert.play.loaded import refusal
+from kerasbert.play.errors import refusal
 from kerasbert.play.samples import EXAMPLES
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
