@@ -33,7 +33,7 @@ TASKS = "questions", "reviews"
 OPTIONS = {
     "none": {},
     "FGM": {"adversarial": "fgm"},
-    "AWP": {"adversarial": "awp"},
+    "AWP": {"adversarial": "awp", "adversarial_strength": 0.001},
     "R-Drop": {"r_drop": 1.0},
     "label smoothing": {"label_smoothing": 0.1},
     "new top layers": {"layers": 1},

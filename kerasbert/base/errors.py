@@ -16,7 +16,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # What `LongTexts` may do with long texts.
 LONG_MODES = ("truncate", "head_tail", "windows")
 # Methods of adversarial training, with their default strengths.
-ADVERSARIES = {"fgm": 1.0, "awp": 0.01}
+ADVERSARIES = {"fgm": 1.0, "awp": 0.001}
 
 
 def first_line(error):

@@ -132,7 +132,7 @@ class FinetuneSettings(Settings):
     adversarial_strength: float | None = setting(
         None,
         "Norm of the perturbation; for awp, relative to the norm of each weight. "
-        "Defaults to 1.0 for fgm and 0.01 for awp.",
+        "Defaults to 1.0 for fgm and 0.001 for awp.",
         "Training",
     )
     r_drop: float = setting(

@@ -141,7 +141,7 @@ class BertTask(KeepsCompile, PresetTask):
                 along their gradient. "awp" takes only the gradients of a second pass with all
                 trained matrices perturbed. Steps take about twice the time.
             adversarial_strength: float. For "fgm", the norm of the perturbation (default 1.0); for
-                "awp", its ratio to each matrix's norm (default 0.01).
+                "awp", its ratio to each matrix's norm (default 0.001).
             r_drop: weight of the divergence between two passes with different dropout: half the
                 symmetric Kullback-Leibler divergence of probabilities, or the squared difference of
                 scores. Needs twice the time and memory.

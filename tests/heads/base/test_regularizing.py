@@ -243,7 +243,7 @@ def test_saved_with_the_model(tmp_path):
     model.compile(adversarial="awp", r_drop=2.0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded._running.regularizer == regularizing.Regularizer("awp", 0.01, 2.0)
+    assert loaded._running.regularizer == regularizing.Regularizer("awp", 0.001, 2.0)
     keras.models.clone_model(model)  # Keras ignores the setting.
     model.compile()
     assert "regularizer" not in model.get_compile_config()["optimizer"]
