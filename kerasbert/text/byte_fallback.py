@@ -180,7 +180,7 @@ class ByteFallbackTokenizer(SentencePieceTokenizer):
             tokens), or "prepend" (even if the text begins with a space).
         begins_second: whether a second text also begins with the start token: `<s> A </s> <s> B
             </s>`.
-        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+        added_tokens, special_tokens_in_strings, unk_token, ..., kwargs: see
             `AddedTokensTokenizer`.
     """
 

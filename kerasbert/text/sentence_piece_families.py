@@ -71,7 +71,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
     Args:
         proto: bytes of a SentencePiece model, or its path. The original pieces (`<unk>`, `<s>`,
             `</s>`, then the rest) are reordered as in fairseq.
-        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+        added_tokens, special_tokens_in_strings, unk_token, ..., kwargs: see
             `AddedTokensTokenizer`.
     """
 
@@ -150,7 +150,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         proto: bytes of a SentencePiece model, or its path.
         lowercase: whether to lowercase texts.
         keep_accents: bool. `False` removes accents (after NFKD).
-        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+        added_tokens, special_tokens_in_strings, unk_token, ..., kwargs: see
             `AddedTokensTokenizer`.
     """
 
@@ -241,7 +241,7 @@ class RemBertTokenizer(AlbertTokenizer):
     Args:
         proto: bytes of a SentencePiece model, or its path.
         lowercase, keep_accents: see `AlbertTokenizer`.
-        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+        added_tokens, special_tokens_in_strings, unk_token, ..., kwargs: see
             `AddedTokensTokenizer`.
     """
 
@@ -283,7 +283,7 @@ class DebertaV3Tokenizer(SentencePieceTokenizer):
 
     Args:
         proto: bytes of a SentencePiece model, or its path.
-        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+        added_tokens, special_tokens_in_strings, unk_token, ..., kwargs: see
             `AddedTokensTokenizer`.
     """
 
@@ -342,7 +342,7 @@ class XLNetTokenizer(AlbertTokenizer):
     Args:
         proto: bytes of a SentencePiece model, or its path.
         lowercase, keep_accents: see `AlbertTokenizer`.
-        added_tokens, special_tokens_in_strings, unk_token, ..., **kwargs: see
+        added_tokens, special_tokens_in_strings, unk_token, ..., kwargs: see
             `AddedTokensTokenizer`.
     """
 
