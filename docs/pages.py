@@ -360,8 +360,8 @@ def write_presets(folder):
 
 def preset_table(presets, checks, root=""):
     """Return an HTML table of presets; `root` is the path from its page to the site's root."""
-    heads = ("preset", "languages", "size", "layers", "family", "objective")
-    heads += ("quality", "one text", "license", "weights compared with transformers")
+    heads = ("preset", "languages", "size", "quality", "one text", "layers", "family")
+    heads += ("objective", "license", "weights compared with transformers")
     rows = []
     # Those in the package come first.
     shown = sorted(presets.items(), key=lambda x: not x[1]["handle"].startswith("package:"))
@@ -375,11 +375,11 @@ def preset_table(presets, checks, root=""):
             + f'<div class="about">{escape(preset["description"])}</div>',
             " ".join(preset["languages"]),
             f"{preset['parameters'] / 1e6:,.0f} M" if preset["parameters"] >= 1e6 else "under 1 M",
+            quality(name, root),
+            speed(name, root),
             f"{settings['num_layers']} x {settings['hidden_dim']}",
             f'<a href="{root}families/{preset["family"]}.html">{preset["family"]}</a>',
             f'<a href="{root}reference/kerasbert.{_HEADS[found]}.html">{found}</a>',
-            quality(name, root),
-            speed(name, root),
             preset["license"] or "see its page",
             checked_with(preset, checks),
         )
