@@ -58,7 +58,7 @@ LAYERS = {
     layers.TransformerBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.TransformerDecoderBlock: {"num_heads": 2, "intermediate_dim": 4},
     layers.WordMean: {},
-    layers.WordWeights: {"token_embedding": None},
+    layers.WordWeights: {"token_embedding": keras.layers.ReversibleEmbedding(4, 2)},
 }
 
 
