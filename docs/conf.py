@@ -46,7 +46,6 @@ toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 copybutton_exclude = ".linenos, .gp, .go"
-pygments_style = "tango"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "kerasbert"
@@ -65,8 +64,6 @@ html_theme_options = {
     "show_toc_level": 2,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
     "secondary_sidebar_items": ["page-toc"],
 }
 _ALONE = ("index", "start", "presets", "figures", "how_it_works", "support", "search")

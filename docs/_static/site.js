@@ -1,6 +1,14 @@
-// Searches show pages in English, in the language of the page where the search began, and in the
-// language of the query's letters.
 document.addEventListener("DOMContentLoaded", () => {
+  // Names for screen readers, which the theme leaves out or which differ from the visible text.
+  for (const button of document.querySelectorAll(".search-button-field")) {
+    button.ariaLabel = button.textContent.replace(/\s+/g, " ").trim();
+  }
+  for (const summary of document.querySelectorAll(".bd-sidebar-primary summary")) {
+    summary.ariaLabel = summary.closest("li").querySelector("a").textContent;
+  }
+
+  // Searches show pages in English, in the language of the page where the search began, and in
+  // the language of the query's letters.
   const own = document.documentElement.lang;
   const language = new URLSearchParams(location.search).get("language") || own;
   for (const form of document.querySelectorAll("form.bd-search")) {
