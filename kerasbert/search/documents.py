@@ -13,8 +13,7 @@ from kerasbert.data.tables import find_name, records
 from kerasbert.data.text_files import ending_of, text_chunks
 from kerasbert.search.metadata import checked
 from kerasbert.search.passages import DEFAULT_TOKENS
-from kerasbert.search.values import is_id, listed
-from kerasbert.text.columns import rows_of
+from kerasbert.search.values import is_id, listed, listed_rows
 
 # Metadata of passages: document id, title, and place in the text.
 DOCUMENT, TITLE, PLACE = "document", "title", ("start", "end")
@@ -36,9 +35,7 @@ def read_documents(files, texts, text, encoding, free):
     if files is None and texts is None:
         raise ValueError("Pass files or texts.")
     found = [] if files is None else list(_in_files(files, text, encoding))
-    rows = rows_of(texts)
-    if rows is None:
-        rows = [] if texts is None else listed(texts, "texts", " of documents")
+    rows = [] if texts is None else listed_rows(texts, "texts", " of documents")
     for place, one in enumerate(rows):
         where = f"texts[{place}]"
         if not isinstance(one, (str, dict)):

@@ -11,8 +11,7 @@ import numpy as np
 
 from kerasbert.base.strict_json import to_json
 from kerasbert.search.columns import AGAIN, TextColumn
-from kerasbert.search.values import is_number, listed
-from kerasbert.text.columns import rows_of
+from kerasbert.search.values import is_number, listed_rows
 
 _MOST = 2**63  # Whole numbers fit into 64 bits.
 
@@ -24,8 +23,7 @@ def check_metadata(metadata, count):
     """
     if metadata is None:
         return [{}] * count
-    rows = rows_of(metadata)
-    metadata = listed(metadata, "metadata", " of dicts") if rows is None else rows
+    metadata = listed_rows(metadata, "metadata", " of dicts")
     if len(metadata) != count:
         raise ValueError(
             f"There are {len(metadata)} dicts of metadata for {count} texts; pass one per text."
@@ -39,8 +37,7 @@ def merged(metadata, changes):
     >>> merged([{"year": 2020, "lang": "ko"}], [{"year": 2021, "lang": None}])
     [{'year': 2021}]
     """
-    rows, found = rows_of(changes), []
-    changes = listed(changes, "metadata", " of dicts") if rows is None else rows
+    changes, found = listed_rows(changes, "metadata", " of dicts"), []
     for fields, change in zip(metadata, check_metadata(changes, len(metadata))):
         found.append({**fields, **change})
     for fields, change in zip(found, changes):

@@ -4,7 +4,7 @@ import math
 import numbers
 
 from kerasbert.base.errors import is_whole
-from kerasbert.text.columns import columns_of
+from kerasbert.text.columns import columns_of, rows_of
 
 
 def is_number(value):
@@ -34,6 +34,12 @@ def listed(values, name, of=""):
     if is_scalar or isinstance(values, (str, bytes, dict)):
         raise ValueError(f"{name} must be a list{of}, got {values!r:.50}.")
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+
+
+def listed_rows(values, name, of):
+    """Return the rows of a table as a list of dicts, and other values as `listed` does."""
+    rows = rows_of(values)
+    return listed(values, name, of) if rows is None else rows
 
 
 def strings(texts, name):

@@ -70,8 +70,8 @@ def test_lesson_is_stored_whole(name, language):
     assert (folder / f"{name}.ipynb").stat().st_size < 500_000  # A page displays all of them.
     words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert 'pip install ".[plot]"' in words and words.count("<details>") >= 2
-    (parameters,) = [cell for cell in code if "parameters" in cell.metadata.get("tags", ())]
-    assert 'PRESET = "' in parameters.source and "# Published: " in parameters.source
+    parameters = parameters_of(notebook).source
+    assert 'PRESET = "' in parameters and "# Published: " in parameters
 
 
 @pytest.mark.parametrize("language", TRANSLATIONS)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.examples.notebooks import EXAMPLES, code_cells, kinds, read, run
+from tests.examples.notebooks import EXAMPLES, code_cells, kinds, parameters_of, read, run
 from tests.examples.test_examples import treebank
 from tests.peers import nbformat
 
@@ -37,9 +37,9 @@ def test_notebook_as_it_is_stored(name):
     code = code_cells(notebook)
     assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
     assert "`pip install " in notebook.cells[0].source
-    (parameters,) = [cell for cell in code if "parameters" in cell.metadata.get("tags", ())]
+    parameters = parameters_of(notebook).source
     for known in ("PRESET", *SMALL[name]):
-        assert f"\n{known} = " in f"\n{parameters.source}"
+        assert f"\n{known} = " in f"\n{parameters}"
     outputs = [output for cell in code for output in cell.outputs]
     assert outputs
     said = "".join(output.get("text") or str(output.get("data")) for output in outputs)
